@@ -275,9 +275,12 @@ class Scheduler:
                 times.append(slot.since + STALL_S)
         return min(times, default=None)
 
-    def knows(self, attempt_id: int) -> bool:
-        """Return whether the attempt was submitted and has not been answered."""
-        return attempt_id in self._attempts
+    def worker_of(self, attempt_id: int) -> int | None:
+        """Return the worker that an attempt was delivered to; 0: it waits for one; None: it is unknown, or answered."""
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None:
+            return None
+        return 0 if attempt.slot is None or attempt.slot.worker is None else attempt.slot.worker.id
 
     def running(self, worker_id: int) -> int:
         """Return the attempt that a worker runs (the latest, where it runs several); 0: none."""

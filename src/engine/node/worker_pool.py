@@ -66,7 +66,6 @@ class WorkerPool:
         self._connections: dict[int, WorkerConnection] = {}
         self._functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
         self._view = b""
-        self._streaming: dict[int, int] = {}  # attempt -> worker: where its `Credit` and `Input` go
         self._lent: dict[int, tuple[str, ...]] = {}  # attempt -> the blobs it refers to
         self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that its world goes with
         self._outbox: list[ToClient] = []
@@ -125,10 +124,10 @@ class WorkerPool:
 
     def _pass_on(self, message: wire.Input | wire.Credit, body: bytes) -> None:
         """Pass a stream's message on to its task, as soon as that has a worker; to nobody if the task has ended."""
-        connection = self._connections.get(self._streaming.get(message.attempt, 0))
-        if connection is not None:
+        worker = self._scheduler.worker_of(message.attempt)
+        if worker is not None and (connection := self._connections.get(worker)) is not None:
             connection.send(body, self._blob(message.item if isinstance(message, wire.Input) else None))
-        elif self._scheduler.knows(message.attempt):
+        elif worker is not None:
             self._early.setdefault(message.attempt, []).append((message, body))
 
     def drop(self, blobs: tuple[str, ...]) -> None:
@@ -282,7 +281,6 @@ class WorkerPool:
                 connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
         connection.last = run.attempt
         connection.owes += 1
-        self._streaming[run.attempt] = connection.worker
         connection.send(body, self._blob(run.args))
         for message, early in self._early.pop(run.attempt, ()):
             self._pass_on(message, early)
@@ -308,7 +306,6 @@ class WorkerPool:
             if isinstance(message, wire.Run):
                 attempts.append(message.attempt)
                 connection.owes -= 1
-                self._streaming.pop(message.attempt, None)
             elif isinstance(message, wire.Input | wire.Credit):  # of a task that its worker did not live to read
                 self._early.setdefault(message.attempt, []).append((message, body))
             elif isinstance(message, wire.Define):
@@ -346,7 +343,6 @@ class WorkerPool:
             match message:
                 case wire.Done() | wire.Failed():
                     connection.owes -= 1
-                    self._streaming.pop(message.attempt, None)
                     if self._lent:
                         self._lent.pop(message.attempt, None)
                     if self._views:
@@ -357,7 +353,6 @@ class WorkerPool:
                             self._store.drop([value.blob])
                 case wire.Ended(attempt):
                     connection.owes -= 1
-                    self._streaming.pop(attempt, None)
                     self._scheduler.finished(connection.worker, attempt, body, now, interrupted=True)
                 case wire.Yield() | wire.Credit():
                     self._outbox.append(body)
@@ -453,7 +448,6 @@ class WorkerPool:
             print(f"a worker could not be started: {words}", file=sys.stderr, flush=True)
             detail = detail or words.splitlines()[-1]
         self._scheduler.gone(worker, cause, code, detail, self._loop.time())
-        self._streaming = {attempt: where for attempt, where in self._streaming.items() if where != worker}
         connection.close()
 
     def _cause_of_death(self, status: int) -> tuple[wire.Cause, int]:

@@ -156,7 +156,7 @@ async def test_so_is_one_that_waits_for_a_slow_client_to_read(make: Any) -> None
     for _ in range(50):
         await client.turn()
     client.send(m.Kill(attempt))
-    while client.server._workers._scheduler.knows(attempt):
+    while client.server._workers._scheduler.worker_of(attempt) is not None:
         await client.turn()
     client.channel.release()
     assert (await client.answer(attempt)).cause is Cause.KILLED
