@@ -215,9 +215,7 @@ class ForkServer:
     def _become(self, index: int, fresh: bool, fds: list[int]) -> NoReturn:
         """Become a worker, in the forked child: release what belongs to the fork server, then serve."""
         try:
-            process.die_with_parent(self._pid)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            process.begin_child(self._pid)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             shield(self._setup["signals"])
             os.setsid()

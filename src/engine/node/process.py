@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None)
-_shielded: set[int] = set()  # the pid of this process, if it is shielded
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel send SIGKILL to this process when ``parent``, which forked it, ends."""
+def begin_child(parent: int) -> None:
+    """Have this process, forked by ``parent``, end with it, and treat signals as if nobody had handled any before."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had ended before
         os._exit(1)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def adopt_orphans() -> None:
@@ -38,10 +39,15 @@ def shield(numbers: Iterable[int]) -> None:
 
     A handler, and not SIG_IGN: what a task executes would inherit that, and then nobody could end it with SIGTERM.
     """
-    _shielded.clear()
-    _shielded.add(os.getpid())
+    shielded = os.getpid()
+
+    def ignore_here(number: int, _frame: object) -> None:
+        if os.getpid() != shielded:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
     for number in numbers:
-        signal.signal(number, _heard)
+        signal.signal(number, ignore_here)
 
 
 def close_all_but(keep: Iterable[int]) -> None:
@@ -61,7 +67,7 @@ def children(pid: int) -> list[int]:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             found += map(int, (thread / "children").read_text().split())
     except (FileNotFoundError, ProcessLookupError):
-        if not _children_files():
+        if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel without CONFIG_PROC_CHILDREN
             return _children_by_search(pid)
     return found
 
@@ -113,17 +119,6 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 def _signal(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):  # gone; or it changed its user, and only root can help
         os.kill(pid, number)
-
-
-def _heard(number: int, frame: object) -> None:
-    del frame
-    if os.getpid() not in _shielded:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-
-def _children_files() -> bool:
-    return Path(f"/proc/self/task/{os.getpid()}/children").exists()  # CONFIG_PROC_CHILDREN
 
 
 def _children_by_search(parent: int) -> list[int]:

@@ -111,9 +111,7 @@ class _Server:
 
     def run(self, parent: int, modules: Sequence[str], settle_in: Callable[[], None]) -> NoReturn:
         try:
-            process.die_with_parent(parent)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            process.begin_child(parent)
             process.close_all_but({0, 1, 2, self._control.fileno()})
             settle_in()
             for module in modules:
