@@ -56,7 +56,12 @@ def stepped(kind: str) -> None:
 def notice_page() -> NoticePage | None:
     """Return the node's notice page; processes that a task starts find it too. None outside of a node."""
     if _process.page is None and (path := os.environ.get(NOTICE_PAGE)):
-        _process.page = _opened(path)
+        from .notice_page import NoticePage
+
+        try:
+            _process.page = NoticePage(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        except OSError:  # the node has ended
+            os.environ.pop(NOTICE_PAGE, None)
     return _process.page
 
 
@@ -117,16 +122,6 @@ on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each 
 class _Process:
     alone: TaskContext | None = None
     page: NoticePage | None = None
-
-
-def _opened(path: str) -> NoticePage | None:
-    from .notice_page import NoticePage
-
-    try:
-        return NoticePage(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-    except OSError:  # the node has ended
-        os.environ.pop(NOTICE_PAGE, None)
-        return None
 
 
 def _live(kind: type[_StreamedArgument], index: int) -> _StreamedArgument:

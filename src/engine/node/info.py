@@ -58,10 +58,10 @@ class Info:
             fields["worker"] += thread
             return fields, json.dumps(fields)
         port = self._free_port() if world is None else generation.pop("head_port", 0)
-        systematic = self._last
-        if systematic is None or systematic.generation != generation:
-            systematic = self._last = _Alike(generation, self._merged(generation))
-        return systematic.of(port, job, number)
+        alike = self._last
+        if alike is None or alike.generation != generation:
+            alike = self._last = _Alike(generation, self._merged(generation))
+        return alike.of(port, job, number)
 
     def _merged(self, generation: dict[str, Any]) -> dict[str, Any]:
         return {**self._defaults, **self._view, **generation, **self._own}

@@ -7,7 +7,7 @@ import fcntl
 import io
 import sys
 import termios
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -104,36 +104,34 @@ class Backlog:
 
     def __init__(self, limit_bytes: int = AWAY_BYTES) -> None:
         self._limit = limit_bytes
-        self._entries: list[Message | bytes | None] = []
-        self._outputs: deque[int] = deque()  # where in `_entries`
+        self._added = 0
+        self._entries: dict[int, Message | bytes] = {}
+        self._outputs: OrderedDict[int, Output] = OrderedDict()  # those of `_entries`
         self._bytes = 0
         self._lost: dict[tuple[int, int], int] = {}  # (attempt, stream) -> bytes
 
     def add(self, entry: Message | bytes) -> None:
         """Add a message, or the body of one to be relayed."""
+        self._added += 1
+        self._entries[self._added] = entry
         if isinstance(entry, Output):
-            self._outputs.append(len(self._entries))
+            self._outputs[self._added] = entry
             self._bytes += len(entry.text)
-        self._entries.append(entry)
         while self._bytes > self._limit:
-            self._lose(self._outputs.popleft())
+            number, output = self._outputs.popitem(last=False)
+            del self._entries[number]
+            self._bytes -= len(output.text)
+            stream = output.attempt, output.stream
+            self._lost[stream] = self._lost.get(stream, 0) + len(output.text) + output.dropped
 
     def take(self) -> list[Message | bytes]:
         """Return everything; lost bytes are counted on the same stream's next output, or on an empty one in front."""
         entries: list[Message | bytes] = []
-        for entry in self._entries:
+        for entry in self._entries.values():
             if isinstance(entry, Output) and (lost := self._lost.pop((entry.attempt, entry.stream), 0)):
                 entries.append(entry._replace(dropped=entry.dropped + lost))
-            elif entry is not None:
+            else:
                 entries.append(entry)
         silenced = [Output(attempt, stream, b"", lost) for (attempt, stream), lost in self._lost.items()]
         self.__init__(self._limit)  # type: ignore[misc]
         return [*silenced, *entries]
-
-    def _lose(self, index: int) -> None:
-        entry = self._entries[index]
-        if isinstance(entry, Output):
-            self._entries[index] = None
-            self._bytes -= len(entry.text)
-            key = entry.attempt, entry.stream
-            self._lost[key] = self._lost.get(key, 0) + len(entry.text) + entry.dropped
