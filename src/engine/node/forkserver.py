@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -27,7 +27,6 @@ import msgpack
 
 from . import context, limits, process
 from .notice_page import NoticePage
-from .process import shield
 from .template import IMPORT_S, Template
 from .threads import ThreadWorker
 from .worker import Worker
@@ -123,7 +122,7 @@ class ForkServer:
             self._setup = rest[0]
             context.set_notice_page(NoticePage(fds[0]))
             os.environ[context.NOTICE_PAGE] = f"/proc/{self._pid}/fd/{fds[0]}"
-            shield(self._setup["signals"])
+            process.shield(self._setup["signals"])
             if modules := [each for each in self._setup["preload"] if each not in sys.modules]:
                 self._start_template(modules)
         elif order == FORK:
@@ -180,7 +179,7 @@ class ForkServer:
         """Start the template. Workers wait for it: their tasks would import the same modules, each for itself."""
 
         def settle_in() -> None:
-            shield(self._setup["signals"])
+            process.shield(self._setup["signals"])
             _settle_in(self._setup)
             self._settled = True
 
@@ -217,7 +216,7 @@ class ForkServer:
         try:
             process.begin_child(self._pid)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            shield(self._setup["signals"])
+            process.shield(self._setup["signals"])
             os.setsid()
             process.adopt_orphans()
             pipe, stdout, stderr = fds
@@ -289,16 +288,11 @@ def _why_not(error: OSError) -> str:
     return str(error)
 
 
-def _ended() -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if pid == 0:
-            return found
-        found.append((pid, status))
+def _ended() -> Iterator[tuple[int, int]]:
+    """Collect the dead children: each with its status."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
 
 
 def _withstood(pids: Sequence[int]) -> str:

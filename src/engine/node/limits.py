@@ -98,8 +98,7 @@ def spoiled(before: Limits, took_us: int) -> bool:
     global _calls  # noqa: PLW0603 - a process has one set of limits
     if not _calls and took_us < _LONG_US:  # in so short a time C code alone changes them unseen
         return False
-    unchanged = _current() == before
-    spoiled = not unchanged and not _restored(before)
+    spoiled = _current() != before and not _restored(before)
     _calls = 0
     return spoiled
 

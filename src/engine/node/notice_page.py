@@ -43,8 +43,6 @@ class World(NamedTuple):
 
 
 class PageText(NamedTuple):
-    """The whole text of the notice page."""
-
     own: PostedNotice | None = None
     worlds: dict[int, World] = {}  # by job  # noqa: RUF012 (replaced as a whole, never changed)
 

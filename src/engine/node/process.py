@@ -123,12 +123,8 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 def _children_by_search(parent: int) -> list[int]:
     found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == parent:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(entry.name))
     return found
