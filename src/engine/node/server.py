@@ -114,10 +114,6 @@ class ExecutorServer:
     def channel(self) -> NewChannel:
         return NewChannel(self.greeted, self._store)
 
-    def notice(self, source: str, seconds: float | None) -> None:
-        """Tell the client and every task that this machine will be taken in ``seconds``, or (None) not after all."""
-        self._watcher.notice(source, seconds)
-
     # --- the control channel -----------------------------------------------------------------------------------------
 
     def greeted(self, transport: asyncio.Transport, hello: Hello, rest: bytes) -> None:

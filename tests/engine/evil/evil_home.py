@@ -158,12 +158,12 @@ class EvilExecutor(ExecutorServer):
             self._session._out.append(self._order.raw)
 
     def _words(self, newest: int) -> Iterator[bytes]:
-        mine = self._workers._scheduler.knows
+        worker_of = self._workers._scheduler.worker_of
         attempts = [*range(max(0, newest - BEFORE), newest), newest + 10_000, *FAR]
         words = {kind.__name__: word for kind, word in (WORDS | COSTS_THE_NODE).items()}
         for kind in self._order.kinds * self._order.floods:
             for attempt in attempts:
-                if not mine(attempt):
+                if worker_of(attempt) is None:
                     yield codec.body(words[kind](attempt))
         for kind, often in self._order.own:
             yield from [codec.body(OWN[kind](newest))] * often

@@ -17,7 +17,6 @@ from ..notice_page import NoticePage, PostedNotice, World
 from .pending import NAME_CHARS, Pending, bounded
 from .sources import NoticeSource
 
-AGAIN_S = 10.0  # after a source has failed
 SETTLE_S = 0.01  # by then every rank that asked before it could see the notice has counted
 
 
@@ -95,15 +94,8 @@ class PreemptionWatcher:
         return changed
 
     async def _watch(self, source: NoticeSource) -> None:
-        """Run a source. If it fails, a defect of ours, log that once and begin again: its notices are still to come."""
-        logged: set[type[Exception]] = set()
-        while True:
-            try:
-                await source.watch(lambda seconds: self.notice(source.name, seconds))
-                return
-            except Exception as error:  # noqa: BLE001 - the edge
-                if type(error) not in logged:
-                    logged.add(type(error))
-                    print(f"notices: {source.name} has failed, and begins again", file=sys.stderr)
-                    traceback.print_exc()
-            await asyncio.sleep(AGAIN_S)
+        try:
+            await source.watch(lambda seconds: self.notice(source.name, seconds))
+        except Exception:  # noqa: BLE001 - of signals, as SIGKILL cannot be caught: what is polled goes on
+            print(f"notices: {source.name} has failed", file=sys.stderr)
+            traceback.print_exc()
