@@ -28,8 +28,7 @@ import msgpack
 from . import context, limits, process
 from .notice_page import NoticePage
 from .template import IMPORT_S, Template
-from .threads import ThreadWorker
-from .worker import Worker
+from .worker import ThreadWorker, Worker
 
 # executor server -> fork server
 SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
@@ -231,8 +230,10 @@ class ForkServer:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # again, if a task has removed it
             os.chdir(folder)
             limits.lower_descriptors(self._had)
-            kind = ThreadWorker if self._setup["threads"] > 1 and not fresh else Worker
-            kind(socket.socket(fileno=pipe), index, self._setup, fresh=fresh).serve()
+            sock = socket.socket(fileno=pipe)
+            if self._setup["threads"] > 1 and not fresh:
+                ThreadWorker(sock, index, self._setup).serve()
+            Worker(sock, index, self._setup, fresh=fresh).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
             os.write(2, traceback.format_exc().encode(errors="replace"))  # whatever lies in the way of sys.stderr
         finally:
