@@ -15,13 +15,9 @@ from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank
 from .api.checks import check_known
 from .api.compute import Compute, compute
 from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
-from .client.cleanup import add_cleanup
-from .client.jobs import BroadcastJob, SubmittedJob
-from .client.open_pool import OpenPool
+from .client.opening import Opening
 from .client.signals import TaskHold
-from .observe.observer import Observer, PoolSnapshot
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
-from .serialization.error_translation import load_value
 
 if TYPE_CHECKING:
     from ..actors.events import Event
@@ -29,7 +25,10 @@ if TYPE_CHECKING:
     from .api.plugin import Attaching
     from .api.settings import ConsoleOption, Spec
     from .client.budget import Cost
+    from .client.jobs import BroadcastJob, SubmittedJob
     from .client.mapping import MapItems, MapOptions, MapRun
+    from .client.open_pool import OpenPool
+    from .observe.observer import PoolSnapshot
     from .sync import SyncPool
     from .testing.chaos.fault_injector import FaultInjector
     from .testing.chaos.plan import Chaos
@@ -141,13 +140,25 @@ class Pool:
         except CleanupError as cleanup:
             if error is None:
                 raise
+            from .client.cleanup import add_cleanup
+
             add_cleanup(error, cleanup)  # the block's own error is what its caller has to hear
         finally:
             await self._hold.leave()
 
     async def _open(self) -> None:
+        opening = Opening(self._settings)
+        try:
+            await self._open_core(opening)
+        finally:
+            await opening.drop()
+
+    async def _open_core(self, opening: Opening) -> None:
+        from .client.open_pool import OpenPool  # takes long: the provider's processes start meanwhile
+        from .observe.observer import Observer
+
         observer = Observer(self._console, slots=self._settings.worker.concurrency)
-        self._core = core = OpenPool(self._settings, observer, self)
+        self._core = core = OpenPool(self._settings, observer, self, opening)
         try:
             if self._chaos is not None:
                 from .testing.chaos import fault_injector
@@ -225,7 +236,7 @@ class Pool:
             call = pending(call)
         rank = settings.placement(on, most=self._settings.nodes.max)
         payload = core.packer.pack(call)
-        job: SubmittedJob[R] = SubmittedJob(core, payload, call.options)
+        job: SubmittedJob[R] = core.Job(core, payload, call.options)
         core.submit(job.id, payload, call.options, rank, job)
         return job
 
@@ -242,7 +253,7 @@ class Pool:
         core = self._opened()
         call = for_every_rank(pending(call))
         payload = core.packer.pack(call)
-        job: BroadcastJob[R] = BroadcastJob(core, payload, call.options)
+        job: BroadcastJob[R] = core.BroadcastJob(core, payload, call.options)
         core.broadcast(job.id, payload, call.options, core.packer.plugins_of(call.function), job.settle_all)
         return await job
 
@@ -311,11 +322,13 @@ class Pool:
         Leaving the iteration early ends the generator's process. A generator whose node is lost is not run again: its
         first values have been seen.
         """
+        from .serialization.error_translation import load_value
+
         core = self._opened()
         if not isinstance(call, StreamCall):
             raise NotACall(f"pool.stream takes the call of a generator function; {pending(call)!r} is for pool.run")
         payload, output = core.packer.pack_stream(call)
-        job: SubmittedJob[None] = SubmittedJob(core, payload, call.options)
+        job: SubmittedJob[None] = core.Job(core, payload, call.options)
 
         def settle(ending: Any) -> None:
             job(ending)

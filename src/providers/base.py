@@ -214,7 +214,8 @@ class Provider(Protocol):
     def open(self, pool: str, entry_points: EntryPoints, /) -> AbstractAsyncContextManager[Fleet]:
         """Enter to get a pool's fleet; leaving terminates every machine it ever launched, shielded and confirmed.
 
-        Entering is quick and starts what can be started before the first ``launch``: the caller imports meanwhile.
+        This is quick, and so is entering, which the caller does in any case: they start what can be started before the
+        first ``launch``, and the caller imports meanwhile. Errors are raised by entering.
         Leaving may take long where the cloud does not answer: the fleet's ``events`` go on until it is done, so that
         somebody can be told.
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...actors.ports import PoolSpec
 from ...providers.base import EntryPoints, LaunchRequest
 from ..api.plugin import merged
 from ..api.secrets import revealed_env
 from ..api.settings import is_free, keyless
 
 if TYPE_CHECKING:
+    from ...actors.ports import PoolSpec
     from ...providers.base import Fleet, Machine
     from ..api.settings import Settings
     from ..transport.requirement_check import Wanted
@@ -84,6 +84,8 @@ def executor_setup(settings: Settings) -> dict[str, Any]:
 
 
 def pool_spec(settings: Settings) -> PoolSpec:
+    from ...actors.ports import PoolSpec
+
     nodes = settings.nodes
     return PoolSpec(
         desired=nodes.desired,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from ...providers.base import Fleet
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
 from ..api.plugin import Plugin, merged
-from ..api.settings import outlives, unique
+from ..api.settings import outlives
 from ..observe.observer import Observer
 from ..serialization import versions
 from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
@@ -35,8 +34,8 @@ from ..serialization.pickling import ImportableModules
 from ..wire.messages import RunFlag
 from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
-from .from_settings import entry_points, executor_setup, launch_request, new_client_key, pool_spec, requirements
-from .jobs import broadcast_of, task_of
+from .from_settings import executor_setup, launch_request, new_client_key, pool_spec, requirements
+from .jobs import BroadcastJob, SubmittedJob, broadcast_of, task_of
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from ..transport.plugin_hosts import PluginHosts
     from ..transport.unix_route import Interpose
     from .budget import Cost
+    from .opening import Opening
     from .takeover import TakeoverRecord
 
     PreparedImage = Callable[[], Awaitable[Prepared]]
@@ -63,15 +63,14 @@ SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 class OpenPool:
     """One open pool. It lives from `start` to `stop`; between them it takes jobs and settles them."""
 
+    Job, BroadcastJob = SubmittedJob, BroadcastJob  # for `engine.pool`, which does without our imports until one opens
     connector: Connector  # from when the provider is open: who has packed anything has it
 
-    def __init__(self, settings: Settings, observer: Observer, pool: Pool) -> None:
-        self.settings, self.observer, self.pool = settings, observer, pool
+    def __init__(self, settings: Settings, observer: Observer, pool: Pool, opening: Opening) -> None:
+        self.settings, self.observer, self.pool, self._opening = settings, observer, pool, opening
         self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
-        self.id = secrets.token_hex(4)
-        self.name = settings.name or self.id  # for people: another pool, of anybody, may have the same
-        self.tag = self.id if settings.name is None else unique(settings.name)
+        self.id, self.name, self.tag = opening.id, opening.name, opening.tag
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
@@ -141,7 +140,7 @@ class OpenPool:
         unwatch = await stack.enter_async_context(self._budget.watched())
         stack.callback(self._budget.close)
         takeover = self._takeover(stack)
-        opening = collecting_failures(provider.open(self.tag, entry_points(settings)), cleanup_failures, self._warn)
+        opening = collecting_failures(self._opening.take(self.tag), cleanup_failures, self._warn)
         opened = await stack.enter_async_context(opening)
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
         fleet = self._budget.around(opened if takeover is None else await takeover.around(opened, settings))

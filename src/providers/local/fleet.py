@@ -7,17 +7,19 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from ..base import Address, EntryPoints, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
 from ..errors import NoCapacity, ProviderError
+from ..threads import in_thread
 from .client import KeeperClient, KeeperGone
 from .computer import refuse_too_much
 from .devices import Device, divide, find_devices, warn_of_too_few
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET
-from .state import PoolDirectory
+from .state import PoolDirectory, sweep
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -66,6 +68,7 @@ class LocalFleet:
     def start(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
         self._listen()
+        tasks.start_soon(partial(in_thread, sweep, self._directory.path.parent, abandon=True))
 
     def _new_keeper(self) -> KeeperClient:
         return KeeperClient(

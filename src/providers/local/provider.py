@@ -7,20 +7,18 @@ import os
 import resource
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Never
 
 import anyio
 
 from ..base import EntryPoints
-from ..errors import BadRequest, JournalError, refuse_unknown_options
+from ..errors import BadRequest, JournalError, ProviderError, refuse_unknown_options
 from ..private import state_root
-from ..threads import in_thread
 from .fleet import LocalFleet
-from .state import PoolDirectory, sweep
+from .state import PoolDirectory
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -89,20 +87,27 @@ class Local:
     def keyless(self) -> bool:
         return not self.as_remote
 
-    @asynccontextmanager
-    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[LocalFleet]:
-        """Start the keeper; at the end of the block it and every machine are gone.
+    def open(self, pool: str, entry_points: EntryPoints) -> AbstractAsyncContextManager[LocalFleet]:
+        """Start the keeper at once; at the end of the block it and every machine are gone. Enter the block in any case.
 
         Raises:
-            BadRequest: not on Linux.
-            JournalError: the state directory cannot be written, or others may write there.
+            BadRequest: by entering; not on Linux.
+            JournalError: by entering; the state directory cannot be written, or others may write there.
         """
+        begun: LocalFleet | ProviderError
+        try:
+            begun = self._begin(pool, entry_points)
+        except ProviderError as error:
+            begun = error
+        return _opened(begun)
+
+    def _begin(self, pool: str, entry_points: EntryPoints) -> LocalFleet:
         if sys.platform != "linux":
             raise BadRequest(f"local nodes need Linux (PR_SET_PDEATHSIG, memfd), and this is {sys.platform}")
         try:
             directory = PoolDirectory(self.state, pool)
             try:
-                fleet = LocalFleet(
+                return LocalFleet(
                     directory,
                     entry_points,
                     shared_memory=self.shared_memory,
@@ -114,11 +119,16 @@ class Local:
                 raise
         except OSError as error:
             raise JournalError(self._why_not(error)) from error
-        async with anyio.create_task_group() as tasks:
-            fleet.start(tasks)
-            tasks.start_soon(partial(in_thread, sweep, directory.path.parent, abandon=True))
-            try:
-                yield fleet
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await fleet.close()
+
+
+@asynccontextmanager
+async def _opened(fleet: LocalFleet | ProviderError) -> AsyncIterator[LocalFleet]:
+    if isinstance(fleet, ProviderError):
+        raise fleet
+    async with anyio.create_task_group() as tasks:
+        fleet.start(tasks)
+        try:
+            yield fleet
+        finally:
+            with anyio.CancelScope(shield=True):
+                await fleet.close()

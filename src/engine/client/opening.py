@@ -1,0 +1,45 @@
+"""The first step of opening a pool: its names, and what of its provider starts by itself while we import the rest."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..api.settings import unique
+from .from_settings import entry_points
+
+if TYPE_CHECKING:
+    from ...providers.base import Fleet
+    from ..api.settings import Settings
+
+
+class Opening:
+    """A pool that is being opened. ``id`` is unique, ``tag`` is what its provider calls it, ``name`` is for people:
+    another pool, of anybody, may have the same.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.id = secrets.token_hex(4)
+        self.name = settings.name or self.id
+        self.tag = self.id if settings.name is None else unique(settings.name)
+        self._settings = settings
+        self._begun = self._open(self.tag) if settings.provider.local else None
+
+    def take(self, tag: str) -> AbstractAsyncContextManager[Fleet]:
+        """Return the provider's context, to be entered now. ``tag``: ours, or what the provider calls it already."""
+        begun, self._begun = self._begun, None
+        return begun or self._open(tag)
+
+    def _open(self, tag: str) -> AbstractAsyncContextManager[Fleet]:
+        return self._settings.provider.open(tag, entry_points(self._settings))
+
+    async def drop(self) -> None:
+        """End what has begun, where nobody has taken it."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            with anyio.CancelScope(shield=True), suppress(Exception):  # whoever drops it has an error already
+                async with begun:
+                    pass
