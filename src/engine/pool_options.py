@@ -88,6 +88,19 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         from .testing.chaos.plan import checked_chaos
 
         checked_chaos(options["chaos"])
+    image, volumes, checkpoints = (options[each] for each in ("image", "volumes", "checkpoints"))
+    if source.local and image is not NO_IMAGE:
+        from .image.includes import on_this_computer
+
+        image = on_this_computer(image)
+    if volumes != ():
+        from .api.volume import check_volumes
+
+        volumes = check_volumes(volumes, local=source.local)
+    if checkpoints is not None:
+        from .checkpoint.store import checked_root
+
+        checkpoints = checked_root("Pool: checkpoints", checkpoints)
     name, worker, lifetime, cost = (options[each] for each in ("name", "worker", "max_lifetime", "max_cost"))
     if cost is not None and is_free(source):
         refuse(f"max_cost is for machines that cost something, and those of {source.name} do not: leave it out.")
@@ -98,38 +111,14 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         provider=source,
         nodes=Nodes.of(options["nodes"]),
         worker=Worker(worker) if isinstance(worker, int) else worker,
-        image=_image(options["image"], local=source.local),
+        image=image,
         plugins=tuple(options["plugins"]),
         on_loss=options["on_loss"],
-        checkpoints=_checkpoints(options["checkpoints"]),
+        checkpoints=checkpoints,
         boot_timeout_s=seconds("boot_timeout", options["boot_timeout"]),
         replace_timeout_s=seconds("replace_timeout", options["replace_timeout"]),
         lease_s=seconds("lease", options["lease"]),
         max_lifetime_s=None if lifetime is None else seconds("max_lifetime", lifetime),
         max_cost=None if cost is None else amount("max_cost", cost, "USD"),
-        volumes=_volumes(options["volumes"], local=source.local),
+        volumes=volumes,
     )
-
-
-def _image(image: Image, *, local: bool) -> Image:
-    if not local or image is NO_IMAGE:
-        return image
-    from .image.includes import on_this_computer
-
-    return on_this_computer(image)
-
-
-def _checkpoints(root: str | PathLike[str] | None) -> str | None:
-    if root is None:
-        return None
-    from .checkpoint.store import checked_root
-
-    return checked_root("Pool: checkpoints", root)
-
-
-def _volumes(volumes: Sequence[Volume], *, local: bool) -> tuple[Volume, ...]:
-    if volumes == ():
-        return ()
-    from .api.volume import check_volumes
-
-    return check_volumes(volumes, local=local)

@@ -100,7 +100,6 @@ class PendingCall(Pending):
 
     @property
     def name(self) -> str:
-        """The name that is shown to people."""
         return self.options.name or self.function.__name__
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
@@ -182,8 +181,6 @@ class StreamCall(PendingCall, Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GroupedCalls(Pending, Generic[T]):
-    """Several pending calls; immutable."""
-
     calls: tuple[Call[Any], ...]
 
     def __repr__(self) -> str:

@@ -95,8 +95,6 @@ def revealed_env(env: Mapping[str, str | Secret]) -> dict[str, str]:
 
 
 class Scrubber:
-    """Replaces secrets by **** in texts that are shown or stored."""
-
     def __init__(self, secrets: Iterable[str | Secret]) -> None:
         self._forms = shown_forms(map(revealed, secrets))
 

@@ -60,7 +60,7 @@ class Observer:
     """The receiver of one pool's events. Implements `actors.events.Observe`."""
 
     def __init__(self, console: ConsoleOption, *, slots: int) -> None:
-        self._console = console
+        self._console: ConsoleOption = console
         self._sinks: Sequence[Sink] = ()
         self._slots_each = slots
         self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: no more come

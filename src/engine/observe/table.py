@@ -22,8 +22,6 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view of a pool at the time ``now``."""
-
     pool_view: PoolView
     now: float
 

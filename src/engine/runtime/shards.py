@@ -49,7 +49,6 @@ def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what 
 
 
 def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_last: bool) -> Picks:
-    """Return the indexes of a rank's items; a slice where they are not shuffled."""
     stop = count - count % world_size if drop_last else count
     if random is None:
         return slice(min(rank, stop), stop, world_size)

@@ -243,9 +243,8 @@ def provider_error(error: provider.ProviderError) -> errors.OutriderError:
         case provider.NotAuthorized():
             return errors.AuthError(f"The provider does not let you in ({said}): check its credentials.")
         case provider.QuotaExceeded():
-            return errors.QuotaError(
-                f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes."
-            )
+            message = f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes."
+            return errors.QuotaError(message)
         case provider.BadRequest():
             return errors.SpecError(f"The provider can never give what was asked for ({said}).")
         case provider.JournalError():

@@ -19,7 +19,7 @@ from collections.abc import (
 )
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 
@@ -215,10 +215,8 @@ class ThreadItems(BufferedItems):
 Items = PlainItems | AsyncItems | ThreadItems
 
 
-class Give(Protocol):
-    """Send one item of a stream to its task. None: there are no more, or (``error``, pickled) the next one failed."""
-
-    async def __call__(self, item: values.Dumped | None, error: bytes | None = None) -> None: ...
+# Send one item of a stream to its task. None: there are no more, or (the second, pickled) the next one failed.
+Give = Callable[[values.Dumped | None, bytes | None], Awaitable[None]]
 
 
 class Values(AsyncIterator[Received]):
@@ -312,11 +310,11 @@ class Source:
                 for _ in range(await self._wanted.get()):
                     while not (taken := items.take(1)):
                         if items.ended:
-                            await give(None)
+                            await give(None, None)
                             return
                         await news.wait()
                         news.clear()
-                    await give(values.dump(taken[0], "item"))
+                    await give(values.dump(taken[0], "item"), None)
         finally:
             await items.close()
 
