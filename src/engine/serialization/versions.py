@@ -55,16 +55,13 @@ def table(mismatches: Iterable[Mismatch]) -> str:
     )
 
 
-def version_mismatch(
-    reason: str, here: Mapping[str, object], there: Mapping[str, object], *, node: int | None = None
-) -> VersionMismatch:
+def version_mismatch(reason: str, here: Mapping[str, object], there: Mapping[str, object]) -> VersionMismatch:
     """Return the error for a node that refused the connection, with a table of the versions that differ."""
     both = [what for what in here if what in there and here[what] != there[what]]
     differ = [Mismatch(what, str(here[what]), str(there[what]), serious=True, why="") for what in both]
     shown = "".join(f"\n  {line}" for line in table(differ).splitlines()) if differ else ""
-    where = "A node" if node is None else f"Node {node}"
-    message = f"{where} refused the connection: {reason}. Give both sides the same versions.{shown}"
-    return VersionMismatch(message, node=node, versions=[each.row for each in differ])
+    message = f"A node refused the connection: {reason}. Give both sides the same versions.{shown}"
+    return VersionMismatch(message, versions=[each.row for each in differ])
 
 
 def _judgement(what: str, here: str, there: str | None) -> tuple[bool, str]:  # noqa: PLR0911  a table

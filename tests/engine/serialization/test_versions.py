@@ -59,10 +59,9 @@ def test_a_version_mismatch_shows_a_table_of_what_differs() -> None:
         "another Python",
         {"python": "3.11", "cloudpickle": "3.1.2", "protocol": 1},
         {"python": "3.12", "cloudpickle": "3.1.2", "protocol": 1, "pid": 7},
-        node=3,
     )
 
     assert error.versions == (("python", "3.11", "3.12"),)
     lines = str(error).splitlines()
-    assert lines[0].startswith("Node 3 refused the connection: another Python.")
+    assert lines[0].startswith("A node refused the connection: another Python.")
     assert [line.split() for line in lines[1:]] == [["here", "there"], ["python", "3.11", "3.12"]]
