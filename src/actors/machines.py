@@ -75,7 +75,7 @@ class Machines:
         self._broadcasts = broadcasts
         self._observe = dependencies.observe
         self._probe = dependencies.probe
-        self._chance = dependencies.chance.random
+        self._chance = dependencies.chance
         self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._unusable: list[ConnectFailed] = []

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
-from random import Random
 from typing import assert_never
 
 import anyio
 
-from ..providers.base import Fleet, LaunchRequest, PreemptionNotice
+from ..providers.base import PreemptionNotice
 from . import events as ev
 from .broadcasts import Broadcasts
-from .events import Observe
 from .kernel import ActorStopped, Context, Ref, Reply, running
 from .ledger import Ledger
 from .machines import Machines
@@ -39,16 +37,12 @@ from .messages import (
 )
 from .ports import (
     Asked,
-    Clock,
-    Connect,
     Dependencies,
     Ending,
     Finished,
     GaveUp,
     NodeId,
-    PoolSpec,
     PortsFree,
-    ReachabilityProbe,
     Reason,
     Report,
     Settled,
@@ -62,29 +56,15 @@ CLOSE_S = 10.0  # for all connections together
 
 
 @asynccontextmanager
-async def supervise(
-    fleet: Fleet,
-    request: LaunchRequest,
-    spec: PoolSpec,
-    connect: Connect,
-    observe: Observe,
-    *,
-    probe: ReachabilityProbe | None = None,
-    seed: int | None = None,
-    clock: Clock = anyio.current_time,
-) -> AsyncIterator[Ref[PoolMessage]]:
+async def supervise(dependencies: Dependencies) -> AsyncIterator[Ref[PoolMessage]]:
     """Run a pool on an opened provider; leaving settles open jobs as CLOSED and closes connections, in bounded time.
 
     Machines that are lost or no longer wanted are terminated meanwhile; all others by leaving the provider's
-    context, which must be entered before and left after this one. ``probe`` is asked while all nodes are
-    silent; without one, such silence is taken for a failure of this computer's own network. ``seed`` makes the
-    back-offs repeatable; ``clock`` is the event loop's clock.
+    context, which must be entered before and left after this one.
 
     Raises:
         ActorFailed: the pool's actor failed (its own error is the cause); the body of the block was cancelled.
     """
-    chance = Random(seed)  # noqa: S311 (no secret: it spreads retries)
-    dependencies = Dependencies(fleet, request, spec, connect, observe, chance, clock, probe)
 
     def pool_actor(context: Context[PoolMessage]) -> PoolActor:
         return PoolActor(context, dependencies)

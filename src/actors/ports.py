@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
-from random import Random
+from random import random
 from typing import NamedTuple, NewType, Protocol
 
 from ..providers.base import Fleet, LaunchRequest, Machine, PreemptionNotice
@@ -336,7 +336,6 @@ class PoolSpec:
 
     desired: int
     min: int  # the pool is ready when so many nodes are
-    max: int
     slots: int  # tasks at a time per node
     spare: int = 0  # further nodes that stand by
     quarantine_after: int = 4  # a task ends after so many unannounced losses of its node in a row, whatever its retries
@@ -349,13 +348,13 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The dependencies that a pool is given from outside: the opened provider, how to connect, the clock and others."""
+    """The dependencies that a pool is given from outside."""
 
-    fleet: Fleet
+    fleet: Fleet  # of an opened provider
     request: LaunchRequest
     spec: PoolSpec
     connect: Connect
     observe: Observe
-    chance: Random
     clock: Clock
-    probe: ReachabilityProbe | None = None
+    probe: ReachabilityProbe | None = None  # None: when all nodes are silent, it is taken for this computer's network
+    chance: Callable[[], float] = random  # spreads retries: at least 0.0, below 1.0

@@ -23,6 +23,7 @@ from outrider.actors.ports import (
     AttemptId,
     BroadcastSpec,
     ConnectFailed,
+    Dependencies,
     Ending,
     Finished,
     JobId,
@@ -344,7 +345,7 @@ class Rig:
                 await anyio.sleep(0.01)
 
 
-SPEC = PoolSpec(desired=4, min=4, max=4, slots=1)
+SPEC = PoolSpec(desired=4, min=4, slots=1)
 
 
 @pytest.fixture
@@ -361,14 +362,16 @@ def rig():
         **spec: object,
     ) -> AsyncIterator[Rig]:
         if "desired" in spec:
-            spec = {"min": spec["desired"], "max": spec["desired"]} | spec
+            spec = {"min": spec["desired"]} | spec
         wanted = replace(SPEC, **spec)
         provider, seen = provider or Fake(script), Seen()
         request = LaunchRequest("ssh-ed25519 CLIENT", wanted.desired, least=wanted.min)
         async with anyio.create_task_group() as tasks, provider.open("p", EntryPoints()) as fleet:
             site = Site(wanted.slots, tasks.start_soon)
             prepare(site)
-            async with supervise(fleet, request, wanted, site, seen, probe=probe, seed=1) as ref:
+            chance = random.Random(1).random
+            dependencies = Dependencies(fleet, request, wanted, site, seen, anyio.current_time, probe, chance)
+            async with supervise(dependencies) as ref:
                 yield Rig(ref, provider, fleet, site, seen)
             tasks.cancel_scope.cancel()
 

@@ -9,7 +9,7 @@ import anyio
 
 from outrider.actors import messages as m
 from outrider.actors.pool import supervise
-from outrider.actors.ports import Finished, JobId, NodeFacts, PoolSpec, Returned, Task, TaskId, Verdict
+from outrider.actors.ports import Dependencies, Finished, JobId, NodeFacts, PoolSpec, Returned, Task, TaskId, Verdict
 from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.fake import Fake
 
@@ -62,10 +62,12 @@ async def main(tasks, nodes):
         stubs.append(Stub(reports))
         return stubs[-1]
 
-    spec = PoolSpec(nodes, nodes, nodes, 1)
+    spec = PoolSpec(nodes, nodes, 1)
     async with (
         Fake().open("p", EntryPoints()) as fleet,
-        supervise(fleet, LaunchRequest("key", nodes), spec, connect, Unseen()) as pool,
+        supervise(
+            Dependencies(fleet, LaunchRequest("key", nodes), spec, connect, Unseen(), anyio.current_time)
+        ) as pool,
     ):
         await pool.ask(m.WhenReady())
         for _ in range(5):

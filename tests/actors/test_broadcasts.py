@@ -40,7 +40,7 @@ def test_a_wait_that_begins_when_a_rank_returns_has_its_alarm() -> None:
     """The other rank of its node is lost by then: this one was what the replacement still had to wait for."""
     nodes, attempts = Membership(), count(1)
     ledger = Ledger(nodes.roster, slots=2, attempts=attempts)
-    broadcasts = Broadcasts(PoolSpec(1, 1, 1, 1), ledger, nodes, lambda *_, **__: None, attempts)  # type: ignore[arg-type]
+    broadcasts = Broadcasts(PoolSpec(1, 1, 1), ledger, nodes, lambda *_, **__: None, attempts)  # type: ignore[arg-type]
     links = [Link(), Link()]
     for number, link in enumerate(links):
         member = nodes.add(Machine(MachineId(f"m{number}"), Address("h"), ""))

@@ -105,7 +105,7 @@ class GangMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.spec = spec
         self.restarts_all = on_loss is OnLoss.RESTART and not once
-        pool = PoolSpec(desired=2, min=1 if elastic else 2, max=2, slots=1, replace_timeout_s=REPLACE_S)
+        pool = PoolSpec(desired=2, min=1 if elastic else 2, slots=1, replace_timeout_s=REPLACE_S)
         self.gang = self.make(spec, pool, minimum=minimum, wanted=4, attempts=count(1))
         for _ in range(nodes):
             self.join()

@@ -55,7 +55,7 @@ async def test_without_enough_hosts_that_answer_a_pool_does_not_start(rig, count
 
 async def test_coming_back_does_not_wait_for_hosts_that_are_still_being_prepared(rig):
     """Bringing an image takes minutes, and as many tries as are made at once."""
-    async with rig(desired=2, min=1, max=60) as pool:
+    async with rig(desired=2, min=1) as pool:
         await pool.ready()
         await pool.until(lambda: len(pool.site.nodes) == 2)
         pool.site.connect_s = 300

@@ -16,7 +16,7 @@ from outrider.providers.ssh import SSH
 pytestmark = pytest.mark.anyio
 NEVER_S = 1e6
 DEAF = ConnectFailed("no answer")
-BOOT_TIMEOUT_S = PoolSpec(1, 1, 1, 1).boot_timeout_s
+BOOT_TIMEOUT_S = PoolSpec(1, 1, 1).boot_timeout_s
 
 
 def deaf(*nodes):
@@ -115,7 +115,7 @@ async def test_no_more_than_half_of_the_nodes_are_late_at_a_time(rig):
 
 async def test_those_that_wait_for_their_turn_are_not_late(rig):
     nodes = 4 + 2 * TRIES_AT_ONCE
-    async with rig(max=nodes) as pool:
+    async with rig() as pool:
         await pool.ready()
         pool.site.connect_s = 8.0  # the second half answers after 16 s, where the first nodes took none
         pool.ref.tell(m.Resize(nodes))
@@ -128,7 +128,7 @@ async def test_none_waits_for_its_turn_while_images_are_brought_to_others(rig):
     """Until it is connected to, nobody renews a machine's lease."""
     nodes = TRIES_AT_ONCE + 10
     async with rig(
-        desired=nodes, max=nodes, prepare=lambda site: site.prepare_s.update(dict.fromkeys(range(nodes), 120.0))
+        desired=nodes, prepare=lambda site: site.prepare_s.update(dict.fromkeys(range(nodes), 120.0))
     ) as pool:
         await pool.ready()
         assert anyio.current_time() == pytest.approx(120.0, abs=1)
@@ -165,7 +165,7 @@ async def test_ones_own_hosts_keep_the_patience_that_they_have(rig):
 async def test_a_host_that_has_answered_is_not_down_because_its_connection_was_lost(rig):
     """An image takes longer to bring than `connect_timeout`, which is for hosts that do not answer."""
     provider = SSH(hosts=["h0"], connect_timeout=10)
-    async with rig(provider=provider, desired=1, max=1, prepare=lambda s: s.breaks_s.update({NodeId(0): 60.0})) as pool:
+    async with rig(provider=provider, desired=1, prepare=lambda s: s.breaks_s.update({NodeId(0): 60.0})) as pool:
         await pool.ready()
         assert anyio.current_time() == pytest.approx(60.0, abs=1)
         assert pool.seen.all("node_failed") == []

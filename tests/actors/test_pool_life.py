@@ -9,7 +9,7 @@ from outrider.actors import machines, ports
 from outrider.actors import messages as m
 from outrider.actors.kernel import ActorFailed
 from outrider.actors.pool import supervise
-from outrider.actors.ports import ConnectFailed, PoolSpec, Reason, Verdict
+from outrider.actors.ports import ConnectFailed, Dependencies, PoolSpec, Reason, Verdict
 from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.contract import cancel_at_every_step
 from outrider.providers.errors import NoCapacity, NotAuthorized, ProviderError
@@ -64,12 +64,12 @@ async def test_launching_is_tried_again_with_back_off_and_given_up_with_the_last
 
 
 async def test_a_start_does_not_wait_for_what_is_long_in_coming_and_a_pool_that_is_open_does(rig):
-    async with rig(Script(failures=(NoCapacity("not here", retry_after_s=90.0),)), desired=1, max=2) as pool:
+    async with rig(Script(failures=(NoCapacity("not here", retry_after_s=90.0),)), desired=1) as pool:
         with pytest.raises(NoCapacity, match="not here"):
             await pool.ready()
         assert len(pool.fleet.requests) == 1
     failures = (None, NoCapacity("not now", retry_after_s=90.0), None)
-    async with rig(Script(failures=failures), desired=1, max=2) as pool:
+    async with rig(Script(failures=failures), desired=1) as pool:
         await pool.ready()
         pool.ref.tell(m.Resize(2))
         await pool.until(lambda: len(pool.site.nodes) == 2, within_s=100)
@@ -185,7 +185,7 @@ async def test_a_smaller_pool_ends_the_tasks_for_ranks_that_it_has_no_more(rig, 
 
 
 async def test_growing_launches_and_shrinking_lets_tasks_finish(rig, work):
-    async with rig(desired=2, max=8) as pool:
+    async with rig(desired=2) as pool:
         await pool.ready()
         pool.ref.tell(m.Resize(4))
         await pool.until(lambda: len(pool.site.nodes) == 4)
@@ -244,7 +244,7 @@ async def test_a_large_pool_gathers_changes_before_it_tells_everybody(rig):
 
 
 async def test_a_thousand_nodes_boot_work_and_go(rig, work):
-    async with rig(desired=1000, max=1000) as pool:
+    async with rig(desired=1000) as pool:
         pool.seen.tasks = False
         await pool.ready()
         jobs = [pool.submit() for _ in range(3000)]
@@ -256,7 +256,9 @@ async def test_the_bodys_own_error_is_raised_as_it_is(rig):
     provider = Fake()
     async with provider.open("p", EntryPoints()) as fleet:
         with pytest.raises(KeyError, match="mine"):
-            async with supervise(fleet, LaunchRequest("k", 1), PoolSpec(1, 1, 1, 1), None, lambda *a, **k: None):
+            request, spec = LaunchRequest("k", 1), PoolSpec(1, 1, 1)
+            dependencies = Dependencies(fleet, request, spec, None, lambda *a, **k: None, anyio.current_time)
+            async with supervise(dependencies):
                 raise KeyError("mine")
 
 
@@ -404,10 +406,12 @@ async def test_a_cancelled_start_leaves_no_machine_at_whatever_await():
         raise ConnectFailed("not yet")
 
     async def start():
-        spec = PoolSpec(2, 2, 2, 1, boot_timeout_s=5.0, launch_retries=0)
+        spec = PoolSpec(2, 2, 1, boot_timeout_s=5.0, launch_retries=0)
         async with (
             provider.open("p", EntryPoints()) as fleet,
-            supervise(fleet, LaunchRequest("k", 2), spec, connect, lambda *a, **k: None, seed=1) as ref,
+            supervise(
+                Dependencies(fleet, LaunchRequest("k", 2), spec, connect, lambda *a, **k: None, anyio.current_time)
+            ) as ref,
         ):
             with pytest.raises(ConnectFailed):
                 await ref.ask(m.WhenReady())

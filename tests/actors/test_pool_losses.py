@@ -106,7 +106,7 @@ async def test_one_that_was_dropped_early_has_its_whole_time_to_come_back(rig):
         node.stop()
         node.drop(early_s=2.0)
         await pool.until(lambda: pool.seen.all("node_lost"), within_s=15)
-        assert anyio.current_time() - began == pytest.approx(2.0 + PoolSpec(1, 1, 1, 1).reconnect_s, abs=0.1)
+        assert anyio.current_time() - began == pytest.approx(2.0 + PoolSpec(1, 1, 1).reconnect_s, abs=0.1)
 
 
 async def test_a_silent_network_is_waited_for_and_results_are_collected_when_it_is_back(rig, work):
@@ -420,7 +420,7 @@ async def test_a_broadcast_that_waits_for_its_turn_waits_no_longer_for_lost_node
 
 @pytest.mark.parametrize("first", ["the process ends", "the connection is lost"])
 async def test_a_node_that_is_drained_when_its_notice_comes_loses_its_task_to_the_machine(rig, work, first):
-    async with rig(desired=2, max=2, min=1) as pool:
+    async with rig(desired=2, min=1) as pool:
         await pool.ready()
         jobs = [pool.submit(work(takes_s=20)) for _ in range(2)]
         await anyio.sleep(1)

@@ -90,7 +90,6 @@ def pool_spec(settings: Settings) -> PoolSpec:
     return PoolSpec(
         desired=nodes.desired,
         min=nodes.min,
-        max=nodes.max,
         spare=nodes.spare,
         slots=settings.worker.concurrency,
         boot_timeout_s=settings.boot_timeout_s,

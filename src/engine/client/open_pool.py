@@ -20,7 +20,7 @@ from ...actors import events as ev
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ...actors.pool import supervise
-from ...actors.ports import Ending, JobId, NodeId
+from ...actors.ports import Dependencies, Ending, JobId, NodeId
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
@@ -158,7 +158,7 @@ class OpenPool:
         key = connection_settings.key
         request = launch_request(settings, "" if key is None else key.export_public_key().decode().strip())
         actors = supervise(
-            fleet, request, pool_spec(settings), connector, self.observer, probe=anybody, clock=self._loop.time
+            Dependencies(fleet, request, pool_spec(settings), connector, self.observer, self._loop.time, anybody)
         )
         ref = await stack.enter_async_context(actors)
         await self._when_ready(ref)

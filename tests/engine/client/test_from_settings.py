@@ -45,7 +45,7 @@ def test_spares_are_asked_for_from_the_beginning() -> None:
     assert (request.nodes, request.least, request.vcpus, request.client_key) == (5, 2, 8, "key")
     assert (request.lease_s, request.max_lifetime_s) == (60.0, 3600.0)
     spec = pool_spec(settings(nodes=Nodes(4, min=2, max=6, spare=1), worker=Worker(concurrency=3)))
-    assert (spec.desired, spec.min, spec.max, spec.spare, spec.slots) == (4, 2, 6, 1, 3)
+    assert (spec.desired, spec.min, spec.spare, spec.slots) == (4, 2, 1, 3)
 
 
 def test_modules_of_plugins_are_imported_once_and_before_unless_the_image_has_variables() -> None:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import anyio
@@ -26,7 +27,7 @@ from ....actors.kernel import ActorFailed, ActorStopped
 from ....actors.launching import NodePhase
 from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ....actors.pool import CLOSE_S, supervise
-from ....actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, PoolSpec, Task, TaskId
+from ....actors.ports import BroadcastSpec, ConnectFailed, Dependencies, Ending, JobId, PoolSpec, Task, TaskId
 from ....providers.base import EntryPoints, LaunchRequest
 from ....providers.errors import ProviderError
 from ...client.budget import Budget, Metered
@@ -159,16 +160,17 @@ class _User:
         async with sim.cloud.open("simulated", EntryPoints()) as fleet:
             closing_at, costs = 0.0, sim.referee.costs
             costs.budget = Budget(since=sim.loop.now)
-            async with supervise(
+            dependencies = Dependencies(
                 Metered(fleet, costs.budget, costs.change, sim.loop.time),
                 request,
                 self._spec(),
                 sim.connector,
                 self,
+                sim.loop.time,
                 probe=None if scenario.probe == "none" else sim.connector.probe,
-                seed=scenario.seed,
-                clock=sim.loop.time,
-            ) as self._ref:
+                chance=Random(scenario.seed).random,  # noqa: S311
+            )
+            async with supervise(dependencies) as self._ref:
                 for job in scenario.jobs:
                     sim.loop.call_at(job.at_s, self._submit, job)
                 with anyio.move_on_after(scenario.close_at_s if scenario.close_at_s is not None else float("inf")):
@@ -246,7 +248,6 @@ class _User:
         return PoolSpec(
             desired=scenario.nodes,
             min=scenario.min,
-            max=scenario.max,
             spare=scenario.spare,
             slots=scenario.slots,
             boot_timeout_s=scenario.boot_timeout_s,
