@@ -157,7 +157,7 @@ async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequen
 
 
 async def _removed(journal: Journal, pool: FoundPool) -> str:
-    from ..client.takeover import lease_kept
+    from ..client.adoption import lease_kept
     from ..serialization.error_translation import by_lease
 
     cloud = clouds.CLOUDS[pool.provider] if pool.place else None

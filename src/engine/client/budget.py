@@ -98,7 +98,6 @@ class Budget:
         return Cost(self._spent, self._hourly_sum)
 
     def exceeded(self, now: float) -> Limit | None:
-        """Return the limit that is reached."""
         self._advance(now)
         if self.max_lifetime_s is not None and self._now >= self.since + self.max_lifetime_s:
             return "max_lifetime"

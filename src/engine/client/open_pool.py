@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from ..transport.connection_settings import ConnectionSettings
     from ..transport.plugin_hosts import PluginHosts
     from ..transport.unix_route import Interpose
+    from .adoption import AdoptionRecord
     from .budget import Cost
     from .opening import Opening
-    from .takeover import TakeoverRecord
 
     PreparedImage = Callable[[], Awaitable[Prepared]]
 
@@ -139,11 +139,11 @@ class OpenPool:
         settings, provider = self.settings, self.settings.provider
         unwatch = await stack.enter_async_context(self._budget.watched())
         stack.callback(self._budget.close)
-        takeover = self._takeover(stack)
+        record = self._adoption_record(stack)
         opening = collecting_failures(self._opening.take(self.tag), cleanup_failures, self._warn)
         opened = await stack.enter_async_context(opening)
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
-        fleet = self._budget.around(opened if takeover is None else await takeover.around(opened, settings))
+        fleet = self._budget.around(opened if record is None else await record.around(opened, settings))
         self.observer.open()
         self.observer(ev.PoolStarting(self.name, provider.name, settings.nodes.desired, settings.nodes.min))
         from ..transport.connection import Connector  # takes a while: the provider has begun meanwhile
@@ -152,7 +152,7 @@ class OpenPool:
 
         plugins = merged(settings.plugins, ())
         hosts = PluginHosts(self.id, plugins, lambda: self.node_modules)
-        connection_settings = self._connection_settings(opened, hosts, takeover, self._image(stack))
+        connection_settings = self._connection_settings(opened, hosts, record, self._image(stack))
         self.connector = connector = Connector(connection_settings)
         stack.push_async_callback(connector.close)
         key = connection_settings.key
@@ -178,7 +178,7 @@ class OpenPool:
         self,
         fleet: Fleet,
         hosts: PluginHosts,
-        takeover: TakeoverRecord | None,
+        record: AdoptionRecord | None,
         image: Callable[[], Awaitable[Prepared]],
     ) -> ConnectionSettings:
         from ..transport.connection_settings import ConnectionSettings
@@ -187,7 +187,7 @@ class OpenPool:
         settings = ConnectionSettings(
             pool=self.id,
             views=InstanceViews(self.name, self.settings.worker.concurrency),
-            key=new_client_key(self.settings) if takeover is None else takeover.key,
+            key=new_client_key(self.settings) if record is None else record.key,
             setup=executor_setup(self.settings),
             wanted=requirements(self.settings, fleet),
             lease_s=self.settings.lease_s,
@@ -198,9 +198,9 @@ class OpenPool:
             plugins=hosts,
             interpose=lambda: self.interpose,
         )
-        if takeover is None:
+        if record is None:
             return settings
-        return replace(settings, turn=takeover.turn, pinned=takeover.pinned, rotated=takeover.rotated)
+        return replace(settings, turn=record.turn, pinned=record.pinned, rotated=record.rotated)
 
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
         self.cleanup = cleanup_result(cleanup_failures, self._warn, self._block_end(failure))
@@ -237,11 +237,11 @@ class OpenPool:
         ready = sum(node.rank is not None for node in state.nodes)
         raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
 
-    def _takeover(self, stack: AsyncExitStack) -> TakeoverRecord | None:
+    def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
         """Return None where the pool's machines end with this program: nobody can take them over."""
         if not outlives(self.settings.provider):
             return None
-        from .takeover import open_record
+        from .adoption import open_record
 
         record = open_record(self.settings, self.name, self.tag, self.id)
         self.id, self.tag = record.pool, record.name

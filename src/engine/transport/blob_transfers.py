@@ -116,7 +116,6 @@ class BlobTransfers:
             self.send(wire.Drop((blob.name,)))
 
     async def fetch(self, value: wire.Value, duration_us: int = 0) -> Received:
-        """Return a value that lies in a blob on the node; the node drops the blob then."""
         name = value.blob
         assert name is not None, "only a value that lies in a blob is fetched"
         refuse_lost(name)

@@ -96,7 +96,6 @@ class Connector:
 
     @property
     def facts(self) -> list[NodeFacts]:
-        """The facts of the ready nodes, by rank."""
         return self._settings.views.facts
 
     def cut(self, node: NodeId, cause: str) -> None:
@@ -371,7 +370,6 @@ class NodeConnection:
             asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
 
     def _tell_others(self, batch: Sequence[Report]) -> None:
-        """Report what is not of a plugin's own tasks."""
         if others := self._settings.plugins.reported(self._node, batch):
             self._reports(others)
 
@@ -423,7 +421,6 @@ class NodeConnection:
         return receiving.buffer
 
     async def _transfer(self, transfer: Transfer, request: wire.Put | wire.Get) -> None:
-        """One channel for one blob."""
         async with self._route.turn():
             try:
                 async with asyncio.timeout(GREETING_S):

@@ -48,7 +48,6 @@ class Forwards:
 
 
 async def _joined(near_in: Any, near_out: Any, dial: Dial, host: str, port: int) -> None:
-    """Carry bytes both ways until both directions have ended, or one has failed."""
     import asyncssh  # which pools on this computer do without
 
     try:

@@ -298,7 +298,6 @@ class NodeLink:
         return Finished(AttemptId(message.attempt), Verdict.RAISED, (message, received), busy_s)
 
     def _failed(self, attempt: int, phase: str, error: Exception) -> Finished:
-        """Return the report of an attempt whose data could not be sent or fetched."""
         why = limits.story("this program") if phase == "send" and limits.is_shortage(error) else str(error)
         return self._finished(wire.Failed(attempt, phase, type(error).__name__, why, "", None, 0), None)
 
@@ -319,7 +318,6 @@ class NodeLink:
     # --- large data ---------------------------------------------------------------------------------------------
 
     async def _run_with_blobs(self, run: wire.Run, payload: Payload) -> None:
-        """Send the blobs that an order names, once per node, and then the order."""
         try:
             if payload.function not in self._defined:
                 await self._define_by_blob(payload)

@@ -106,7 +106,6 @@ class PluginHosts:
         return found
 
     def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]:
-        """Return the reports that are not about a plugin host."""
         ended = [report for report in reports if type(report) is Finished and report.attempt >= FIRST_ATTEMPT]
         if ended and (host := self._by_node.get(node)) is not None:
             for report in ended:

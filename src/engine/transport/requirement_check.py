@@ -21,8 +21,6 @@ SOLD_AS = 0.9  # a machine sold with 16 GB shows its system 15.3: firmware and k
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The minimum that every node must have."""
-
     accelerator: AcceleratorRequest | None = None
     vcpus: int = 0
     memory_gb: float = 0.0

@@ -66,17 +66,11 @@ PoolKey = asyncssh.SSHKey
 
 
 def new_key() -> PoolKey:
-    """A pool's own key pair; stored only where its machines outlive their client: see `engine.client.takeover`."""
+    """A pool's own key pair; stored only where its machines outlive their client: see `engine.client.adoption`."""
     return asyncssh.generate_private_key("ssh-ed25519")
 
 
-def private_text(key: PoolKey) -> str:
-    """Return the private key as text, for a file that nobody else may read."""
-    return key.export_private_key().decode()
-
-
 def kept_key(text: str) -> PoolKey:
-    """Return the key from text that `private_text` made."""
     return asyncssh.import_private_key(text)
 
 
@@ -186,7 +180,6 @@ async def hedged(
 
 
 def discard_result(discard: Callable[[T], object], over: asyncio.Future[T]) -> None:
-    """Discard what came of a try that nobody waits for any more."""
     if not over.cancelled() and over.exception() is None:
         discard(over.result())
 

@@ -134,7 +134,6 @@ class SSHRoute(Route):
     # --- what is seen to before an executor is spoken to ------------------------------------------------------------
 
     async def _rotate(self, shell: RemoteShell) -> None:
-        """Replace the host key that others may have seen."""
         machine = self._machine
         async with asyncio.timeout(ROTATE_S):
             if not self._host_keys:

@@ -13,8 +13,8 @@ import pytest
 
 from outrider import SSH, Local, Pool, SpecError
 from outrider.engine.api.settings import unique
-from outrider.engine.client import takeover
-from outrider.engine.client.takeover import RecordedFleet, TakeoverRecord
+from outrider.engine.client import adoption
+from outrider.engine.client.adoption import AdoptionRecord, RecordedFleet
 from outrider.providers import owners
 from outrider.providers.base import (
     Address,
@@ -56,11 +56,11 @@ def book(tmp_path: Path) -> Journal:
     return Journal.open(tmp_path / "state")
 
 
-def begun(book: Journal) -> TakeoverRecord:
-    return TakeoverRecord.begin(book, unique("train"), "aws", pool="p1", lease_s=600.0)
+def begun(book: Journal) -> AdoptionRecord:
+    return AdoptionRecord.begin(book, unique("train"), "aws", pool="p1", lease_s=600.0)
 
 
-async def left(book: Journal, *machines: Machine) -> TakeoverRecord:
+async def left(book: Journal, *machines: Machine) -> AdoptionRecord:
     """A dead client's: its pool is in a place, and nobody has its lock."""
     record = begun(book)
     book.own(record.name, "aws", EAST).close()
@@ -71,9 +71,9 @@ async def left(book: Journal, *machines: Machine) -> TakeoverRecord:
     return record
 
 
-async def test_what_was_kept_is_inherited(book: Journal) -> None:
+async def test_what_was_kept_is_adopted(book: Journal) -> None:
     before = await left(book, MACHINE)
-    record = TakeoverRecord.inherit(book, "train", "aws")
+    record = AdoptionRecord.adopt(book, "train", "aws")
     assert record.machines == {MACHINE.id: replace(MACHINE, env={"FI_PROVIDER": "efa"})}
     assert record.pinned(MACHINE) == ("ssh-ed25519 SECOND", "ssh-ed25519 FIRST")
     assert record.key.export_public_key() == before.key.export_public_key()
@@ -85,7 +85,7 @@ async def test_what_was_kept_is_inherited(book: Journal) -> None:
 
 
 async def test_a_host_key_is_on_the_disk_before_it_is_in_use(book: Journal) -> None:
-    """TAKEOVER-1: when `rotated` returns. What comes meanwhile is written once for all."""
+    """ADOPTION-1: when `rotated` returns. What comes meanwhile is written once for all."""
     record = begun(book)
     machines = [replace(MACHINE, id=MachineId(f"i-{number}")) for number in range(20)]
     record.has(*machines)
@@ -101,7 +101,7 @@ async def test_a_host_key_is_on_the_disk_before_it_is_in_use(book: Journal) -> N
 
     async def rotate(machine: Machine) -> None:
         await record.rotated(machine, (f"new {machine.id}",))
-        assert f"new {machine.id}" in (record._ownership.kept(takeover.REST) or "")
+        assert f"new {machine.id}" in (record._ownership.kept(adoption.REST) or "")
 
     await asyncio.gather(*map(rotate, machines))
     assert writes <= 3
@@ -118,19 +118,19 @@ async def test_a_settled_pool_leaves_no_key(book: Journal) -> None:
     assert list(book.pools.iterdir()) == []
 
 
-async def test_who_may_not_inherit_is_told_why(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_may_not_adopt_is_told_why(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError, match=r"There is no pool 'train' to attach to .* left by dead clients: none"):
-        TakeoverRecord.inherit(book, "train", "aws")
+        AdoptionRecord.adopt(book, "train", "aws")
     name = (await left(book, MACHINE)).name
     with pytest.raises(SpecError, match=f"left by dead clients: {name}"):
-        TakeoverRecord.inherit(book, "trian", "aws")
+        AdoptionRecord.adopt(book, "trian", "aws")
     with pytest.raises(SpecError, match="machines of aws, not of gcp"):
-        TakeoverRecord.inherit(book, "train", "gcp")
+        AdoptionRecord.adopt(book, "train", "gcp")
     monkeypatch.setattr(owners, "_boot", lambda: "another boot")
     monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
     monkeypatch.setattr(owners, "_file_system", lambda path: "nfs4")  # on a disk, a lock is believed
     with pytest.raises(SpecError, match="which may be alive: attach to it there"):
-        TakeoverRecord.inherit(book, "train", "aws")
+        AdoptionRecord.adopt(book, "train", "aws")
     assert [each.pool for each in book.records()] == [name]
 
 
@@ -138,26 +138,26 @@ async def test_pools_of_one_name_are_told_apart(book: Journal) -> None:
     """All that is a pool's is ended by its name: two that shared it would end each other."""
     living = begun(book)
     with pytest.raises(SpecError, match=f"has a living owner: process {os.getpid()} "):
-        TakeoverRecord.inherit(book, "train", "aws")
+        AdoptionRecord.adopt(book, "train", "aws")
     one = await left(book, MACHINE)
     assert one.name != living.name
-    inherited = TakeoverRecord.inherit(book, "train", "aws")
-    assert inherited.name == one.name
-    await inherited.close()
+    adopted = AdoptionRecord.adopt(book, "train", "aws")
+    assert adopted.name == one.name
+    await adopted.close()
     two = await left(book, MACHINE)
     with pytest.raises(SpecError, match="Several pools 'train' were left: attach to one of") as several:
-        TakeoverRecord.inherit(book, "train", "aws")
+        AdoptionRecord.adopt(book, "train", "aws")
     assert one.name in str(several.value)
-    inherited = TakeoverRecord.inherit(book, two.name, "aws")
-    assert inherited.name == two.name
-    await inherited.close()
+    adopted = AdoptionRecord.adopt(book, two.name, "aws")
+    assert adopted.name == two.name
+    await adopted.close()
     await living.close()
 
 
-async def test_a_pool_without_a_takeover_record_is_for_gc(book: Journal) -> None:
+async def test_a_pool_without_an_adoption_record_is_for_gc(book: Journal) -> None:
     book.own("train", "aws", EAST).close()
     with pytest.raises(SpecError, match="outrider gc --apply"):
-        TakeoverRecord.inherit(book, "train", "aws")
+        AdoptionRecord.adopt(book, "train", "aws")
     assert [each.standing for each in book.records()] == ["dead"]  # the lock is free again
 
 
@@ -180,15 +180,15 @@ def machine(name: str) -> Machine:
     return replace(MACHINE, id=MachineId(name))
 
 
-async def inherited(book: Journal, fleet: FakeFleet, *names: str, most: int = 3) -> RecordedFleet:
+async def adopted(book: Journal, fleet: FakeFleet, *names: str, most: int = 3) -> RecordedFleet:
     await left(book, *map(machine, names))
-    return await RecordedFleet.inherit(fleet, TakeoverRecord.inherit(book, "train", "aws"), most, 120.0)
+    return await RecordedFleet.adopt(fleet, AdoptionRecord.adopt(book, "train", "aws"), most, 120.0)
 
 
 async def test_what_was_left_comes_before_what_is_new(book: Journal) -> None:
     async with asyncio.timeout(60), Fake().open("train", EntryPoints()) as inner:
         lasting = Lasting(inner.provider, "train", inner.tasks)
-        fleet = await inherited(book, lasting, "i-1", "i-gone", "i-2")
+        fleet = await adopted(book, lasting, "i-1", "i-gone", "i-2")
         assert set(fleet.record.machines) == {"i-1", "i-2"}
         machines = list(await fleet.launch(REQUEST, 3))
         assert [each.id for each in machines] == ["i-1", "i-2"]
@@ -214,7 +214,7 @@ async def test_the_longest_lease_of_any_machine_is_handed_on(book: Journal) -> N
         lasting = Lasting(inner.provider, "train", inner.tasks)
         await left(book, machine("i-1"))
         for own_s, known_s in ((120.0, 600.0), (900.0, 600.0), (60.0, 900.0)):
-            fleet = await RecordedFleet.inherit(lasting, TakeoverRecord.inherit(book, "train", "aws"), 3, own_s)
+            fleet = await RecordedFleet.adopt(lasting, AdoptionRecord.adopt(book, "train", "aws"), 3, own_s)
             assert lasting.lease_s == known_s
             await fleet.record.close()
 
@@ -227,7 +227,7 @@ async def test_a_lease_that_the_version_before_did_not_keep_is_not_known(book: J
     kept.write_text(text.replace('"lease_s": 600.0, ', ""))
     async with Fake().open("train", EntryPoints()) as inner:
         lasting = Lasting(inner.provider, "train", inner.tasks)
-        fleet = await RecordedFleet.inherit(lasting, TakeoverRecord.inherit(book, "train", "aws"), 3, 120.0)
+        fleet = await RecordedFleet.adopt(lasting, AdoptionRecord.adopt(book, "train", "aws"), 3, 120.0)
         assert lasting.lease_s is None
         assert fleet.record.lease_s is None  # of the next client's, too: nobody knows which of them are left
         await fleet.record.close()
@@ -235,12 +235,12 @@ async def test_a_lease_that_the_version_before_did_not_keep_is_not_known(book: J
 
 async def test_too_many_are_not_kept_and_some_are_better_than_none(book: Journal) -> None:
     async with Fake(Script(failures=(NoCapacity("sold out"),))).open("train", EntryPoints()) as inner:
-        fleet = await inherited(book, Lasting(inner.provider, "train", inner.tasks), "i-1", "i-2", most=1)
+        fleet = await adopted(book, Lasting(inner.provider, "train", inner.tasks), "i-1", "i-2", most=1)
         assert set(fleet.record.machines) == {"i-1"}
         assert [each.id for each in await fleet.launch(REQUEST, 1)] == ["i-1"]
         await fleet.record.close()
         book.settled(fleet.record.name)
-        fleet = await inherited(book, Lasting(inner.provider, "train", inner.tasks), "i-1")
+        fleet = await adopted(book, Lasting(inner.provider, "train", inner.tasks), "i-1")
         assert [each.id for each in await fleet.launch(REQUEST, 2)] == ["i-1"]
         with pytest.raises(NoCapacity):
             await fleet.launch(REQUEST, 1)
@@ -283,12 +283,12 @@ def test_a_pool_is_attached_to_by_its_full_name_however_long() -> None:
 
 
 async def test_the_invariant_falls_without_its_guard(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TAKEOVER-1"""
+    """ADOPTION-1"""
 
-    async def later(kept: takeover.TakeoverRecord, machine: Machine, keys: tuple[str, ...]) -> None:
+    async def later(kept: adoption.AdoptionRecord, machine: Machine, keys: tuple[str, ...]) -> None:
         kept._host_keys[machine.id] = keys
         kept._save_later()
 
-    monkeypatch.setattr(takeover.TakeoverRecord, "rotated", later)
+    monkeypatch.setattr(adoption.AdoptionRecord, "rotated", later)
     with pytest.raises(AssertionError):
         await test_a_host_key_is_on_the_disk_before_it_is_in_use(book)

@@ -1,7 +1,7 @@
-"""Keep the takeover record: what a later client needs to take over the pool of a dead one. It holds the pool's key, and
+"""Keep the adoption record: what a later client needs to take over the pool of a dead one. It holds the pool's key, and
 its machines with their host keys.
 
-It lies in the journal, mode 0600, and goes with the pool. TAKEOVER-1: a host key is written down before it is in use.
+It lies in the journal, mode 0600, and goes with the pool. ADOPTION-1: a host key is written down before it is in use.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ...providers.journal import Journal, Ownership, PoolOwned, PoolRecord
 from ...providers.threads import in_thread
 from ..api.errors import SpecError
 from ..api.settings import is_named
-from ..transport.ssh import PoolKey, kept_key, new_key, private_text
+from ..transport.ssh import PoolKey, kept_key, new_key
 
 if TYPE_CHECKING:
     from ...providers.owners import Owner
     from ..api.settings import Settings
 
-KEY, REST = "client_key", "takeover"  # the names of the two files in the journal
+KEY, REST = "client_key", "takeover"  # the names of the two files in the journal, which other versions read
 NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
 
 
-class TakeoverRecord:
-    """One pool's takeover record. ``name``: its `unique` name; ``pool``: its nodes' name for it; ``turn``: which of its
+class AdoptionRecord:
+    """One pool's adoption record. ``name``: its `unique` name; ``pool``: its nodes' name for it; ``turn``: which of its
     clients this is, empty: the first; ``lease_s``: the longest lease that any of its machines has, None: not known.
     """
 
@@ -59,14 +59,14 @@ class TakeoverRecord:
     def begin(cls, journal: Journal, name: str, provider: str, *, pool: str, lease_s: float) -> Self:
         record = cls(journal.own(name, provider), pool, new_key(), "", lease_s)
         try:
-            record._ownership.keep(KEY, private_text(record.key))
+            record._ownership.keep(KEY, record.key.export_private_key().decode())
         except BaseException:
             record._ownership.close()
             raise
         return record
 
     @classmethod
-    def inherit(cls, journal: Journal, name: str, provider: str) -> Self:
+    def adopt(cls, journal: Journal, name: str, provider: str) -> Self:
         """Return the record that a dead client has left, which is this client's from now on.
 
         Raises:
@@ -98,7 +98,7 @@ class TakeoverRecord:
         if not settings.attach:
             return RecordedFleet(fleet, self)
         nodes = settings.nodes
-        return await RecordedFleet.inherit(fleet, self, nodes.desired + nodes.spare, settings.lease_s)
+        return await RecordedFleet.adopt(fleet, self, nodes.desired + nodes.spare, settings.lease_s)
 
     async def close(self) -> None:
         """Close the record when the fleet is closed. If the fleet has settled the pool, the record goes with it."""
@@ -130,7 +130,7 @@ class TakeoverRecord:
     def _save_later(self) -> None:
         self._changed = True
         if self._later is None or self._later.done():
-            self._later = asyncio.create_task(self._save(), name="outrider-takeover")
+            self._later = asyncio.create_task(self._save(), name="outrider-adoption")
 
     async def _save(self) -> None:
         """Write the record. Changes made during a write are written together by the next writer. If writing fails, the
@@ -149,7 +149,7 @@ class TakeoverRecord:
         return json.dumps({"pool": self.pool, "lease_s": self.lease_s, "machines": machines})
 
 
-def open_record(settings: Settings, name: str, tag: str, pool: str) -> TakeoverRecord:
+def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionRecord:
     """Return a new record, or where ``settings`` attach, the one that a dead client has left. ``name``: for people;
     ``tag``: the unique name of a new pool; ``pool``: its nodes' name for it.
 
@@ -158,8 +158,8 @@ def open_record(settings: Settings, name: str, tag: str, pool: str) -> TakeoverR
     """
     journal, provider = Journal.open(), settings.provider.name
     if settings.attach:
-        return TakeoverRecord.inherit(journal, name, provider)
-    return TakeoverRecord.begin(journal, tag, provider, pool=pool, lease_s=settings.lease_s)
+        return AdoptionRecord.adopt(journal, name, provider)
+    return AdoptionRecord.begin(journal, tag, provider, pool=pool, lease_s=settings.lease_s)
 
 
 def lease_kept(ownership: Ownership) -> float | None:
@@ -201,16 +201,16 @@ def _owned(name: str, owner: Owner | None) -> SpecError:
 
 @dataclass(slots=True)
 class RecordedFleet:
-    """Implements `providers.base.Fleet`: another fleet, with its machines in the takeover record. ``adopted``: those
+    """Implements `providers.base.Fleet`: another fleet, with its machines in the adoption record. ``adopted``: those
     that a dead client has left, and that are launched first.
     """
 
     fleet: Fleet
-    record: TakeoverRecord
+    record: AdoptionRecord
     adopted: list[Machine] = field(default_factory=list)
 
     @classmethod
-    async def inherit(cls, fleet: Fleet, record: TakeoverRecord, most: int, lease_s: float) -> RecordedFleet:
+    async def adopt(cls, fleet: Fleet, record: AdoptionRecord, most: int, lease_s: float) -> RecordedFleet:
         """Return a fleet with up to ``most`` of the machines that a dead client left. ``lease_s``: that of machines
         launched from now on.
 
