@@ -27,7 +27,6 @@ from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
 from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
 from ..observe.observer import Observer
-from ..serialization import versions
 from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
 from ..serialization.packer import Packer
 from ..serialization.pickling import ImportableModules
@@ -42,11 +41,9 @@ if TYPE_CHECKING:
     from ..api.compute import Options
     from ..api.plugin import News
     from ..api.settings import Settings
-    from ..image.bootstrap import Phase
     from ..image.install_plan import Prepared
     from ..pool import Pool
     from ..serialization.payload import Blob, Payload
-    from ..serialization.versions import Mismatch
     from ..transport.connection import Connector
     from ..transport.connection_settings import ConnectionSettings
     from ..transport.plugin_hosts import PluginHosts
@@ -84,7 +81,6 @@ class OpenPool:
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
         self._block_failed = False
-        self._reported_versions: set[tuple[tuple[str, str, str], ...]] = set()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -192,8 +188,7 @@ class OpenPool:
             wanted=requirements(self.settings, fleet),
             lease_s=self.settings.lease_s,
             image=image,
-            progress=self._progress,
-            differing=self._differing,
+            observe=self.observer,
             printed=self.observer.printed,
             plugins=hosts,
             interpose=lambda: self.interpose,
@@ -271,17 +266,6 @@ class OpenPool:
     def _prepared(self, preparing: asyncio.Task[Prepared]) -> None:
         if not preparing.cancelled() and preparing.exception() is None:  # which is told to whoever waits for it
             self._packer.node_modules = ImportableModules(preparing.result().includes.modules)
-
-    def _progress(self, node: NodeId, phase: Phase) -> None:
-        took_s = phase.seconds if phase.state == "finished" else None
-        self.observer(ev.NodePreparing(node, phase.name, phase.text, took_s))
-
-    def _differing(self, node: NodeId, mismatches: Sequence[Mismatch]) -> None:
-        """Report each way of differing from this program once for all nodes."""
-        rows = tuple(each.row for each in mismatches)
-        if rows not in self._reported_versions:
-            self._reported_versions.add(rows)
-            self.observer(ev.VersionsDiffer(node, rows, versions.table(mismatches)))
 
     @property
     def node_modules(self) -> ImportableModules | None:

@@ -14,12 +14,13 @@ from typing import Any
 
 import cloudpickle
 
+from ...actors.events import VersionsDiffer
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Report
 from ...providers.base import Machine
 from ..api.errors import SpecError
 from ..node.notices import sources
+from ..serialization import versions
 from ..serialization.payload import Blob, Part
-from ..serialization.versions import version_mismatch
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import KEPT_BYTES, Session
@@ -228,8 +229,10 @@ class NodeConnection:
         if objection is not None:
             await self.close()
             raise ConnectFailed(str(objection), fatal=True) from objection
-        if mismatches:
-            settings.differing(node, mismatches)
+        rows = tuple(each.row for each in mismatches)
+        if rows and rows not in settings.reported_differences:  # each once for all nodes
+            settings.reported_differences.add(rows)
+            settings.observe(VersionsDiffer(node, rows, versions.table(mismatches)))
 
     async def resume(self) -> bool:
         if self._errs:
@@ -350,7 +353,7 @@ class NodeConnection:
         if isinstance(answer, wire.Refused):
             hello = self._hello()
             here = {"python": hello.python, "cloudpickle": hello.cloudpickle}
-            mismatch = version_mismatch(answer.reason, here, answer.facts)
+            mismatch = versions.version_mismatch(answer.reason, here, answer.facts)
             raise ConnectFailed(
                 f"node {self._machine.id} refused this client: {answer.reason}", fatal=True
             ) from mismatch

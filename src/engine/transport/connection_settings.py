@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...actors.events import Event
 from ...actors.ports import NodeId, Order
 from ...providers.base import Machine
 from ..wire import messages as wire
@@ -16,9 +17,7 @@ from .plugin_hosts import PluginHosts
 from .unix_route import Interpose
 
 if TYPE_CHECKING:
-    from ..image.bootstrap import Phase
     from ..image.install_plan import Prepared
-    from ..serialization.versions import Mismatch
     from .ssh import PoolKey
 
 BOOTSTRAPS = 50  # at once; the machines that wait are connected to, and their leases renewed
@@ -33,11 +32,11 @@ class ConnectionSettings:
     wanted: Callable[[Machine], requirement_check.Wanted]
     lease_s: float
     image: Callable[[], Awaitable[Prepared]]  # made once, when the first machine needs it
-    progress: Callable[[NodeId, Phase], None]
-    differing: Callable[[NodeId, Sequence[Mismatch]], None]
+    observe: Callable[[Event], object]
     printed: Callable[[NodeId, Order | None, wire.Output], None]
     plugins: PluginHosts
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
+    reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions
     interpose: Callable[[], Interpose | None] = lambda: None
     turn: str = ""  # which of the pool's clients this is, where one took it over from another
     pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()  # keys that its host may show, where it was replaced

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
+from ...actors.events import NodePreparing
 from ...actors.ports import ConnectFailed, NodeId
 from ...providers.base import Machine
 from ..api.errors import BootstrapError
@@ -27,7 +28,7 @@ from .route import ExecutorGone, Route
 from .ssh import RemoteShell
 
 if TYPE_CHECKING:
-    from ..image.bootstrap import Bootstrapped
+    from ..image.bootstrap import Bootstrapped, Phase
 
 ANEW_S, TRIES = 0.7, 5  # to reach a node that was: another try beside one that hangs
 ROTATE_S = 30.0
@@ -162,10 +163,14 @@ class SSHRoute(Route):
                 address=machine.private_address or None,
                 lease_s=settings.lease_s,
                 lease_file=machine.lease,
-                progress=lambda phase: settings.progress(self._node, phase),
+                progress=self._progress,
             )
         except BootstrapError as error:
             raise error.at(machine.id.rpartition("/")[2], self._node) from error.__cause__
+
+    def _progress(self, phase: Phase) -> None:
+        took_s = phase.seconds if phase.state == "finished" else None
+        self._settings.observe(NodePreparing(self._node, phase.name, phase.text, took_s))
 
     # --- channels ---------------------------------------------------------------------------------------------------
 

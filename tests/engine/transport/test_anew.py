@@ -58,8 +58,7 @@ async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
         wanted=lambda _: Wanted(),
         lease_s=60.0,
         image=Mock(),
-        progress=lambda *_: None,
-        differing=lambda *_: None,
+        observe=lambda _: None,
         printed=lambda *_: None,
         plugins=PluginHosts("p", (), lambda: None),
     )

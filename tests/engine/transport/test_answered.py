@@ -60,8 +60,7 @@ def settings(image: Callable[[], Awaitable[Prepared]] | None = None) -> Connecti
         wanted=lambda _: Wanted(),
         lease_s=60.0,
         image=image or Mock(),
-        progress=lambda *_: None,
-        differing=lambda *_: None,
+        observe=lambda _: None,
         printed=lambda *_: None,
         plugins=PluginHosts("p", (), lambda: None),
     )
