@@ -19,7 +19,6 @@ import site
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -31,9 +30,9 @@ _UNMOUNTED_S = 6.0  # volumes still mounted then are unmounted later, by their k
 _READY = b"+"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Start the daemon, or run it (``--foreground``). The exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args()
     directory: Path = options.directory.expanduser().absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)

@@ -115,7 +115,10 @@ class ForkServer:
             self._end()
         order, *rest = msgpack.unpackb(data, use_list=False)
         if fds is None:
-            self._on_lost_descriptors(order, *rest)
+            if order == FORK:
+                self._report_gone(rest[0], -1, limits.story())
+            else:
+                self._setup_error = limits.story()
             return
         if order == SETUP:
             self._setup = rest[0]
@@ -132,12 +135,6 @@ class ForkServer:
                 self._fork(worker, index, fresh, fds)
         elif order == KILL:
             self._kill(rest[0])
-
-    def _on_lost_descriptors(self, order: int, *rest: Any) -> None:
-        if order == FORK:
-            self._report_gone(rest[0], -1, limits.story())
-        else:
-            self._setup_error = limits.story()
 
     def _kill(self, worker: int) -> None:
         if (waiting := self._waiting.pop(worker, None)) is not None:

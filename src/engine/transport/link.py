@@ -28,7 +28,7 @@ from ...actors.ports import (
 from ...providers.base import MachineId, PreemptionNotice
 from ..api.errors import TaskFailed
 from ..node import limits
-from ..node.notices.pending import NAME_CHARS, bounded
+from ..node.notices.watcher import NAME_CHARS, bounded
 from ..node.streams import WINDOW
 from ..serialization.payload import Blob, Payload, Received, map_shared
 from ..serialization.streams import AHEAD

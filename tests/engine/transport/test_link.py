@@ -25,7 +25,7 @@ from outrider.actors.ports import (
     TaskId,
     Verdict,
 )
-from outrider.engine.node.notices.pending import NAME_CHARS
+from outrider.engine.node.notices.watcher import NAME_CHARS
 from outrider.engine.node.streams import WINDOW
 from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.serialization.streams import AHEAD, Values

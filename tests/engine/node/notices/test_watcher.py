@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from outrider.engine.node.notice_page import PostedNotice
-from outrider.engine.node.notices import pending
-from outrider.engine.node.notices.pending import LONGEST_S, SAME_S, Pending
+from outrider.engine.node.notices.watcher import LONGEST_S, NAME_CHARS, SAME_S, Pending
 
 SOURCES = st.sampled_from(["file", "aws", "aws-rebalance"])
 
@@ -139,4 +138,4 @@ def test_an_end_that_differs_by_rounding_is_the_same() -> None:
 def test_seconds_that_cannot_be_are_made_some_that_can(said: float, meant: float) -> None:
     known = Pending()
     known.record("x" * 1000, said, 0.0)
-    assert known.holds == (1, "x" * pending.NAME_CHARS, meant, meant, None)
+    assert known.holds == (1, "x" * NAME_CHARS, meant, meant, None)
