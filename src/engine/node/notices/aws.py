@@ -12,24 +12,20 @@ import time
 from datetime import datetime
 
 from . import http
-from .sources import PolledSource, Report, Unanswered
+from .sources import Report, Unanswered
 
-URL = "http://169.254.169.254"
 WITHIN_S = 2.0  # it answers in milliseconds or, where there is no such service, not at all
 TOKEN_S = 21600  # the longest that there is
 NOTICE_S = 120.0  # "two minutes before Amazon EC2 stops or terminates"
-_OK, _UNAUTHORIZED, _NOT_FOUND = 200, 401, 404
+_UNAUTHORIZED, _NOT_FOUND = 401, 404
 
 
-class Imds(PolledSource):
+class Imds(http.MetadataService):
     """Reads metadata with a session token, which it renews in time."""
 
     every_s = 2.0  # AWS suggests 5
-
-    def __init__(self, url: str = URL) -> None:
-        self._url = url.rstrip("/")
-        self._token = ""
-        self._renew_at = 0.0
+    _token = ""
+    _renew_at = 0.0
 
     async def get(self, path: str) -> http.Answer | None:
         """Return the metadata item; None if there is no such item."""
@@ -40,7 +36,7 @@ class Imds(PolledSource):
                 break
         if answer.status == _NOT_FOUND:
             return None
-        if answer.status != _OK:
+        if answer.status != http.OK:
             raise Unanswered(f"{path} is answered with status {answer.status}")
         return answer
 
@@ -55,7 +51,7 @@ class Imds(PolledSource):
                 )
             except Unanswered as error:
                 raise Unanswered(f"{error}; in a container, the instance's hop limit must be 2") from error
-            if answer.status != _OK:
+            if answer.status != http.OK:
                 raise Unanswered(f"no token, status {answer.status}: 403 means that instance metadata is turned off")
             self._token = answer.body.strip()
             self._renew_at = time.monotonic() + TOKEN_S / 2

@@ -11,25 +11,20 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from . import http
-from .sources import PolledSource, Report, Unanswered
+from .sources import Report, Unanswered
 
-URL = "http://169.254.169.254"
 WITHIN_S = 5.0
 FIRST_WITHIN_S = 150.0  # the first question turns the service on: "up to two minutes"
 # The events that end it, and the minimum notice of each; Freeze is a pause of seconds.
 LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Reboot": 900.0, "Redeploy": 600.0}
 _METADATA = {"Metadata": "true"}
-_OK = 200
 
 
-class ScheduledEvents(PolledSource):
+class ScheduledEvents(http.MetadataService):
     name = "azure"
     every_s = 1.0  # as often as is suggested: a preemption is announced 30 s ahead
     _own = ""  # this machine's name
     _answered = False
-
-    def __init__(self, url: str = URL) -> None:
-        self._url = url.rstrip("/")
 
     async def ask(self, report: Report) -> None:
         self._own = self._own or (await self._get("instance/compute/name?api-version=2021-02-01&format=text")).body
@@ -45,7 +40,7 @@ class ScheduledEvents(PolledSource):
     async def _get(self, item: str) -> http.Answer:
         within_s = WITHIN_S if self._answered else FIRST_WITHIN_S
         answer = await http.ask(f"{self._url}/metadata/{item}", headers=_METADATA, within_s=within_s)
-        if answer.status != _OK:
+        if answer.status != http.OK:
             raise Unanswered(f"/metadata/{item} is answered with status {answer.status}")
         self._answered = self._answered or item.startswith("scheduled")
         return answer

@@ -10,19 +10,17 @@ import asyncio
 import time
 
 from . import http
-from .sources import PolledSource, Report, Unanswered
+from .sources import Report, Unanswered
 
-URL = "http://169.254.169.254"  # metadata.google.internal, without asking a name server
 HOST_S = 60.0  # a query ends after so long without a change
 WITHIN_S = 10.0  # and the server answers in so much longer
 EVERY_S = 1.0  # from a server that does not say which version it answered with, and so cannot wait for the next
 PREEMPTED_S = 30.0  # from the signal to the machine's end
 MAINTENANCE_S = 60.0  # "60 seconds before a maintenance event starts"; a machine with GPUs gets an hour
 _FLAVOR = {"Metadata-Flavor": "Google"}
-_OK = 200
 
 
-class _Value(PolledSource):
+class _Value(http.MetadataService):
     """One metadata value, as it changes; its end is a fixed time after it was first seen."""
 
     every_s = 0.1  # after an answer
@@ -31,9 +29,6 @@ class _Value(PolledSource):
     seconds: float
     _etag = ""
     _at: float | None = None
-
-    def __init__(self, url: str = URL) -> None:
-        self._url = f"{url.rstrip('/')}/computeMetadata/v1/instance/{self.item}"
 
     async def ask(self, report: Report) -> None:
         value = await self._next()
@@ -47,17 +42,12 @@ class _Value(PolledSource):
 
     async def _next(self) -> str:
         """Return the value: at once the first time, then when it changes."""
-        query = f"?wait_for_change=true&timeout_sec={HOST_S:g}&last_etag={self._etag}" if self._etag else ""
-        try:
-            answer = await http.ask(self._url + query, headers=_FLAVOR, within_s=WITHIN_S + (HOST_S if query else 0))
-        except Unanswered:
-            self._etag = ""  # next time not a query that may wait for long
-            raise
-        if answer.status != _OK or answer.headers.get("metadata-flavor") != "Google":
-            self._etag = ""
-            raise Unanswered(
-                f"{self._url} is answered with status {answer.status}, by a server that is busy or another"
-            )
+        url = f"{self._url}/computeMetadata/v1/instance/{self.item}"
+        etag, self._etag = self._etag, ""  # after a failure, not a query that may wait for long
+        query = f"?wait_for_change=true&timeout_sec={HOST_S:g}&last_etag={etag}" if etag else ""
+        answer = await http.ask(url + query, headers=_FLAVOR, within_s=WITHIN_S + (HOST_S if query else 0))
+        if answer.status != http.OK or answer.headers.get("metadata-flavor") != "Google":
+            raise Unanswered(f"{url} is answered with status {answer.status}, by a server that is busy or another")
         self._etag = answer.headers.get("etag", "")
         return answer.body.strip()
 
@@ -71,6 +61,6 @@ class Maintenance(_Value):
 
     name, item, ends = "gcp-maintenance", "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"
 
-    def __init__(self, url: str = URL, *, seconds: float = MAINTENANCE_S) -> None:
+    def __init__(self, url: str = http.URL, *, seconds: float = MAINTENANCE_S) -> None:
         super().__init__(url)
         self.seconds = seconds

@@ -1,4 +1,4 @@
-"""A minimal HTTP client for metadata services: one small request per connection, bounded in time and size.
+"""Metadata services, and a minimal HTTP client for them: one small request per connection, bounded in time and size.
 
 urllib would go through the proxies of the environment, which is where the answers of these services must never go.
 """
@@ -13,9 +13,16 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from .sources import Unanswered
+from .sources import PolledSource, Unanswered
 
+URL = "http://169.254.169.254"  # the metadata service's in each cloud
+OK = 200
 MAX_BYTES = 64 * 1024  # of an answer; also what a reader holds, so that no header is longer
+
+
+class MetadataService(PolledSource):
+    def __init__(self, url: str = URL) -> None:
+        self._url = url.rstrip("/")
 
 
 class Answer(NamedTuple):
