@@ -96,10 +96,6 @@ class Options:
     on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
     name: str | None = None  # shown instead of the function's
 
-    @classmethod
-    def of(cls, **options: Unpack[TaskOptions]) -> Options:
-        return cls().changed(**options)
-
     def changed(self, **options: Unpack[TaskOptions]) -> Self:
         check_known("@compute", options, TaskOptions)
         changes: dict[str, Any] = {}
@@ -168,7 +164,9 @@ class Decorated(Callee, Generic[P]):
 
     @functools.cached_property
     def streamed(self) -> dict[str, Streamed]:
-        return streamed_parameters(self.function)
+        annotations = getattr(_own(self.function), "__annotations__", {})
+        found = {name: _stream(each, self.function) for name, each in annotations.items() if name != "return"}
+        return {name: streamed for name, streamed in found.items() if streamed is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
         if pickling.has_name(self):
@@ -257,7 +255,7 @@ def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
     Raises:
         SpecError: an option does not exist, or its value is not valid.
     """
-    chosen = Options.of(**options)
+    chosen = Options().changed(**options)
     if function is None:
         return functools.partial(_decorate, options=chosen)
     return _decorate(function, chosen)
@@ -291,12 +289,6 @@ def kind_of(function: Callable[..., Any]) -> type[Decorated[...]]:
     if returned is None or not returned.always:
         return SyncCompute
     return AsyncStreamCompute if returned.asynchronous else SyncStreamCompute
-
-
-def streamed_parameters(function: Callable[..., Any]) -> dict[str, Streamed]:
-    annotations = getattr(_own(function), "__annotations__", {})
-    found = {name: _stream(annotation, function) for name, annotation in annotations.items() if name != "return"}
-    return {name: streamed for name, streamed in found.items() if streamed is not None}
 
 
 def argument_check(function: Callable[..., Any]) -> Callable[..., object]:

@@ -87,7 +87,8 @@ class Program:
 
     def _iterator(self, load: Load) -> Iterator[Any]:
         with self._prepared(load) as call:
-            yield from _iterated(call())
+            result = call()
+            yield from _stepped(result) if isinstance(result, AsyncIterator) else result
 
     @contextmanager
     def _prepared(self, load: Load) -> Iterator[Callable[[], Any]]:
@@ -137,12 +138,8 @@ def _awaited(result: Any) -> Any:
     return result
 
 
-def _iterated(result: Any) -> Iterator[Any]:
-    """Return an iterator of what was yielded. Closing it closes the generator at once, wherever that stands."""
-    return _stepped(result) if isinstance(result, AsyncIterator) else iter(result)
-
-
 def _stepped(items: AsyncIterator[Any]) -> Iterator[Any]:
+    """Iterate here over an async iterator. Closing this closes an async generator at once, wherever that stands."""
     import asyncio
 
     ended = object()

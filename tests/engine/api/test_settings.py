@@ -38,10 +38,10 @@ def test_a_number_of_nodes_that_means_nothing_is_refused(nodes: Any, why: str) -
 
 
 def test_restarts_need_a_broadcast_that_runs_again_as_a_whole() -> None:
-    assert Options.of(max_restarts=3).max_restarts == 3
+    assert Options().changed(max_restarts=3).max_restarts == 3
     for options in ({"retry": "never"}, {"on_loss": "resend"}, {"on_loss": "fail"}):
         with pytest.raises(SpecError, match="max_restarts=3 runs every rank again"):
-            Options.of(max_restarts=3, **options)  # type: ignore[arg-type]
+            Options().changed(max_restarts=3, **options)  # type: ignore[arg-type]
 
 
 def test_spares_are_counted() -> None:
@@ -80,15 +80,15 @@ def test_an_image_keeps_its_own_copy_of_the_environment() -> None:
 
 def test_options_cross_to_nodes_as_they_are() -> None:
     given: dict[str, Any] = {"timeout": 3.0, "queue_timeout": 2.0, "retry": "never", "on_loss": "fail", "name": "n"}
-    chosen = Options.of(**given)
+    chosen = Options().changed(**given)
     assert pickle.loads(pickle.dumps(chosen)) == chosen != Options()
-    assert Options.of(timeout=timedelta(seconds=3)).timeout_s == 3
+    assert Options().changed(timeout=timedelta(seconds=3)).timeout_s == 3
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "3", True])
 def test_times_that_mean_nothing_are_refused(seconds: Any) -> None:
     with pytest.raises(SpecError, match="timeout"):
-        Options.of(timeout=seconds)
+        Options().changed(timeout=seconds)
 
 
 def test_placement_takes_head_or_a_rank() -> None:

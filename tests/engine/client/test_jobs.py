@@ -52,24 +52,24 @@ def node(accelerators: int) -> NodeFacts:
 def test_a_calls_on_loss_overrides_the_pools_and_auto_looks_at_the_plugins(
     asked: OnLossOption, pool: OnLossOption, collective: bool, decided: OnLoss
 ) -> None:
-    assert on_loss_of(Options.of(on_loss=asked), pool, collective=collective) is decided
+    assert on_loss_of(Options().changed(on_loss=asked), pool, collective=collective) is decided
 
 
 @pytest.mark.parametrize("pool", ["auto", "restart", "resend", "fail"])
 def test_max_restarts_restarts_and_never_retrying_fails_whatever_the_pool_says(pool: OnLossOption) -> None:
-    assert on_loss_of(Options.of(max_restarts=2), pool, collective=False) is OnLoss.RESTART
-    assert on_loss_of(Options.of(retry="never"), pool, collective=True) is OnLoss.FAIL
+    assert on_loss_of(Options().changed(max_restarts=2), pool, collective=False) is OnLoss.RESTART
+    assert on_loss_of(Options().changed(retry="never"), pool, collective=True) is OnLoss.FAIL
 
 
 def test_a_task_has_the_retries_of_its_call() -> None:
-    task = task_of(JOB, payload(), Options.of(retries=5, max_restarts=2, queue_timeout=9), 3)
+    task = task_of(JOB, payload(), Options().changed(retries=5, max_restarts=2, queue_timeout=9), 3)
     assert (task.retries, task.max_restarts, task.at_most_once) == (5, 2, False)
     assert (task.on, task.queue_timeout_s, task.job) == (3, 9.0, JOB)
 
 
 @pytest.mark.parametrize("given", [{"output": Values()}, {"inputs": (object(),)}])
 def test_a_task_that_streams_runs_at_most_once(given: dict[str, Any]) -> None:
-    task = task_of(JOB, payload(**given), Options.of(retries=5, max_restarts=2), None)
+    task = task_of(JOB, payload(**given), Options().changed(retries=5, max_restarts=2), None)
     assert (task.retries, task.max_restarts, task.at_most_once) == (0, 0, True)
 
 
