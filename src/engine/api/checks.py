@@ -7,8 +7,9 @@ from datetime import timedelta
 from math import isfinite
 from typing import NoReturn
 
-from ..wire.messages import LONGEST_S
 from .errors import SpecError
+
+_LONGEST_S = timedelta.max.total_seconds()  # the protocol takes a little more
 
 
 def check_known(owner: str, given: Iterable[str], declared: type) -> None:
@@ -25,7 +26,7 @@ def seconds(name: str, value: object) -> float:
     """Return the seconds of a duration as users may write it: seconds, or a timedelta; more than nothing."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    return min(amount(name, value, "seconds", takes="seconds or a timedelta"), LONGEST_S)
+    return min(amount(name, value, "seconds", takes="seconds or a timedelta"), _LONGEST_S)
 
 
 def amount(name: str, value: object, unit: str, *, takes: str = "") -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ class Opening:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.id = secrets.token_hex(4)
+        self.id = os.urandom(4).hex()
         self.name = settings.name or self.id
         self.tag = self.id if settings.name is None else unique(settings.name)
         self._settings = settings

@@ -16,13 +16,13 @@ from ..base import Address, EntryPoints, LaunchRequest, Machine, MachineEvent, M
 from ..errors import NoCapacity, ProviderError
 from ..threads import in_thread
 from .client import KeeperClient, KeeperGone
-from .computer import refuse_too_much
-from .devices import Device, divide, find_devices, warn_of_too_few
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET
 from .state import PoolDirectory, sweep
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
+
+    from .devices import Device
 
 NOTICES = ("signal,USR1=30,USR2=withdrawn",)  # to the machine's process group; 30 s: the shortest that a cloud gives
 LAUNCH_DEADLINE_S = 30.0
@@ -94,6 +94,9 @@ class LocalFleet:
         return self._keeper
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        from .computer import refuse_too_much  # when the keeper has been started
+        from .devices import divide, find_devices, warn_of_too_few
+
         refuse_too_much(request, self._directory.path)
         if self._devices is None:
             self._devices = await find_devices()
