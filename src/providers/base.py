@@ -47,6 +47,7 @@ class EntryPoints:
     executor: str = ""  # (listener, forks, *, directory, same_host, accelerators): serves clients until it ends
     template: str = ""  # (modules, become, *, lead) -> a process that imports them, and forks fork servers
     preload: tuple[str, ...] = ()  # the modules; none: fork servers need no template
+    shared: tuple[str, ...] = ()  # light modules that the processes of all machines have: imported once, before them
 
 
 @dataclass(frozen=True, slots=True)

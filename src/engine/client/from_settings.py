@@ -24,6 +24,7 @@ ENTRY_POINTS = EntryPoints(
     fork_server="outrider.engine.node.forkserver:serve",
     executor="outrider.engine.node.server:serve",
     template="outrider.engine.node.template:Template",
+    shared=("outrider.engine.serialization.program",),  # which the first call of each worker imports
 )
 
 

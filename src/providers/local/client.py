@@ -205,7 +205,8 @@ def _spawn(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> 
         _give_opened(given, os.open(os.devnull, os.O_RDWR), 0, 1)
         _give_opened(given, os.open(directory / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
-        code = f"import sys; sys.path[:] = {paths!r}; from {__package__}.keeper import main; main{arguments!r}"
+        found = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # it collects nothing while it only imports
+        code = f"{found}; from {__package__}.keeper import main; main{arguments!r}"
         control.setblocking(False)
         pid = os.posix_spawn(
             sys.executable,

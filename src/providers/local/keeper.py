@@ -101,7 +101,7 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
     """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes. ``entry_points``: the fields
     of a `providers.base.EntryPoints`.
     """
-    fork_server, executor, template, preload = entry_points
+    fork_server, executor, template, preload, shared = entry_points
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
@@ -112,6 +112,8 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
         processes.raise_descriptors()
         if work_mib is not None:
             _may_mount()
+        for module in shared:
+            importlib.import_module(module)
         keeper = Keeper(control, Path(directory), resolve(fork_server), resolve(executor), work_mib)
         keeper.end_with(lifeline, client)
         if template and preload:
@@ -159,8 +161,8 @@ class Keeper:
         self.poll = select.poll()
         for sock in (self.control, self.children):
             self.poll.register(sock, select.POLLIN)
-        gc.collect()
         gc.freeze()  # keeps pages shared with the children shared
+        gc.enable()  # what was disabled while we imported
         self.template: Template | None = None
         self.awaited: list[dict[str, Any]] = []  # machines that wait for it
         self.late_at = 0.0
