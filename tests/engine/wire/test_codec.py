@@ -8,6 +8,7 @@ import re
 import typing
 from collections.abc import Callable, Sequence
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -268,6 +269,39 @@ RANGES = [
     for field in [kind._fields[index - 1]]
 ]
 EXAMPLES = {type(message): message for message in MESSAGES}
+
+
+_fields = st.one_of(
+    _numbers, st.just(2**63), st.just(-1), st.booleans(), st.floats(), st.none(), st.binary(max_size=4), _texts
+)
+_odd_values = (
+    st.lists(_fields | st.tuples(_numbers), max_size=4) | st.tuples(st.binary(), st.none(), st.none()) | _fields
+)
+
+
+@given(
+    st.one_of(
+        st.tuples(st.just(12), _fields, _fields, _odd_values, _fields, _fields, _fields, _fields, _fields),
+        st.tuples(st.just(12), _numbers, st.binary(), _odd_values, _numbers, _numbers, st.none(), _fields, st.none()),
+        st.tuples(st.sampled_from([31, 31.0]), _fields, _odd_values, _fields),
+        st.lists(_fields, max_size=9).map(lambda fields: (31, *fields)),
+    )
+)  # fmt: skip
+@settings(max_examples=300)
+def test_the_usual_messages_are_checked_as_all_others_are(fields: tuple[object, ...]) -> None:
+    body = msgpack.packb(fields)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "_USUAL", {})
+        expected = _outcome(body)
+    assert _outcome(body) == expected
+
+
+def _outcome(body: bytes) -> tuple[type, object]:
+    try:
+        message = decode(body)
+    except ProtocolError as error:
+        return ProtocolError, str(error)
+    return type(message), message
 
 
 def test_every_number_has_a_range() -> None:
