@@ -40,11 +40,14 @@ class SubmittedJob(Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         if not self.future.done():
             try:
-                yield from self.future
+                yield from self._wait()
             except asyncio.CancelledError:
                 self.cancel()
                 raise
         return self.result()
+
+    def _wait(self) -> Generator[Any, None, Any]:
+        return self._core.polling.wait(self.future)
 
     def cancel(self) -> bool:
         if self._settled:
@@ -81,6 +84,9 @@ class BroadcastJob(SubmittedJob[list[R]]):
     """A call on every node; its value is the list of the ranks' values."""
 
     __slots__ = ()
+
+    def _wait(self) -> Generator[Any, None, Any]:
+        return self.future.__await__()  # its ranks have use for each processor
 
     def _unpack(self, ending: Any) -> list[R]:
         return unpack_all(ending, self.payload)

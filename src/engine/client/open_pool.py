@@ -35,6 +35,7 @@ from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
 from .from_settings import executor_setup, launch_request, new_client_key, pool_spec, requirements
 from .jobs import BroadcastJob, SubmittedJob, broadcast_of, task_of
+from .polling import AnswerPolling
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
@@ -72,6 +73,7 @@ class OpenPool:
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
         self._loop = asyncio.get_running_loop()
+        self.polling = AnswerPolling(self._loop, observer.unfinished)
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._life = anyio.CancelScope()
         self._stop = asyncio.Event()

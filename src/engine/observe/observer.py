@@ -149,6 +149,10 @@ class Observer:
         if self._names:
             self._names.pop(job, None)
 
+    def unfinished(self) -> int:
+        """The number of jobs that have not ended."""
+        return self.submitted - self.finished
+
     def _joined(self, event: ev.NodeReady | ev.NodeStandby, rank: int | None) -> None:
         state = STATES[type(event)]
         self._nodes.setdefault(event.node, NodeState(event.node, state))
