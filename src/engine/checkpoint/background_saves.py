@@ -14,9 +14,25 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from ..api.errors import CheckpointError
-from .decisions import first_parts, lacking, old_terms, places, shares, to_delete
 from .participant import Participant
-from .records import ByteRange, CheckpointId, Damaged, Manifest, Part, Piece, complete, digest, is_part, term_key
+from .records import (
+    ByteRange,
+    CheckpointId,
+    Damaged,
+    Manifest,
+    Part,
+    Piece,
+    complete,
+    digest,
+    first_parts,
+    is_part,
+    lacking,
+    old_terms,
+    places,
+    shares,
+    term_key,
+    to_delete,
+)
 from .snapshot import Snapshot
 from .store import Store, polls
 

@@ -17,10 +17,9 @@ from ..runtime.preemption import stopping
 from .background_saves import BackgroundSaves
 from .participant import begin, this_world
 from .records import complete
-from .restore import restore
 from .resume_vote import Loaded, ResumeVote
 from .save_interval import Announcements, SaveInterval, lead_s, spread_s
-from .snapshot import Snapshot
+from .snapshot import Snapshot, restore
 from .store import VARIABLE, open_store
 
 

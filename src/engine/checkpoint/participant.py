@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from ..api.errors import CheckpointError, CheckpointFenced, SpecError
 from ..runtime.instance_info import instance_info
-from .decisions import Fenced, admission
-from .records import Term, World, term_key, term_numbers
+from .records import Term, World, admission, term_key, term_numbers
 from .store import Store, polls
 
 
@@ -59,9 +58,11 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> P
             with suppress(FileNotFoundError):  # an old term that was just removed
                 known[number] = Term.load(store.get(term_key(number)))
         term = admission(world, rank, list(known.values()))
-        if isinstance(term, Fenced):
-            raise _fenced(run, store, term.by)
-        if term is not None and (term.number in known or store.create(term_key(term.number), term.dump())):
+        if term is None:
+            continue
+        if term.world != world:
+            raise _fenced(run, store, term)
+        if term.number in known or store.create(term_key(term.number), term.dump()):
             return Participant(store, run, rank, term, within_s)
     raise CheckpointError(
         f"Rank 0 did not open the checkpoints of {run!r} at {store.url} within {within_s:g} s, and rank {rank} waits "

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..api.errors import CheckpointError
-from .decisions import listed, verdict
 from .participant import Participant
-from .records import CheckpointId, Damaged, complete
+from .records import CheckpointId, Damaged, complete, listed, verdict
 from .store import polls
 
 _VOTE = re.compile(r"vote-(\d+)-rank-(\d+)-(ok|bad)")

@@ -1,25 +1,38 @@
-"""A copy of a state: its pickle, and large buffers and tensors beside it.
-
-Training goes on and changes arrays in place while the copies are written.
-"""
+"""A rank's state as what is written of it, its pickle with large buffers and tensors beside it, and back, verified."""
 
 from __future__ import annotations
 
 import io
 import pickle
 import sys
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import cloudpickle
 
-from ..api.errors import SerializationError
-from .records import Entry, Piece, digest
+from ..api.errors import CheckpointError, SerializationError
+from .records import (
+    FORMAT,
+    CheckpointId,
+    Damaged,
+    Entry,
+    Manifest,
+    Part,
+    Piece,
+    checked,
+    digest,
+    first_parts,
+    is_part,
+    places,
+)
+from .store import Store
 
 IN_BAND_BYTES = 4096  # smaller buffers stay in the pickle
 
 
 class Snapshot:
-    """A copy of everything that a rank has. ``payload(index)``: the bytes to write for an entry.
+    """A copy of everything that a rank has, as training goes on and changes arrays in place while it is written.
 
     ``memory``: what the copies are in, by entry, kept from one snapshot to the next: fresh pages cost more time than
     the copying.
@@ -119,3 +132,82 @@ def _explained(state: object, error: Exception) -> Exception:
     except values.Unpicklable as found:
         return pickling_error(found, "checkpoint", "The state")
     return error
+
+
+# --- back -------------------------------------------------------------------------------------------------------------
+
+
+def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> Any:
+    """The state that rank ``rank`` of this world resumes with: the one that rank ``rank % world_size`` saved.
+
+    Raises `Damaged` where a part of it is missing or is not what was written, `CheckpointError` where the storage does
+    not answer or a newer version of Outrider wrote it, `SerializationError` where it cannot be unpickled here.
+    """
+    manifest = Manifest.load(_content(store, at.manifest))
+    if manifest.format != FORMAT:
+        raise CheckpointError(
+            f"{store.url}/{at.folder} has format {manifest.format}, which this version of Outrider does not know: "
+            "update Outrider here, or on the nodes.",
+            url=store.url,
+        )
+    parts = [
+        Part.load(checked(_content(store, f"{at.folder}/{name}"), name, wanted))
+        for name, wanted in manifest.files.items()
+        if is_part(name)
+    ]
+    where, first = places(parts), first_parts(parts)
+    try:
+        own = first[rank % manifest.world_size]
+    except (KeyError, ZeroDivisionError):
+        raise Damaged("the manifest does not name the files of every rank") from None
+
+    def read(entry: Entry) -> Piece:
+        place = where.get(entry.digest)
+        if place is None:
+            raise Damaged(f"no rank wrote {entry.name or entry.kind}")
+        try:
+            data = store.read(f"{at.folder}/{place.file}", place.start, place.length)
+        except FileNotFoundError:
+            raise Damaged(f"{place.file} is gone") from None
+        if entry.kind != "tensor" and digest(data) != entry.digest:  # that of a tensor is checked when it is loaded
+            raise Damaged(f"{place.file} is not what was written")
+        return data
+
+    if into is None and all(entry.kind != "tensor" for entry in own.entries):
+        return _unpickled(own.entries, read, None)
+    from .tensors import TensorLoader
+
+    loader = TensorLoader(into, first, own, read)
+    state = _unpickled(own.entries, read, loader.load)
+    loader.finish()
+    return state
+
+
+def _content(store: Store, key: str) -> bytes:
+    try:
+        return store.get(key)
+    except FileNotFoundError:
+        raise Damaged(f"{key} is gone") from None
+
+
+def _unpickled(entries: list[Entry], read: Callable[[Entry], Piece], load_tensor: Callable[..., Any] | None) -> Any:
+    buffers = (read(entry) for entry in entries if entry.kind == "buffer")
+    unpickler = _Unpickler(io.BytesIO(read(entries[0])), buffers, load_tensor)
+    try:
+        return unpickler.load()
+    except (ImportError, AttributeError, pickle.UnpicklingError, TypeError) as error:
+        raise SerializationError(
+            f"A checkpoint cannot be unpickled here ({type(error).__name__}: {error}): run it with the modules, and "
+            "the versions of them, that it was saved with.",
+            path="state",
+        ) from error
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, buffers: Iterator[Any], load_tensor: Callable[..., Any] | None) -> None:
+        super().__init__(file, buffers=buffers)
+        self._load_tensor = None if load_tensor is None else cache(load_tensor)  # one object for each, as it was saved
+
+    def persistent_load(self, pid: Any) -> Any:
+        assert self._load_tensor is not None, "the pickle names a tensor, and the rank has none"
+        return self._load_tensor(*pid)

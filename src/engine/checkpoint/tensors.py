@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..api.errors import SerializationError
-from .decisions import places
-from .records import Damaged, Entry, Part, Piece, dotted
+from .records import Damaged, Entry, Part, Piece, dotted, places
 
 if TYPE_CHECKING:
     from .snapshot import Snapshot

@@ -15,8 +15,19 @@ import pytest
 from outrider.engine.node import context
 
 S3 = """
-import sys
+import sys, threading
+from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
+
+def one_request_at_a_time(host, port, app, threaded):  # moto looks whether an object exists, and then writes it
+    alone = threading.Lock()
+    def serve(*request):
+        with alone:
+            return app(*request)
+    return make_server(host, port, serve, threaded)
+
+make_server = threaded_moto_server.make_server
+threaded_moto_server.make_server = one_request_at_a_time
 server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
 server.start()
 import boto3

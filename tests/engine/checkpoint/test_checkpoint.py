@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from outrider import CheckpointError, CheckpointFenced, OutriderError, SpecError, checkpoint
-from outrider.engine.checkpoint.files import FileStore
+from outrider.engine.checkpoint.store import FileStore
 
 
 def train(root: str, steps: int, **options: Any) -> tuple[int, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from outrider import CheckpointError, checkpoint, instance_info
-from outrider.engine.checkpoint.files import FileStore
+from outrider.engine.checkpoint.store import FileStore
 
 DISK_BYTES = 1024 * 1024
 

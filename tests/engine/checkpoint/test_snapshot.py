@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from outrider import CheckpointError, SerializationError, checkpoint
-from outrider.engine.checkpoint.files import FileStore
+from outrider.engine.checkpoint.store import FileStore
 
 
 def back(root: str, state: Any, spoil: Any = None) -> Any:
