@@ -79,7 +79,6 @@ class Checkpoint:
         self._timed = every_s is not None
         self._saved_at = time.monotonic()
         self._loads = 0
-        self._hurried = False
         self._closed = False
         if (task := context.current()) is not None:
             task.closing.append(self.close)
@@ -133,7 +132,7 @@ class Checkpoint:
         saves.wait_written(hurry=True)
         snapshot = Snapshot(state, self._memory)
         began = time.monotonic()
-        delay_s = 0.0 if self._hurried else spread_s(self._rank, self._world.size, began - self._saved_at)
+        delay_s = 0.0 if self._interval.urgent else spread_s(self._rank, self._world.size, began - self._saved_at)
         self._saved_at = began
         with self._lock:
             self._interval.saved(step, began)
@@ -182,10 +181,8 @@ class Checkpoint:
     def _urgent(self) -> bool:
         """Return whether a machine will be taken: the same answer on every rank at the same step."""
         if self._world.size == 1:
-            self._hurried = stopping(everywhere=False)
-        else:  # outside of a task nobody counts this process's steps
-            self._hurried = context.current() is not None and stopping(everywhere=True)
-        return self._hurried
+            return stopping(everywhere=False)
+        return context.current() is not None and stopping(everywhere=True)  # nobody counts steps outside of a task
 
     def _begun(self) -> BackgroundSaves:
         if self._closed:

@@ -10,6 +10,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 from ..api.errors import CheckpointError
@@ -70,8 +71,7 @@ class ResumeVote:
 
     def _lead(self) -> Loaded | None:
         refused: set[CheckpointId] = set()
-        number = 0
-        while True:
+        for number in count():
             at = self._propose(number, [at for at in complete(self._store.names()) if at not in refused])
             if at is None:
                 loaded = None
@@ -82,7 +82,6 @@ class ResumeVote:
                 break
             self._warn(at, damage)
             refused.add(at)
-            number += 1
         decision = {"at": at, "damage": self._damage}
         self._store.create(f"{self._folder}/decision.json", json.dumps(decision).encode())
         return loaded

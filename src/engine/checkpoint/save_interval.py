@@ -33,7 +33,7 @@ class SaveInterval:
         self._lead_s = lead_s
         self._asked: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
         self._announced: set[int] = set()
-        self._urgent = False
+        self.urgent = False  # at the last step that was asked about
         self.resumed(0, now)
 
     def resumed(self, step: int, now: float) -> None:
@@ -47,13 +47,13 @@ class SaveInterval:
         if self._asked and self._asked[-1][1] == step:
             return self._answer
         self._asked.append((now, step))
-        before, self._urgent = self._urgent, urgent()
+        before, self.urgent = self.urgent, urgent()
         late = self._seconds is not None and now - self._last_at >= self._seconds
         reached = {target for target in self._announced if target <= step}
         self._announced -= reached
         self._answer = (
             bool(reached)
-            or (self._urgent and not before)
+            or (self.urgent and not before)
             or (self._steps is None and self._seconds is None)
             or (self._steps is not None and step // self._steps > self._last // self._steps)
             or (late and self._alone)

@@ -19,12 +19,12 @@ import sys, threading
 from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
-def one_request_at_a_time(host, port, app, threaded):  # moto looks whether an object exists, and then writes it
+def one_request_at_a_time(host, port, app, threaded, **options):  # moto looks whether an object exists, and then writes it
     alone = threading.Lock()
     def serve(*request):
         with alone:
             return app(*request)
-    return make_server(host, port, serve, threaded)
+    return make_server(host, port, serve, threaded, **options)
 
 make_server = threaded_moto_server.make_server
 threaded_moto_server.make_server = one_request_at_a_time
