@@ -8,9 +8,9 @@ import re
 import shlex
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 from ...providers.threads import in_thread
 from ..api.errors import BootstrapError
@@ -18,7 +18,7 @@ from ..api.secrets import Scrubber
 from . import install_plan, probe, wheels
 from .cache import Copy
 from .commands import CommandResult, CommandRunner
-from .hints import LOG_LINES, bootstrap_error
+from .hints import LOG_LINES, Facts, bootstrap_error
 from .install_plan import Prepared
 from .installer import protocol
 from .probe import HostFacts
@@ -99,7 +99,7 @@ async def bootstrap(
 class _Bootstrap:
     def __init__(self, host: CommandRunner, prepared: Prepared, progress: Callable[[Phase], None]) -> None:
         self._host, self.prepared, self._progress = host, prepared, progress
-        self._scrub = Scrubber(install_plan.hidden(prepared))
+        self._scrub = Scrubber(prepared.hidden)
         self.phase = "probe"
         self.lines: list[str] = []  # printed in the present phase
         self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
@@ -224,25 +224,8 @@ class _Bootstrap:
         log = output.decode(errors="replace").splitlines()
         return self.error(reason, command=command, exit_status=ended.status, log=log, hint=hint)
 
-    def error(
-        self,
-        reason: str,
-        *,
-        command: str | None = None,
-        exit_status: int | None = None,
-        log: Sequence[str] = (),
-        hint: str = "",
-        timed_out: bool = False,
-    ) -> BootstrapError:
-        return bootstrap_error(
-            self.phase,
-            self._scrub(reason),
-            command=None if command is None else self._scrub(command),
-            exit_status=exit_status,
-            log=[self._scrub(line) for line in log],
-            hint=hint,
-            timed_out=timed_out,
-        )
+    def error(self, reason: str, **facts: Unpack[Facts]) -> BootstrapError:
+        return bootstrap_error(self.phase, reason, scrub=self._scrub, **facts)
 
 
 class _InstallerSession:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypedDict
 
 from ..api.errors import BootstrapError
 
@@ -159,6 +159,16 @@ def hint_for(phase: str, texts: Sequence[str], *, exit_status: int | None = None
     return Hint(_BY_PHASE.get(phase, "try again"))
 
 
+class Facts(TypedDict, total=False):
+    """The arguments of `bootstrap_error` that depend on the failure."""
+
+    command: str | None
+    exit_status: int | None
+    log: Sequence[str]
+    hint: str
+    timed_out: bool
+
+
 def bootstrap_error(
     phase: str,
     reason: str,
@@ -169,16 +179,17 @@ def bootstrap_error(
     hint: str = "",
     systematic: bool = False,
     timed_out: bool = False,
+    scrub: Callable[[str], str] = str,
 ) -> BootstrapError:
-    """The error for a failure, with the hint that fits it unless ``hint`` is one."""
-    log = log[-LOG_LINES:]
+    """The error for a failure, with the hint that fits it unless ``hint`` is one. ``scrub`` takes secrets out."""
+    reason, log = scrub(reason), [scrub(line) for line in log[-LOG_LINES:]]
     known = hint_for(phase, [reason, *log], exit_status=exit_status, timed_out=timed_out)
     hint = hint or known.text
     story = "".join(f"\n  | {line}" for line in log)
     return BootstrapError(
         f"Bringing the image failed in phase {phase}: {reason}. Next: {hint}.{story}",
         phase=phase,
-        command=command,
+        command=command and scrub(command),
         exit_status=exit_status,
         log=log,
         hint=hint,

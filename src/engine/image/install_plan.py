@@ -39,7 +39,7 @@ class Prepared:
     requirements: Requirements | None  # None: the image asks for no packages
     uv: Uv | None  # None: not installed here, and not needed so far
     wheel_cache: WheelCache  # wheels, and uv for other platforms, fetched when the first node needs them
-    secrets: tuple[str, ...]  # texts that no log may show
+    hidden: list[str]  # texts that no output may show: secrets in every form
     volumes: tuple[Volume, ...] = ()
 
     @property
@@ -64,8 +64,10 @@ async def prepare(image: Image, volumes: Sequence[Volume] = (), *, python: str =
         requirements.read(image, uv),
     )
     secrets = secrets_in(image.env, image.pip_indexes, [volume.secrets for volume in volumes])
-    hidden = tuple(secret.reveal() for secret in secrets)
-    return Prepared(image, python, runtime, included, required, uv, WheelCache(), hidden, tuple(volumes))
+    texts = {secret.reveal() for secret in secrets}
+    if required is not None:
+        texts.update(required.variables.values(), *(_passwords(revealed(url)) for url in required.urls))
+    return Prepared(image, python, runtime, included, required, uv, WheelCache(), shown_forms(texts), tuple(volumes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def install_plan(
     return {
         **of_this_node,
         "cache": host.cache,
-        "secrets": hidden(prepared),
+        "secrets": prepared.hidden,
         "apt": list(image.apt),
         "environment": environment,
         "files": [
@@ -142,13 +144,6 @@ def install_plan(
         "run": [command if isinstance(command, str) else list(command) for command in image.run],
         "env": revealed_env(image.env),
     }
-
-
-def hidden(prepared: Prepared) -> list[str]:
-    """Texts that no output may show: secrets in every form."""
-    wanted = prepared.requirements or Requirements("")
-    passwords = [password for url in wanted.urls for password in _passwords(revealed(url))]
-    return shown_forms({*prepared.secrets, *wanted.variables.values(), *passwords})
 
 
 def _passwords(url: str) -> list[str]:

@@ -16,7 +16,7 @@ from outrider.engine.image import install_plan, probe
 from outrider.engine.image.bootstrap import bootstrap
 from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.hints import hint_for
-from outrider.engine.image.install_plan import Prepared, PythonChoice, choose_python, hidden, prepare
+from outrider.engine.image.install_plan import Prepared, PythonChoice, choose_python, prepare
 from outrider.engine.image.probe import HostFacts, Python
 from outrider.engine.image.wheels import uv_target, wheel_target
 from outrider.engine.node.devices import parse as parse_devices
@@ -159,7 +159,7 @@ async def test_passwords_are_in_uvs_environment_and_hidden_everywhere() -> None:
     assert environment is not None
     assert environment.pop("uv_env")["UV_INDEX"] == "https://me:canary%2F1@host/simple"
     assert "canary" not in json.dumps(environment)
-    assert {"https://me:canary%2F1@host/simple", "canary%2F1", "canary/1", "canary-token"} <= set(hidden(made))
+    assert {"https://me:canary%2F1@host/simple", "canary%2F1", "canary/1", "canary-token"} <= set(made.hidden)
 
 
 def test_platforms_as_uv_names_them() -> None:

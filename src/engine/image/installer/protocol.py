@@ -40,8 +40,7 @@ class Lines:
     """Decode frames from the installer. Lines before the first frame come from the login shell, and are dropped."""
 
     def __init__(self) -> None:
-        self._rest: list[bytes] = []  # pieces of an unfinished line
-        self._rest_bytes = 0
+        self._rest = bytearray()  # of an unfinished line
         self._greeted = False
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
@@ -55,13 +54,12 @@ class Lines:
         return frames
 
     def _lines(self, data: bytes) -> list[bytes]:
-        *lines, rest = data.split(b"\n")
-        if lines:
-            lines[0] = b"".join((*self._rest, lines[0]))
-            self._rest, self._rest_bytes = [], 0
-        self._rest.append(rest)
-        self._rest_bytes += len(rest)
-        longest = max([self._rest_bytes, *map(len, lines)])
+        lines: list[bytes] = []
+        self._rest += data
+        if b"\n" in data:
+            *lines, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
+        longest = max(map(len, (self._rest, *lines)))
         if longest > LINE_BYTES:
             raise ValueError(f"a line of {longest} bytes, of at most {LINE_BYTES}")
         return lines
