@@ -14,25 +14,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from ..api.errors import CheckpointError
+from . import records
 from .participant import Participant
-from .records import (
-    ByteRange,
-    CheckpointId,
-    Damaged,
-    Manifest,
-    Part,
-    Piece,
-    complete,
-    digest,
-    first_parts,
-    is_part,
-    lacking,
-    old_terms,
-    places,
-    shares,
-    term_key,
-    to_delete,
-)
+from .records import ByteRange, CheckpointId, Damaged, Manifest, Part, Piece
 from .snapshot import Snapshot
 from .store import Store, polls
 
@@ -49,11 +33,11 @@ class WrittenParts:
     def read(self) -> list[Part]:
         for key in self._store.names(self._at.folder):
             name = key.rpartition("/")[2]
-            if is_part(name) and name not in self._known:
+            if records.is_part(name) and name not in self._known:
                 with suppress(FileNotFoundError, Damaged):  # the part is being removed
                     data = self._store.get(key)
                     self._known[name] = part = Part.load(data)
-                    self.files |= {**part.files, name: (len(data), digest(data))}
+                    self.files |= {**part.files, name: (len(data), records.digest(data))}
         return list(self._known.values())
 
 
@@ -104,7 +88,7 @@ class BackgroundSaves:
             if self.participant.rank == 0:
                 lack = self._complete()
             else:  # a later checkpoint may be complete, and this one deleted
-                done = any(at >= newest for at in complete(self._store.names()))
+                done = any(at >= newest for at in records.complete(self._store.names()))
                 lack = None if done else "rank 0 has not completed it"
             if lack is None:
                 return
@@ -138,7 +122,7 @@ class BackgroundSaves:
         self.participant.check()
         snapshot.hash()
         ranks = self.participant.term.size
-        writers = shares(snapshot.entries, ranks)
+        writers = records.shares(snapshot.entries, ranks)
         mine = {
             entry.digest
             for index, entry in enumerate(snapshot.entries)
@@ -151,8 +135,8 @@ class BackgroundSaves:
             if not missing:
                 return
             known = parts.read()
-            missing -= places(known).keys()
-            if len(first_parts(known)) == ranks:
+            missing -= records.places(known).keys()
+            if len(records.first_parts(known)) == ranks:
                 break
         if missing:
             self._write_part(at, snapshot, 1, missing)
@@ -201,7 +185,7 @@ class BackgroundSaves:
         """Write the manifest if every rank's part exists; otherwise return what is missing."""
         term = self.participant.term
         known = parts.read()
-        if (lack := lacking(known, term.size)) is not None:
+        if (lack := records.lacking(known, term.size)) is not None:
             return lack
         files = dict(parts.files)
         if any(entry.kind == "tensor" for part in known for entry in part.entries):
@@ -209,7 +193,7 @@ class BackgroundSaves:
 
             data = dcp_metadata(known)
             self._store.put(f"{at.folder}/{DCP_METADATA}", [data])
-            files[DCP_METADATA] = len(data), digest(data)
+            files[DCP_METADATA] = len(data), records.digest(data)
         manifest = Manifest(
             step=at.step,
             term=at.term,
@@ -227,12 +211,12 @@ class BackgroundSaves:
         """Delete what is not needed any more, each checkpoint's manifest first, so that nobody loads half of one."""
         store, term = self._store, self.participant.term.number
         keys = store.names()
-        done, remains = to_delete(keys, store.folders(), term=term, keep=self._keep)
+        done, remains = records.to_delete(keys, store.folders(), term=term, keep=self._keep)
         for at in done:
             store.delete(at.manifest)
             store.remove(at.folder)
         for at in remains:
             store.remove(at.folder)
-        for number in old_terms(keys, term):
+        for number in records.old_terms(keys, term):
             store.remove(f"terms/{number:08}")
-            store.delete(term_key(number))
+            store.delete(records.term_key(number))

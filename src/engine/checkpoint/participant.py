@@ -15,8 +15,6 @@ from .store import Store, polls
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """One rank in a term of a run."""
-
     store: Store
     run: str
     rank: int
@@ -34,7 +32,6 @@ class Participant:
 
 
 def this_world() -> tuple[World, int]:
-    """The world that this process belongs to, and its rank."""
     info = instance_info()
     if info.pool:
         attempt = info.attempt if info.world_size == 1 else 0

@@ -91,8 +91,6 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 class Record:
-    """A value that is kept as JSON."""
-
     def dump(self) -> bytes:
         return json.dumps(asdict(self)).encode()  # type: ignore[call-overload]  # subclasses are dataclasses
 
@@ -165,8 +163,6 @@ class Entry(NamedTuple):
 
 
 class ByteRange(NamedTuple):
-    """A range of bytes in a file of a checkpoint."""
-
     file: str  # relative to the checkpoint's folder
     start: int
     length: int

@@ -12,20 +12,8 @@ from typing import Any
 import cloudpickle
 
 from ..api.errors import CheckpointError, SerializationError
-from .records import (
-    FORMAT,
-    CheckpointId,
-    Damaged,
-    Entry,
-    Manifest,
-    Part,
-    Piece,
-    checked,
-    digest,
-    first_parts,
-    is_part,
-    places,
-)
+from . import records
+from .records import CheckpointId, Damaged, Entry, Manifest, Part, Piece
 from .store import Store
 
 IN_BAND_BYTES = 4096  # smaller buffers stay in the pickle
@@ -68,7 +56,7 @@ class Snapshot:
 
                 self.entries[index] = entry._replace(digest=tensor_digest(content))
             else:
-                self.entries[index] = entry._replace(digest=digest(content))
+                self.entries[index] = entry._replace(digest=records.digest(content))
 
     def payload(self, index: int) -> Piece:
         content = self._contents[index]
@@ -144,18 +132,18 @@ def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> A
     not answer or a newer version of Outrider wrote it, `SerializationError` where it cannot be unpickled here.
     """
     manifest = Manifest.load(_content(store, at.manifest))
-    if manifest.format != FORMAT:
+    if manifest.format != records.FORMAT:
         raise CheckpointError(
             f"{store.url}/{at.folder} has format {manifest.format}, which this version of Outrider does not know: "
             "update Outrider here, or on the nodes.",
             url=store.url,
         )
     parts = [
-        Part.load(checked(_content(store, f"{at.folder}/{name}"), name, wanted))
+        Part.load(records.checked(_content(store, f"{at.folder}/{name}"), name, wanted))
         for name, wanted in manifest.files.items()
-        if is_part(name)
+        if records.is_part(name)
     ]
-    where, first = places(parts), first_parts(parts)
+    where, first = records.places(parts), records.first_parts(parts)
     try:
         own = first[rank % manifest.world_size]
     except (KeyError, ZeroDivisionError):
@@ -169,7 +157,9 @@ def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> A
             data = store.read(f"{at.folder}/{place.file}", place.start, place.length)
         except FileNotFoundError:
             raise Damaged(f"{place.file} is gone") from None
-        if entry.kind != "tensor" and digest(data) != entry.digest:  # that of a tensor is checked when it is loaded
+        if (
+            entry.kind != "tensor" and records.digest(data) != entry.digest
+        ):  # that of a tensor is checked when it is loaded
             raise Damaged(f"{place.file} is not what was written")
         return data
 

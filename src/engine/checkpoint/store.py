@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Protocol
 
+from ...providers.owners import flush
 from ..api.errors import CheckpointError, SpecError
 from .records import Piece
 
@@ -35,35 +36,27 @@ class Store(Protocol):
 
     def put(self, key: str, pieces: Iterable[Piece]) -> None:
         """Write or replace a file. No reader ever sees a part of it."""
-        ...
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a file unless it exists. False where it exists with another content: of several writers one wins."""
-        ...
 
     def get(self, key: str) -> bytes:
         """The content of a file; raises FileNotFoundError."""
-        ...
 
     def read(self, key: str, start: int, length: int) -> Piece:
         """``length`` bytes of a file from ``start``; raises FileNotFoundError."""
-        ...
 
     def names(self, folder: str = "") -> list[str]:
         """The keys of all files below a folder."""
-        ...
 
     def folders(self) -> list[str]:
         """The names of the run's folders, also of those without a finished file. [] in object storage."""
-        ...
 
     def delete(self, key: str) -> None:
         """Delete a file, which need not exist."""
-        ...
 
     def remove(self, folder: str) -> None:
         """Delete everything below a folder, half-written files too."""
-        ...
 
 
 def polls(store: Store, within_s: float, wake: Event | None = None) -> Iterator[None]:
@@ -186,7 +179,7 @@ class FileStore:
                 file.flush()
                 os.fsync(file.fileno())
             yield written, path
-            _sync_folder(path.parent)
+            flush(path.parent)  # the new name is to survive a power cut, and not only the content
         finally:
             with suppress(OSError):
                 written.unlink(missing_ok=True)
@@ -234,12 +227,3 @@ def _begun(path: Path) -> BufferedWriter:
         with suppress(FileNotFoundError):
             return path.open("xb")
     return path.open("xb")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush a folder, so that a new file's name survives a power cut and not only its content."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -90,5 +90,4 @@ class Copy(NamedTuple):
     size_bytes: int
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read at most ``size`` bytes of the copy from ``offset``."""
         return os.pread(self.copies.fd, min(size, self.size_bytes - offset), self.begins + offset)

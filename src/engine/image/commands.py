@@ -35,4 +35,3 @@ class CommandRunner(Protocol):
         Raises:
             ConnectionError: the connection is lost.
         """
-        ...

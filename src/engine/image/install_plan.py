@@ -9,7 +9,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from ...providers.threads import in_thread
 from ..api.errors import BootstrapError, SpecError
@@ -147,8 +147,7 @@ def install_plan(
 
 
 def _passwords(url: str) -> list[str]:
-    login, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
-    written = login.partition(":")[2]
+    written = urlsplit(url).password
     return [written, unquote(written)] if written else []
 
 

@@ -93,7 +93,6 @@ class WheelCache:
             return self._binaries[target]
 
     async def packed(self, binary: UvBinary) -> bytes:
-        """The binary as a tar.gz, the form in which hosts receive it."""
         async with self._packing:
             if binary not in self._packed:
                 self._packed[binary] = await in_thread(_packed_uv, binary, abandon=True)
@@ -258,7 +257,6 @@ def _refused(reason: str, hint: str) -> BootstrapError:
 
 
 def _unpacked_uv(wheel: Wheel) -> Path:
-    """Extract the binary from uv's wheel, beside the wheel."""
     target = wheel.path.with_name("uv")
     if not target.exists():
         with zipfile.ZipFile(wheel.path) as archive, written(target) as beside:
@@ -268,7 +266,7 @@ def _unpacked_uv(wheel: Wheel) -> Path:
 
 
 def _packed_uv(binary: UvBinary) -> bytes:
-    """The binary as a tar.gz, cached because compressing takes seconds."""
+    """The binary as a tar.gz, the form in which hosts receive it; cached because compressing takes seconds."""
     kept = client_cache() / f"{binary.in_cache}.tar.gz"
     if not kept.exists():
         with written(kept) as beside:

@@ -257,25 +257,20 @@ class MountEntry(NamedTuple):
     source: str
 
 
-def parse(mountinfo: str) -> list[MountEntry]:
-    """Parse text in the form of ``/proc/self/mountinfo``, proc(5). Later mounts hide earlier ones."""
-    found = []
-    for line in mountinfo.split("\n"):  # not splitlines: names may contain other characters that it splits at
-        before, _, after = line.partition(" - ")
-        if after:
-            kind, source = after.split(" ")[:2]
-            found.append(MountEntry(_plain(before.split(" ")[4]), kind, _plain(source)))
-    return found
+def parse(mounts: str) -> list[MountEntry]:
+    """Parse text in the form of ``/proc/self/mounts``, proc(5). Later mounts hide earlier ones."""
+    lines = (line.split(" ") for line in mounts.split("\n"))  # not splitlines: names may have what it splits at
+    return [MountEntry(_plain(words[1]), words[2], _plain(words[0])) for words in lines if len(words) == 6]
 
 
 def _plain(written: str) -> str:
-    """Decode the octal escapes of blanks and backslashes."""
+    """Decode the kernel's octal escapes."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), written)
 
 
 def mount_at(point: str) -> MountEntry | None:
     """The mount that is visible at the path ``point``."""
-    text = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+    text = os.fsdecode(Path("/proc/self/mounts").read_bytes())
     return next((mount for mount in reversed(parse(text)) if mount.point == point), None)
 
 

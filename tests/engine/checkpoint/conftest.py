@@ -19,7 +19,8 @@ import sys, threading
 from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
-def one_request_at_a_time(host, port, app, threaded, **options):  # moto looks whether an object exists, and then writes it
+# Moto looks whether an object exists, and then writes it: of two requests at once both would create it.
+def one_request_at_a_time(host, port, app, threaded, **options):
     alone = threading.Lock()
     def serve(*request):
         with alone:

@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from outrider.engine.volumes import mount
 
-LINE = "42 27 0:39 / {} rw,nosuid,nodev,relatime shared:1 master:2 - {} {} rw,user_id=0,group_id=0,allow_other"
+LINE = "{} {} {} rw,nosuid,nodev,relatime,user_id=0,group_id=0,allow_other 0 0"
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
 
 def written(text: str) -> str:
-    """As the kernel writes it, seq_file.c's mangle_path: blanks and backslashes in octal."""
-    return "".join(f"\\{ord(letter):03o}" if letter in " \t\n\\" else letter for letter in text)
+    """As the kernel writes it, fs/proc_namespace.c's mangle: blanks, backslashes and "#" in octal."""
+    return "".join(f"\\{ord(letter):03o}" if letter in " \t\n\\#" else letter for letter in text)
 
 
 @given(st.lists(st.tuples(WORDS.map("/{}".format), st.sampled_from(["fuse.rclone", "ext4"]), WORDS), max_size=4))
 def test_every_mount_is_found(table: list[tuple[str, str, str]]) -> None:
-    lines = [LINE.format(written(point), kind, written(source)) for point, kind, source in table]
+    lines = [LINE.format(written(source), written(point), kind) for point, kind, source in table]
     assert mount.parse("\n".join(lines)) == [mount.MountEntry(*row) for row in table]
 
 
