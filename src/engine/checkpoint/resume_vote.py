@@ -10,7 +10,6 @@ import json
 import re
 import warnings
 from collections.abc import Callable
-from itertools import count
 from typing import Any, NamedTuple
 
 from ..api.errors import CheckpointError
@@ -71,7 +70,8 @@ class ResumeVote:
 
     def _lead(self) -> Loaded | None:
         refused: set[CheckpointId] = set()
-        for number in count():
+        while True:
+            number = len(refused)
             at = self._propose(number, [at for at in complete(self._store.names()) if at not in refused])
             if at is None:
                 loaded = None

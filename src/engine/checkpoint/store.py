@@ -36,27 +36,35 @@ class Store(Protocol):
 
     def put(self, key: str, pieces: Iterable[Piece]) -> None:
         """Write or replace a file. No reader ever sees a part of it."""
+        ...
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a file unless it exists. False where it exists with another content: of several writers one wins."""
+        ...
 
     def get(self, key: str) -> bytes:
         """The content of a file; raises FileNotFoundError."""
+        ...
 
     def read(self, key: str, start: int, length: int) -> Piece:
         """``length`` bytes of a file from ``start``; raises FileNotFoundError."""
+        ...
 
     def names(self, folder: str = "") -> list[str]:
         """The keys of all files below a folder."""
+        ...
 
     def folders(self) -> list[str]:
         """The names of the run's folders, also of those without a finished file. [] in object storage."""
+        ...
 
     def delete(self, key: str) -> None:
         """Delete a file, which need not exist."""
+        ...
 
     def remove(self, folder: str) -> None:
         """Delete everything below a folder, half-written files too."""
+        ...
 
 
 def polls(store: Store, within_s: float, wake: Event | None = None) -> Iterator[None]:

@@ -35,3 +35,4 @@ class CommandRunner(Protocol):
         Raises:
             ConnectionError: the connection is lost.
         """
+        ...

@@ -82,9 +82,7 @@ class HostFacts(NamedTuple):
     uid: int
     cache: str
     refused: str  # why the cache cannot be written; empty: it can
-    exposed: (
-        tuple[str, str, str] | None
-    )  # (uid, mode, path) in the cache that others may write; so nothing there is run
+    exposed: tuple[str, str, str] | None  # (uid, mode, path) in the cache that others may write; nothing there is run
     free_bytes: int | None
     present: frozenset[str]  # runtimes and uvs in the cache, as "runtime/DIGEST"
     pythons: tuple[Python, ...]  # in the order of preference

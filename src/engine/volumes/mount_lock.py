@@ -12,10 +12,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/mnt")
 _PATIENCE_S = 120.0  # the holder may be asking a store that does not answer
@@ -36,14 +35,21 @@ class MountLock:
         self._folder = registry / self.name
         self._users = self._owner = -1
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the lock, so that no other pool changes the mount meanwhile; `Busy` if another process keeps it."""
-        fd = self._locked()
-        try:
-            yield
-        finally:
-            os.close(fd)
+    def alone(self) -> BinaryIO:
+        """Hold the lock, so that no other pool changes the mount until the file that this returns is closed.
+
+        Raises `Busy` if another process keeps it.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            with suppress(FileNotFoundError):  # the last holder has just removed the folder
+                fd = self._open("lock")
+                if _try(fd) and os.fstat(fd).st_nlink:
+                    return os.fdopen(fd, "rb")
+                os.close(fd)
+            if time.monotonic() > deadline:
+                raise Busy
+            time.sleep(_POLL_S)
 
     def use(self) -> None:
         self._users = self._open("users")
@@ -95,18 +101,6 @@ class MountLock:
         for folder in (self._folder.parent, self._folder.parent.parent):
             with suppress(OSError):  # the folder has other locks
                 folder.rmdir()
-
-    def _locked(self) -> int:
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            with suppress(FileNotFoundError):  # the last holder has just removed the folder
-                fd = self._open("lock")
-                if _try(fd) and os.fstat(fd).st_nlink:
-                    return fd
-                os.close(fd)
-            if time.monotonic() > deadline:
-                raise Busy
-            time.sleep(_POLL_S)
 
     def _open(self, name: str) -> int:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
