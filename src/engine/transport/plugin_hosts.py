@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import itertools
 import warnings
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -297,14 +296,13 @@ class PluginInbox:
     """
 
     def __init__(self) -> None:
-        self._news: deque[tuple[News, int]] = deque()
+        self._news: asyncio.Queue[tuple[News, int]] = asyncio.Queue()
         self._unread: dict[NodeId, _Unread] = {}
         self._closed = False
-        self._changed = asyncio.Event()
 
     def put(self, news: Joined | Left) -> None:
         """Add the pool's own news. This does not wait, since there are few for each node."""
-        self._append(news, 0)
+        self._news.put_nowait((news, 0))
 
     async def put_message(self, node: NodeId, message: object, size_bytes: int) -> None:
         """Add a node's message when there is room; one call for a node at a time. If cancelled, it is not added."""
@@ -315,13 +313,10 @@ class PluginInbox:
             unread = self._unread.setdefault(node, _Unread())
             unread.count += 1
             unread.size_bytes += size_bytes
-            self._append(Heard(node, message), size_bytes)
+            self._news.put_nowait((Heard(node, message), size_bytes))
 
     async def read(self) -> News:
-        while not self._news:
-            self._changed.clear()
-            await self._changed.wait()
-        news, size_bytes = self._news.popleft()
+        news, size_bytes = await self._news.get()
         if isinstance(news, Heard):
             unread = self._unread[news.node]
             unread.count -= 1
@@ -336,7 +331,3 @@ class PluginInbox:
         self._closed = True
         for unread in self._unread.values():
             unread.wake()
-
-    def _append(self, news: News, size_bytes: int) -> None:
-        self._news.append((news, size_bytes))
-        self._changed.set()

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
+from outrider.actors.ports import NodeId
 from outrider.engine.api.plugin import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.integrations import using
 from outrider.engine.transport import plugin_hosts
@@ -141,9 +142,9 @@ class Watched(PluginInbox):
         self.made.append(self)
         self.most, self.full = 0, asyncio.Event()
 
-    def _append(self, news: News, size_bytes: int) -> None:
-        super()._append(news, size_bytes)
-        self.most = max(self.most, len(self._news))
+    async def put_message(self, node: NodeId, message: object, size_bytes: int) -> None:
+        await super().put_message(node, message, size_bytes)
+        self.most = max(self.most, self._news.qsize())
         if self.most >= AHEAD:
             self.full.set()
 

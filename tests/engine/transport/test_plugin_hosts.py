@@ -42,11 +42,11 @@ async def test_a_node_whose_messages_nobody_reads_waits_and_loses_none(size_byte
     """INBOX-1"""
     box = PluginInbox()
     saying = await as_far_as_it_goes(say(box, ONE, 1000, size_bytes))
-    assert len(box._news) == held
+    assert box._news.qsize() == held
     for number in range(1000):
         assert await box.read() == Heard(ONE, number)
         await asyncio.sleep(0)
-        assert len(box._news) <= held
+        assert box._news.qsize() <= held
     await saying
     assert not box._unread
 
@@ -56,7 +56,7 @@ async def test_others_do_not_wait_with_it() -> None:
     saying = await as_far_as_it_goes(say(box, ONE, AHEAD + 1, 1))
     await box.put_message(OTHER, "other", 1)
     box.put(Left(ONE))
-    assert len(box._news) == AHEAD + 2
+    assert box._news.qsize() == AHEAD + 2
     saying.cancel()  # as when its node is lost
     assert [await box.read() for _ in range(AHEAD + 2)][AHEAD:] == [Heard(OTHER, "other"), Left(ONE)]
     assert not box._unread
@@ -67,7 +67,7 @@ async def test_when_nobody_reads_any_more_nobody_waits() -> None:
     saying = await as_far_as_it_goes(say(box, ONE, 1000, 1))
     box.close()
     await saying
-    assert len(box._news) == AHEAD
+    assert box._news.qsize() == AHEAD
 
 
 @pytest.mark.parametrize(("name", "size_bytes", "held"), [("AHEAD", 1, AHEAD), ("AHEAD_BYTES", AHEAD_BYTES * 9, 1)])
