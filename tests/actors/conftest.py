@@ -345,7 +345,20 @@ class Rig:
                 await anyio.sleep(0.01)
 
 
+DECIDERS = {
+    f"outrider.actors.{module}"
+    for module in ("failure_detector", "generations", "launching", "ledger", "membership", "placement", "stragglers")
+}
 SPEC = PoolSpec(desired=4, min=4, slots=1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def overrides_exist(request):
+    """A decider that a test breaks overrides what there is: after a rename it is whole, and searched for minutes."""
+    for broken in vars(request.module).values():
+        if isinstance(broken, type) and (decider := broken.__base__) and decider.__module__ in DECIDERS:
+            unknown = [name for name in vars(broken) if not (name.startswith("__") or hasattr(decider, name))]
+            assert not unknown, f"{broken.__name__} overrides {unknown}, and {decider.__name__} has no such thing"
 
 
 @pytest.fixture
