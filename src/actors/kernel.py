@@ -38,19 +38,15 @@ R = TypeVar("R")
 BATCH = 128  # messages handled before the event loop gets its turn, in which links write: about half a millisecond
 
 
-class ActorError(Exception):
-    """Base of what this module raises; ``args[0]`` is the actor's name."""
+class ActorStopped(Exception):
+    """The actor will never handle this message. ``args[0]`` is its name, as in the errors below."""
 
 
-class ActorStopped(ActorError):
-    """The actor will never handle this message."""
-
-
-class MailboxFull(ActorError):
+class MailboxFull(Exception):
     """The mailbox is at capacity: the sender outruns the actor."""
 
 
-class ActorFailed(ActorError):
+class ActorFailed(Exception):
     """The actor has failed; ``__cause__`` is why."""
 
 

@@ -154,8 +154,7 @@ class FleetController:
 
     def node_failed(self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool) -> float | None:
         """Handle a node that never became ready. Return as ``launch_failed``; 0: its substitute is on its way."""
-        phase = self.nodes.get(node)
-        if not self._forget(node):
+        if (phase := self._forget(node)) is None:
             return 0.0
         self.orders.terminations.append(node)
         if phase is NodePhase.STRAGGLER and not fatal:
@@ -176,9 +175,8 @@ class FleetController:
 
     def node_lost(self, node: NodeId, now: float, chance: float, *, unfit: Exception | None = None) -> None:
         """Handle the loss of ``node``. ``unfit``: the error, if it could start no worker and has run nothing."""
-        phase = self.nodes.get(node)
         ready_at = self._ready_at.get(node)
-        if phase is None or not self._forget(node):
+        if (phase := self._forget(node)) is None:
             return
         self.orders.terminations.append(node)
         if phase is NodePhase.DRAINING:
@@ -344,13 +342,13 @@ class FleetController:
         self._forget(node)
         self.orders.terminations.append(node)
 
-    def _forget(self, node: NodeId) -> bool:
+    def _forget(self, node: NodeId) -> NodePhase | None:
         phase = self.nodes.pop(node, None)
         self._ready_at.pop(node, None)
         self._away.discard(node)
         if phase is not None:
             self._count[phase] -= 1
-        return phase is not None
+        return phase
 
     def _failed(self, error: Exception, now: float, chance: float, retry_after_s: float | None) -> float | None:
         beside = self._is_beside

@@ -6,8 +6,9 @@ The pure modules `launching`, `stragglers` and `failure_detector` decide.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import assert_never
 
@@ -101,11 +102,6 @@ class Machines:
         return first
 
     @property
-    def failure(self) -> Exception | None:
-        """Return why the last node failed to come; None once one has come since."""
-        return self._broadcasts.failure
-
-    @property
     def remaining(self) -> int:
         """Return how many nodes work, or still may, if no further one comes."""
         staying = sum(phase is not NodePhase.DRAINING for phase in self.controller.nodes.values())
@@ -144,7 +140,8 @@ class Machines:
         for member in members:
             machine = member.machine
             self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
-            self._actors[member.id] = self._context.spawn(f"node {member.id}", self._node_actor(member))
+            make = partial(NodeActor, node=member.id, machine=machine, dialer=self._dialer, pool=self)
+            self._actors[member.id] = self._context.spawn(f"node {member.id}", make)
         impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
         self.stragglers.launched(impatient, now)
         retry_in_s = self.controller.launched([member.id for member in members], asked, now, self._chance())
@@ -155,10 +152,9 @@ class Machines:
                 self.reported(event, now)
 
     def launch_failed(self, asked: int, error: ProviderError, now: float) -> None:
-        self._not_launched(
-            error,
-            self.controller.launch_failed(error, asked, now, self._chance(), retry_after_s=error.retry_after_s),
-        )
+        after_s = error.retry_after_s
+        retry_in_s = self.controller.launch_failed(error, asked, now, self._chance(), retry_after_s=after_s)
+        self._not_launched(error, retry_in_s)
 
     def reported(self, event: MachineEvent, now: float) -> None:
         if isinstance(event, Warned | LaunchUnsure):
@@ -190,9 +186,6 @@ class Machines:
                 self.noticed(member.id, event, now)
             case _:
                 assert_never(event)
-
-    def _node_actor(self, member: Member) -> Callable[[Context[NodeMessage]], NodeActor]:
-        return lambda context: NodeActor(context, member.id, member.machine, self._dialer, self)
 
     def _tell(self, node: NodeId, message: NodeMessage) -> None:
         if (actor := self._actors.get(node)) is not None:
@@ -227,14 +220,14 @@ class Machines:
             self._stands_by(member)
 
     def _stands_by(self, member: Member) -> None:
-        self._observe(ev.NodeStandby(member.id, **member.identity))
+        self._observe(ev.NodeStandby(member.id, *member.identity))
 
     def _works(self, member: Member, now: float) -> None:
         """Give the node a rank and let it take tasks, for the first time or again."""
         self._nodes.joined(member)
         rank, ready, wanted = self._nodes.roster.rank(member.id), len(self._nodes.roster), self.controller.wanted
         assert rank is not None, "it has joined"
-        self._observe(ev.NodeReady(member.id, rank, ready, wanted, **member.identity))
+        self._observe(ev.NodeReady(member.id, rank, ready, wanted, *member.identity))
         if member.away_since is None:
             self._ledger.node_ready(member.id, now)
         if ready >= self.minimum:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TypedDict
 
 from ..providers.base import Machine, MachineId
 from .ports import Link, NodeFacts, NodeId, Unfit
@@ -16,13 +15,6 @@ SMALL = 32  # nodes; up to so many are told of every change at once
 VIEW_DELAY_LIMIT_S = 10.0
 PORTS_KEPT = 64  # of one node; it has 32
 SOURCES_KEPT = 16  # sources of a node's notices; there are seven kinds
-
-
-class Identity(TypedDict):
-    machine: str
-    hostname: str
-    address: str
-    accelerators: int
 
 
 @dataclass(slots=True, eq=False)
@@ -42,12 +34,11 @@ class Member:
     terminated: bool = False  # whether its machine is gone, or its termination was asked for
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> tuple[str, str, str, int]:
+        """Return what events of a reached node say: machine, hostname, address and number of accelerators."""
         facts = self.facts
         assert facts is not None, "the node has been reached"
-        accelerators = len(facts.accelerators)
-        machine, hostname, address = self.machine.id, facts.hostname, facts.address
-        return Identity(machine=machine, hostname=hostname, address=address, accelerators=accelerators)
+        return self.machine.id, facts.hostname, facts.address, len(facts.accelerators)
 
 
 class Membership:
@@ -127,8 +118,6 @@ class Roster:
     ROSTER-1: ranks are 0..n-1, each node has one, and a node keeps its place before every node that sat behind it.
     ROSTER-2: a node that joins takes the lowest empty seat.
     """
-
-    __slots__ = ("_empty", "_ranked", "_ranks", "_seats", "_where")
 
     def __init__(self) -> None:
         self._seats: list[NodeId | None] = []

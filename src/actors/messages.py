@@ -108,7 +108,8 @@ class Happened(NamedTuple):
     handle: Callable[[float], None]
 
 
-PoolMessage = Submit | Broadcast | Cancel | Resize | WhenReady | Snapshot | Close | Received | Happened
+RarePoolMessage = Broadcast | Cancel | Resize | WhenReady | Snapshot | Close | Happened
+PoolMessage = Submit | Received | RarePoolMessage
 
 
 # --- to a node ------------------------------------------------------------------------------------------------------

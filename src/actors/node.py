@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Never, assert_never
 
 import anyio
@@ -93,12 +94,11 @@ class NodeActor:
             ConnectFailed: never reached, with the last reason.
         """
         last = "its address is still unknown"
-        pause_s = TRY_AGAIN_S
         with anyio.move_on_after(self._dialer.boot_timeout_s):
             await self._addressed.wait()
             patience_s = self._machine.patience_s or math.inf
             down_at = anyio.current_time() + patience_s
-            while True:
+            for tries in count():
                 self._answers = False
                 try:
                     async with self._turn():
@@ -109,8 +109,7 @@ class NodeActor:
                     if error.fatal or anyio.current_time() >= down_at:
                         raise
                     last = str(error)
-                await anyio.sleep(pause_s)
-                pause_s = min(pause_s * 1.5, TRY_AGAIN_LIMIT_S)
+                await _pause(tries)
         raise ConnectFailed(f"not ready within {self._dialer.boot_timeout_s:g} s: {last}")
 
     @asynccontextmanager
@@ -153,15 +152,14 @@ class NodeActor:
             self._happened(partial(self._pool.dropped, self._node, lost))
             short = short + 1 if anyio.current_time() - since < STEADY_S else 0
             if short > 1:  # whatever ends the connections, it must not keep this program busy
-                await anyio.sleep(min(TRY_AGAIN_S * 1.5 ** (short - 2), TRY_AGAIN_LIMIT_S))
+                await _pause(short - 2)
             await self._resume(connection, lost.cause)
             since = anyio.current_time()
             self._happened(partial(self._pool.resumed, self._node))
 
     async def _resume(self, connection: Connection, cause: str) -> None:
         """Reconnect, trying until it succeeds: the pool decides how long that may take, and sends `Leave`."""
-        pause_s = TRY_AGAIN_S
-        while True:
+        for tries in count():
             try:
                 async with self._dialer.returns:
                     resumed = await connection.resume()
@@ -172,8 +170,7 @@ class NodeActor:
                 if resumed:
                     return
                 raise ConnectFailed(f"{cause}; its executor started anew")
-            await anyio.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, TRY_AGAIN_LIMIT_S)
+            await _pause(tries)
 
     def _reports(self, reports: Sequence[Report]) -> None:
         self._tell(Received(self._node, reports))
@@ -186,3 +183,7 @@ class NodeActor:
             self._dialer.tell(message)
         except ActorStopped:
             pass  # the pool ends, and its nodes with it
+
+
+async def _pause(tries: int) -> None:
+    await anyio.sleep(min(TRY_AGAIN_S * 1.5 ** min(tries, 16), TRY_AGAIN_LIMIT_S))

@@ -29,6 +29,7 @@ from .messages import (
     NodeState,
     PoolMessage,
     PoolState,
+    RarePoolMessage,
     Received,
     Resize,
     Snapshot,
@@ -130,7 +131,7 @@ class PoolActor:
         for reply in (*self._waiters, *self._closers):
             reply.fail(error or ActorStopped(self._context.ref.name))
 
-    def _rarely(self, message: PoolMessage, now: float) -> None:
+    def _rarely(self, message: RarePoolMessage, now: float) -> None:
         match message:
             case Broadcast():
                 self._broadcast(message, now)
@@ -148,8 +149,6 @@ class PoolActor:
             case Close(reply=reply):
                 self._closers.append(reply)
                 self._close(now)
-            case Received() | Submit():
-                raise AssertionError(message)
             case _:
                 assert_never(message)
 
@@ -281,13 +280,13 @@ class PoolActor:
             self._broadcasts.ready(now)
         self._waited_ranks.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
         for rank in self._waited_ranks.overdue(now):
-            ledger.strand(rank, failure=machines.failure)
+            ledger.strand(rank, failure=self._broadcasts.failure)
         error = machines.hopeless
         if error is None:
             return
         self._broadcasts.unreplaceable(now)
         for rank in ledger.missed(machines.remaining):
-            ledger.strand(rank, failure=machines.failure)
+            ledger.strand(rank, failure=self._broadcasts.failure)
         if len(roster) < machines.minimum:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
@@ -344,7 +343,6 @@ class PoolActor:
 
     def _close(self, now: float) -> None:
         if not self._closing:
-            self._closing = True
             self._observe(ev.PoolClosing())
             self._close_books(now)
             self._machines.close()

@@ -324,10 +324,8 @@ class BroadcastSpec(NamedTuple):
     at_most_once: bool = False
     queue_timeout_s: float | None = None
     max_restarts: int = 0  # generations that follow one in which a rank failed by itself (RESTART)
-    restarts: int = (
-        3  # generations lost in a row that are followed by another, counted anew after `steady_s`; RESEND: per rank
-    )
-    steady_s: float = 60.0
+    restarts: int = 3  # lost generations in a row that are followed by another; RESEND: per rank
+    steady_s: float = 60.0  # a generation that ran for so long ends the row
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ STRAGGLER-4: a machine that waits for its turn to be connected to is no straggle
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .ports import NodeId
@@ -31,13 +32,11 @@ class Straggler(NamedTuple):
     others_s: float  # the time by which the machines it is compared with had answered
 
 
+@dataclass(slots=True, eq=False)
 class _Wave:
-    __slots__ = ("answers", "launched_at", "silent")
-
-    def __init__(self, nodes: Iterable[NodeId], now: float) -> None:
-        self.launched_at = now
-        self.silent = dict.fromkeys(nodes, now)  # when connecting to each began; infinity: it waits for its turn
-        self.answers: list[float] = []  # seconds from the launch
+    launched_at: float
+    silent: dict[NodeId, float]  # when connecting to each began; infinity: it waits for its turn
+    answers: list[float] = field(default_factory=list)  # seconds from the launch
 
     @property
     def measure_s(self) -> float | None:
@@ -55,7 +54,7 @@ class Stragglers:
         self._longest_s: float | None = None  # the longest time that a machine of a wave with a quorum took
 
     def launched(self, nodes: Iterable[NodeId], now: float) -> None:
-        wave = _Wave(nodes, now)
+        wave = _Wave(now, dict.fromkeys(nodes, now))
         if wave.silent:
             self._waves[wave] = None
             self._wave_of |= dict.fromkeys(wave.silent, wave)

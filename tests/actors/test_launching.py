@@ -399,8 +399,7 @@ class DoesNotReplace(FleetController):
 
 class TerminatesTwice(FleetController):
     def _forget(self, node):
-        super()._forget(node)
-        return True
+        return super()._forget(node) or NodePhase.READY
 
     def node_lost(self, node, now, chance, **unfit):
         self.orders.terminations.append(node)
