@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 WITHDRAWN = "withdrawn"  # in place of a signal's seconds: it takes back what another one has announced
 FIRST_S, AT_MOST_S = 1.0, 30.0  # between two questions while there is no answer
@@ -29,16 +28,8 @@ _CLOUDS = {  # modules that are imported where they are asked for: an HTTP clien
     "azure": ("azure", "ScheduledEvents"),
 }
 
-Report = Callable[[float | None], None]  # the seconds that are left; None: there is no notice, or not any more
-
-
-class NoticeSource(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    async def watch(self, report: Report) -> None:
-        """Run until cancelled. Reporting the same again costs nothing: only changes count."""
-        ...
+# The seconds that are left; None: there is no notice, or not any more. To report the same again costs nothing.
+Report = Callable[[float | None], None]
 
 
 def named(texts: Sequence[str]) -> list[NoticeSource]:
@@ -151,6 +142,9 @@ class Signals:
                 loop.remove_signal_handler(number)
 
 
+NoticeSource = PolledSource | Signals  # `watch` runs until it is cancelled
+
+
 def _signals(name: str, pairs: dict[str, str], text: str) -> Signals:
     try:
         meanings = {_number_of(each): None if value == WITHDRAWN else _positive(value) for each, value in pairs.items()}
@@ -168,7 +162,7 @@ def _number_of(name: str) -> int:
         raise ValueError(f"{name!r} is not a signal") from None
 
 
-def _cloud(name: str, pairs: dict[str, str], text: str) -> NoticeSource:
+def _cloud(name: str, pairs: dict[str, str], text: str) -> PolledSource:
     given: dict[str, object] = {}
     for option, value in pairs.items():
         if option == "url" and value.startswith("http://"):
@@ -178,7 +172,7 @@ def _cloud(name: str, pairs: dict[str, str], text: str) -> NoticeSource:
         else:
             raise ValueError(f"{text!r}: it has no option {option}={value}")
     module, kind = _CLOUDS[name]
-    source: NoticeSource = getattr(import_module(f".{module}", __package__), kind)(**given)
+    source: PolledSource = getattr(import_module(f".{module}", __package__), kind)(**given)
     return source
 
 
