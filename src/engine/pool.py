@@ -237,7 +237,7 @@ class Pool:
         rank = settings.placement(on, most=self._settings.nodes.max)
         payload = core.packer.pack(call)
         job: SubmittedJob[R] = core.Job(core, payload, call.options)
-        core.submit(job.id, payload, call.options, rank, job)
+        core.submit(job, rank, job)
         return job
 
     async def broadcast(self, call: Call[R], /) -> list[R]:
@@ -254,7 +254,7 @@ class Pool:
         call = for_every_rank(pending(call))
         payload = core.packer.pack(call)
         job: BroadcastJob[R] = core.BroadcastJob(core, payload, call.options)
-        core.broadcast(job.id, payload, call.options, core.packer.plugins_of(call.function), job.settle_all)
+        core.broadcast(job, core.packer.plugins_of(call.function))
         return await job
 
     @overload
@@ -334,7 +334,7 @@ class Pool:
             job(ending)
             output.end()
 
-        core.submit(job.id, payload, call.options, None, settle)
+        core.submit(job, None, settle)
         try:
             async for received in output:
                 yield load_value(received, payload.name)

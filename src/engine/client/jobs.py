@@ -27,10 +27,10 @@ class SubmittedJob(Generic[R]):
     value is unpickled when it is asked for.
     """
 
-    __slots__ = ("_core", "_options", "_settled", "_value", "future", "id", "payload")
+    __slots__ = ("_core", "_settled", "_value", "future", "id", "options", "payload")
 
     def __init__(self, core: OpenPool, payload: Payload, options: Options) -> None:
-        self._core, self.payload, self._options = core, payload, options
+        self._core, self.payload, self.options = core, payload, options
         self.id = core.new_job()
         core.observer.job(self.id, payload.name)
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ class SubmittedJob(Generic[R]):
         return self._value  # type: ignore[no-any-return]
 
     def _unpack(self, ending: Any) -> R:
-        value: R = unpack(ending, self.payload, self._options.queue_timeout_s)
+        value: R = unpack(ending, self.payload, self.options.queue_timeout_s)
         return value
 
     def __call__(self, ending: Ending) -> None:

@@ -123,7 +123,7 @@ class MapRun(Generic[T]):
         call: Call[list[Any]] = Call(self._function, (items,), {}, self._options)
         payload = self._core.packer.pack(call)
         sent = _SentChunk(self._core, payload, self._options, len(items), news)
-        self._core.submit(sent.id, payload, self._options, None, sent)
+        self._core.submit(sent, None, sent)
         return sent
 
     def _landed(self, waiting: deque[_SentChunk]) -> _SentChunk | None:

@@ -39,7 +39,6 @@ from .polling import AnswerPolling
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
-    from ..api.compute import Options
     from ..api.plugin import News
     from ..api.settings import Settings
     from ..image.install_plan import Prepared
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from ..transport.connection_settings import ConnectionSettings
     from ..transport.plugin_hosts import PluginHosts
     from ..transport.unix_route import Interpose
+    from . import jobs
     from .adoption import AdoptionRecord
     from .budget import Cost
     from .opening import Opening
@@ -310,24 +310,16 @@ class OpenPool:
     def new_job(self) -> JobId:
         return JobId(next(self._ids))
 
-    def submit(
-        self, job: JobId, payload: Payload, options: Options, on: int | None, settle: Callable[[Ending], None]
-    ) -> None:
-        self.tell(Submit(task_of(job, payload, options, on), settle))
+    def submit(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
+        self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
 
-    def broadcast(
-        self,
-        job: JobId,
-        payload: Payload,
-        options: Options,
-        plugins: Sequence[Plugin],
-        settle: Callable[[Sequence[Ending], int], None],
-    ) -> None:
+    def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin]) -> None:
         """``plugins``: those of the call's function."""
         if any(plugin.fresh_ranks for plugin in plugins):
-            payload.flags |= RunFlag.FRESH
-        spec = broadcast_of(job, payload, options, plugins, on_loss=self.settings.on_loss, nodes=self.connector.facts)
-        self.tell(Broadcast(spec, settle))
+            job.payload.flags |= RunFlag.FRESH
+        on_loss, nodes = self.settings.on_loss, self.connector.facts
+        spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes)
+        self.tell(Broadcast(spec, job.settle_all))
 
     def cancel(self, job: JobId) -> None:
         if self._ref is not None:

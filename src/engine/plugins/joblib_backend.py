@@ -229,7 +229,7 @@ class Batch:
             payload = core.packer.pack(_resolved(core, call))
             job: SubmittedJob[Any] = SubmittedJob(core, payload, call.options)
             self._job = job
-            core.submit(job.id, payload, call.options, None, self._settled)
+            core.submit(job, None, self._settled)
         except Exception as error:  # noqa: BLE001  raised to whoever asks for the result
             self._error = error
             self._report()

@@ -13,6 +13,7 @@ import pytest
 from outrider import compute
 from outrider.actors.ports import Ending, JobId, NodeId, Settled, Verdict
 from outrider.engine.api.calls import Call
+from outrider.engine.client.jobs import SubmittedJob
 from outrider.engine.client.mapping import MapRun
 from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.wire import values
@@ -48,8 +49,8 @@ class Played:
         self._calls[id(payload)] = call
         return payload
 
-    def submit(self, job: JobId, payload: Payload, _options: Any, _on: None, settle: Callable[[Ending], None]) -> None:
-        call = self._calls.pop(id(payload))
+    def submit(self, job: SubmittedJob[Any], _on: None, settle: Callable[[Ending], None]) -> None:
+        call = self._calls.pop(id(job.payload))
         self.chunks.append(len(call.args[0]))
         dumped = values.inline(values.dump(call.function.function(*call.args)))
         received = Received(dumped.data, dumped.sizes, 1e-6)
