@@ -118,7 +118,7 @@ async def ride(rig, work, seed):
         boot_s=tuple(dice.choice([0.0, 2.0, 40.0]) for _ in range(20)),
         failures=(None, *(dice.choice([None, None, NoCapacity("none", retry_after_s=1.0)]) for _ in range(10)), None),
     )
-    spec = {"desired": 4, "min": dice.choice([2, 4]), "max": 6, "slots": dice.choice([1, 2]), "launch_retries": 100}
+    spec = {"desired": 4, "min": dice.choice([2, 4]), "slots": dice.choice([1, 2]), "launch_retries": 100}
     async with rig(script, **spec) as pool:
         await pool.ready()
         chaos = Chaos(pool, dice, work)
