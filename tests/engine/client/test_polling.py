@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from outrider.engine.client.polling import EARNS, MOST_NEEDED, POLL_S, PROMPT_S, AnswerPolling
+from outrider.engine.client.polling import EARNS, MOST_NEEDED, POLL_S, PROMPT_S, SLOW_COSTS, AnswerPolling
 
 PROMPT, SLOW = POLL_S / 2, PROMPT_S * 20
 
@@ -120,7 +120,28 @@ def test_polls_that_succeed_in_a_row_earn_that_back(calls: Calls) -> None:
     succeeded = sum(calls.call(PROMPT) for _ in range(MOST_NEEDED + 3 * EARNS))
     assert succeeded == 3 * EARNS
     assert calls.call(SLOW), "it is polled for, and fails"
-    assert fail(calls) == MOST_NEEDED // 2**3 * 2
+    assert fail(calls) == MOST_NEEDED // 2**3
+
+
+def test_a_poll_that_fails_now_and_then_costs_the_next_call_alone(calls: Calls) -> None:
+    calls.call(PROMPT)
+    for _ in range(20):
+        assert all(calls.call(PROMPT) for _ in range(EARNS))
+        assert calls.call(SLOW)
+        assert not calls.call(PROMPT)
+
+
+def test_a_slow_answer_takes_prompt_ones_back(calls: Calls) -> None:
+    for _ in range(10):
+        fail(calls)
+    assert not any(calls.call(PROMPT) for _ in range(MOST_NEEDED - 1))
+    assert not calls.call(SLOW)
+    assert [calls.call(PROMPT) for _ in range(SLOW_COSTS + 2)] == [False] * (SLOW_COSTS + 1) + [True]
+
+
+def test_calls_that_are_prompt_and_slow_in_turn_are_soon_not_polled_for(calls: Calls) -> None:
+    polled = [calls.call(each) for _ in range(20) for each in (PROMPT, SLOW)]
+    assert sum(polled) == 1
 
 
 def test_a_wait_that_is_cancelled_leaves_no_look_behind(calls: Calls) -> None:
