@@ -20,7 +20,6 @@ from .work import TAIL_LINES, Failed, Work, try_lock
 
 _SUN_PATH = 104  # bytes of a socket's path that every system accepts, including the final NUL
 _TAKEOVER_S = 10.0
-_POLL_S = 0.02
 
 
 @contextmanager
@@ -29,7 +28,7 @@ def only_installer(directory: Path) -> Iterator[None]:
     directory.parent.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)
-    fd = _locked(directory / "installer", "an earlier bootstrap of this node")
+    fd = _locked(directory / "installer")
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
@@ -38,11 +37,8 @@ def only_installer(directory: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _locked(path: Path, holder: str, argument: bytes = b"") -> int:
-    """The lock file's descriptor, once nobody else holds the lock. Who does is ended, if its command has ``argument``.
-
-    ``holder`` is what the error calls it when it does not end.
-    """
+def _locked(path: Path) -> int:
+    """The lock file's descriptor, once nobody else holds the lock; who does is signalled."""
     began = time.monotonic()
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,16 +51,14 @@ def _locked(path: Path, holder: str, argument: bytes = b"") -> int:
             continue
         waited = time.monotonic() - began
         with suppress(OSError, ValueError):
-            pid = int(os.pread(fd, 20, 0))
-            if argument in Path(f"/proc/{pid}/cmdline").read_bytes():  # else the pid was used again
-                os.kill(pid, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
+            os.kill(int(os.pread(fd, 20, 0)), signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
         os.close(fd)
         if waited > 2 * _TAKEOVER_S:
             raise Failed(
-                f"{holder} does not end (its process id is in {path})",
+                f"an earlier bootstrap of this node does not end (its process id is in {path})",
                 hint="end that process there, or wait for it, and try again",
             )
-        time.sleep(_POLL_S)
+        time.sleep(0.1)
 
 
 def is_running(directory: Path) -> bool:
@@ -79,10 +73,22 @@ def is_running(directory: Path) -> bool:
 def end_others(pools: Path, machine: str, own: Path) -> None:
     """End the executors that this pool has left on this machine, and all their processes."""
     for directory in pools.glob(f"{glob.escape(machine)}~*"):
-        if directory != own:
-            who = "an executor that this pool had here before"  # its fork server ends its tasks
-            os.close(_locked(directory / "lock", who, os.fsencode(directory)))
-            _remove(directory)
+        if directory == own:
+            continue
+        began = time.monotonic()
+        while is_running(directory):
+            waited = time.monotonic() - began
+            if waited > 2 * _TAKEOVER_S:
+                raise Failed(
+                    f"an executor that this pool had here before does not end (its process id is in {directory}/lock)",
+                    hint="end that process there, and try again",
+                )
+            with suppress(OSError, ValueError):  # its fork server then ends its tasks
+                pid = int((directory / "lock").read_text())
+                if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():  # else the pid was used again
+                    os.kill(pid, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
+            time.sleep(0.02)
+        _remove(directory)
 
 
 def sweep(pools: Path, host: str) -> None:
