@@ -98,7 +98,8 @@ class SilenceMachine(RuleBasedStateMachine):
         del self.heard[node]
         self.away[node] = (self.now, silent)
         fell = self.detector.dropped(node, self.now, silent=silent)
-        assert fell is (self.all_silent() and not self.cut_off)
+        rule = "DETECTOR-3" if self.stranded else "DETECTOR-2"
+        assert fell is (self.all_silent() and not self.cut_off), f"{rule}: whether the network is silent"
         if fell:
             self.cut_off, self.fell_at = True, self.now
         self.look()
