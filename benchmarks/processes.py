@@ -75,10 +75,8 @@ def start(rounds: int) -> list[Figure]:
         ours.append(lifetime(OURS))
     a, b = list(zip(*ours[1:], strict=True)), list(zip(*theirs[1:], strict=True))
     return [
-        summarize(
-            "a-first", "start to the first result, 4 nodes up", "s", a[0], b[0], bar=Bar("ratio", "at most", 11.8)
-        ),
-        summarize("a-exit", "last result to the end of the process", "s", a[1], b[1], bar=Bar("ratio", "at most", 11)),
+        summarize("a-first", "start to the first result, 4 nodes up", "s", a[0], b[0], bar=Bar("ratio", "at most", 6)),
+        summarize("a-exit", "last result to the end of the process", "s", a[1], b[1], bar=Bar("ratio", "at most", 6)),
     ]
 
 
@@ -113,7 +111,7 @@ def idle() -> list[Figure]:
         memory = sum(map(pss_mb, tree))
         client.communicate("\n", timeout=30)
     return [
-        summarize("h-memory", f"idle: PSS of {len(tree)} processes", "MB", [memory], bar=Bar("ours", "at most", 150)),
+        summarize("h-memory", f"idle: PSS of {len(tree)} processes", "MB", [memory], bar=Bar("ours", "at most", 110)),
         summarize("h-cpu", "idle: share of a core", "%", shares, bar=Bar("ours", "at most", 0.5)),
     ]
 
