@@ -1,4 +1,4 @@
-"""Poll for the answer to a lone call that is likely to come at once, in place of sleeping until it is there.
+"""Poll for the answer to a lone call where that makes it come sooner, in place of sleeping until it is there.
 
 Where client and node share a computer, a short call is answered in less time than processors take to fall asleep and to
 be woken: each of the call's four hops would wake another one. A client that stays awake keeps the node's processes
@@ -8,57 +8,56 @@ together on the others. See docs/decisions/0039-a-lone-call-is-polled-for.md.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Generator
+from statistics import median_low
 from typing import Any
 
-POLL_S = 0.000_25  # the most that is polled for one answer
-PROMPT_S = 0.000_5  # an answer that came so soon without being polled for would have come sooner with it
-MOST_NEEDED = 256
-EARNS = 8  # polls that succeed in a row, and halve what is needed for the next one
-SLOW_COSTS = 16  # prompt answers that one which is not takes back
+POLL_S = 0.000_4  # the most that is polled for one answer
+SHORT_S = 0.000_8  # calls that take longer without polling are never polled for
+TRIAL = 16  # calls that are waited for in one way before the two ways are compared
+TRIALS = 16  # one of so many is made in the way that was slower before
+GAIN = 0.9  # of the time without polling: calls must be shortened to less
 
 
 class AnswerPolling:
-    """Decides whether a lone call is polled for: after prompt answers, the more of them the more polls have failed.
+    """Decides whether lone calls are polled for: a few of them are waited for in either way, most as was faster.
 
-    A poll that fails costs `POLL_S` of one processor, and doubles the number of prompt answers that the next one takes,
-    unless `EARNS` have succeeded since another failed. The event loop goes on meanwhile: each look is one turn of it.
+    A poll that fails costs `POLL_S` of a processor that nobody else wants: each look lets other processes have it
+    first, and is one turn of the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, unanswered: Callable[[], int]) -> None:
         """``unanswered``: how many of the pool's jobs have not ended."""
         self._loop, self._unanswered = loop, unanswered
-        self._prompt = 0  # answers, less those that slow ones have taken back
-        self._needed = 1  # of them, before a poll
-        self._succeeded = 0  # polls, since one failed
+        self._polls = False
+        self._took_s: list[float] = []  # of the calls of this trial
+        self._medians_s = {False: 0.0, True: 0.0}  # of the last trial without and with polling
+        self._trials = 0
 
     def wait(self, answer: asyncio.Future[Any]) -> Generator[Any, None, Any]:
         """Wait for ``answer`` as ``yield from answer`` does."""
         if self._unanswered() != 1:
             return (yield from answer)
         began_at = self._loop.time()
-        polled = self._prompt >= self._needed
-        if polled:
+        if self._polls:
             self._loop.call_soon(self._look, answer, began_at + POLL_S)
         result = yield from answer
-        self._answered(self._loop.time() - began_at, polled=polled)
+        self._took_s.append(self._loop.time() - began_at)
+        if len(self._took_s) == TRIAL:
+            self._compare()
         return result
 
     def _look(self, answer: asyncio.Future[Any], until: float) -> None:
         if not answer.done() and self._unanswered() == 1 and self._loop.time() < until:
+            os.sched_yield()
             self._loop.call_soon(self._look, answer, until)
 
-    def _answered(self, took_s: float, *, polled: bool) -> None:
-        prompt = took_s < (POLL_S if polled else PROMPT_S)
-        if prompt:
-            self._prompt = min(self._prompt + 1, MOST_NEEDED)
-        else:
-            self._prompt = 0 if polled else max(0, self._prompt - SLOW_COSTS)
-        if polled and prompt:
-            self._succeeded += 1
-            if self._succeeded % EARNS == 0:
-                self._needed = max(1, self._needed // 2)
-        elif polled:
-            if self._succeeded < EARNS:
-                self._needed = min(2 * self._needed, MOST_NEEDED)
-            self._succeeded = 0
+    def _compare(self) -> None:
+        self._medians_s[self._polls] = median_low(self._took_s)
+        self._took_s.clear()
+        self._trials += 1
+        usual_s = self._medians_s[False]
+        helps = self._medians_s[True] < GAIN * usual_s
+        other = self._trials % TRIALS == 0
+        self._polls = usual_s < SHORT_S and helps is not other

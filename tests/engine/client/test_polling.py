@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from outrider.engine.client.polling import EARNS, MOST_NEEDED, POLL_S, PROMPT_S, SLOW_COSTS, AnswerPolling
+from outrider.engine.client.polling import GAIN, POLL_S, SHORT_S, TRIAL, TRIALS, AnswerPolling
 
-PROMPT, SLOW = POLL_S / 2, PROMPT_S * 20
+PROMPT, SLOW = POLL_S / 2, SHORT_S * 20
 
 
 class Loop:
@@ -67,16 +67,51 @@ def calls() -> Iterator[Calls]:
     real.close()
 
 
-def test_a_lone_call_is_polled_for_after_a_prompt_answer(calls: Calls) -> None:
-    assert [calls.call(PROMPT) for _ in range(4)] == [False, True, True, True]
+def trial(calls: Calls, took_s: float) -> bool:
+    """Make one trial's calls, which are all waited for in one way; return whether by polling."""
+    (polled,) = {calls.call(took_s) for _ in range(TRIAL)}
+    return polled
+
+
+def play(calls: Calls, *, plain_s: float, polled_s: float, trials: int) -> list[bool]:
+    """Make calls that take ``plain_s``, or where they are polled for ``polled_s``; return which trials were polled."""
+    return [trial(calls, polled_s if calls.polling._polls else plain_s) for _ in range(trials)]
+
+
+def test_calls_that_polling_shortens_are_polled_for_but_for_a_trial_now_and_then(calls: Calls) -> None:
+    polled = play(calls, plain_s=PROMPT, polled_s=0.8 * GAIN * PROMPT, trials=3 * TRIALS)
+    assert polled == [number % TRIALS != 0 for number in range(3 * TRIALS)]
+
+
+def test_calls_that_polling_does_not_shorten_are_polled_for_in_a_trial_now_and_then(calls: Calls) -> None:
+    polled = play(calls, plain_s=PROMPT, polled_s=PROMPT, trials=3 * TRIALS)
+    assert polled == [number == 1 or (number > 0 and number % TRIALS == 0) for number in range(3 * TRIALS)]
 
 
 def test_calls_that_take_longer_are_never_polled_for(calls: Calls) -> None:
-    assert not any(calls.call(SLOW) for _ in range(50))
+    assert not any(play(calls, plain_s=SLOW, polled_s=PROMPT, trials=3 * TRIALS))
+
+
+def test_calls_that_become_slow_are_polled_for_to_the_end_of_a_trial(calls: Calls) -> None:
+    play(calls, plain_s=PROMPT, polled_s=PROMPT / 2, trials=2)
+    assert trial(calls, SLOW)
+    assert not any(play(calls, plain_s=SLOW, polled_s=PROMPT, trials=2 * TRIALS))
+
+
+def test_a_few_slow_answers_say_nothing(calls: Calls) -> None:
+    play(calls, plain_s=PROMPT, polled_s=PROMPT / 2, trials=2)
+    for number in range(TRIAL):
+        assert calls.call(SLOW if number % 3 == 0 else PROMPT / 2)
+    assert trial(calls, PROMPT / 2)
+
+
+def until_polled(calls: Calls) -> None:
+    """From here calls are polled for."""
+    play(calls, plain_s=PROMPT, polled_s=PROMPT / 2, trials=2)
 
 
 def test_a_poll_ends_when_its_time_is_up(calls: Calls) -> None:
-    calls.call(PROMPT)
+    until_polled(calls)
     calls.begin()
     assert calls.loop.turn()
     calls.loop.now += POLL_S
@@ -85,7 +120,7 @@ def test_a_poll_ends_when_its_time_is_up(calls: Calls) -> None:
 
 
 def test_a_poll_ends_with_another_job(calls: Calls) -> None:
-    calls.call(PROMPT)
+    until_polled(calls)
     calls.begin()
     assert calls.loop.turn()
     calls.unanswered = 2
@@ -94,58 +129,15 @@ def test_a_poll_ends_with_another_job(calls: Calls) -> None:
 
 
 def test_a_call_beside_others_is_not_polled_for_and_says_nothing_about_lone_ones(calls: Calls) -> None:
-    calls.call(PROMPT)
+    until_polled(calls)
     calls.unanswered = 2
-    assert not calls.call(SLOW)
+    assert not any(calls.call(SLOW) for _ in range(TRIAL))
     calls.unanswered = 1
-    assert calls.call(PROMPT)
-
-
-def fail(calls: Calls) -> int:
-    """Return how many prompt answers it takes until a call is polled for, which then fails."""
-    needed = 0
-    while not calls.call(PROMPT):
-        needed += 1
-    assert calls.call(SLOW)
-    return needed
-
-
-def test_each_failed_poll_doubles_the_prompt_answers_that_the_next_one_takes(calls: Calls) -> None:
-    assert [fail(calls) for _ in range(10)] == [1, 2, 4, 8, 16, 32, 64, 128, MOST_NEEDED, MOST_NEEDED]
-
-
-def test_polls_that_succeed_in_a_row_earn_that_back(calls: Calls) -> None:
-    for _ in range(10):
-        fail(calls)
-    succeeded = sum(calls.call(PROMPT) for _ in range(MOST_NEEDED + 3 * EARNS))
-    assert succeeded == 3 * EARNS
-    assert calls.call(SLOW), "it is polled for, and fails"
-    assert fail(calls) == MOST_NEEDED // 2**3
-
-
-def test_a_poll_that_fails_now_and_then_costs_the_next_call_alone(calls: Calls) -> None:
-    calls.call(PROMPT)
-    for _ in range(20):
-        assert all(calls.call(PROMPT) for _ in range(EARNS))
-        assert calls.call(SLOW)
-        assert not calls.call(PROMPT)
-
-
-def test_a_slow_answer_takes_prompt_ones_back(calls: Calls) -> None:
-    for _ in range(10):
-        fail(calls)
-    assert not any(calls.call(PROMPT) for _ in range(MOST_NEEDED - 1))
-    assert not calls.call(SLOW)
-    assert [calls.call(PROMPT) for _ in range(SLOW_COSTS + 2)] == [False] * (SLOW_COSTS + 1) + [True]
-
-
-def test_calls_that_are_prompt_and_slow_in_turn_are_soon_not_polled_for(calls: Calls) -> None:
-    polled = [calls.call(each) for _ in range(20) for each in (PROMPT, SLOW)]
-    assert sum(polled) == 1
+    assert calls.call(PROMPT / 2)
 
 
 def test_a_wait_that_is_cancelled_leaves_no_look_behind(calls: Calls) -> None:
-    calls.call(PROMPT)
+    until_polled(calls)
     answer, waiting = calls.begin()
     answer.cancel()
     with pytest.raises(asyncio.CancelledError):
