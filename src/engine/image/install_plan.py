@@ -9,7 +9,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from ...providers.threads import in_thread
 from ..api.errors import BootstrapError, SpecError
@@ -147,7 +147,9 @@ def install_plan(
 
 
 def _passwords(url: str) -> list[str]:
-    written = urlsplit(url).password
+    # Not by urlsplit: a password that should have been quoted ends its netloc, and is one to hide all the same.
+    login, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
+    written = login.partition(":")[2]
     return [written, unquote(written)] if written else []
 
 

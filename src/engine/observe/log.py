@@ -57,8 +57,9 @@ class LogSink(Sink):
         if _has_handler(_LOGGER, level):
             facts = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
             facts = {"pool": self._pool} | facts
-            if structlog := sys.modules.get("structlog"):  # without it nothing is bound, and its import takes 80 ms
-                facts = dict(structlog.contextvars.merge_contextvars(_LOGGER, "log", facts))
+            context = sys.modules.get("structlog.contextvars")  # without it nothing is bound; its import takes 80 ms
+            if merge := getattr(context, "merge_contextvars", None):  # None: another thread is just importing it
+                facts = dict(merge(_LOGGER, "log", facts))
             pairs = " ".join(f"{key}={_shown(value)}" for key, value in facts.items())
             _LOGGER.log(level, "%s %s", event.name, pairs, extra={"outrider": facts})
 

@@ -150,6 +150,11 @@ async def test_environments_differ_by_what_they_are_made_of(wheels: Path) -> Non
     assert len({digest(base, host(PY311)), *others}) == 7
 
 
+@pytest.mark.parametrize("password", ["s3kr#t99", "s3kr?t99", "s3kr[t99", "s3kr@t99"])
+def test_a_password_that_should_have_been_quoted_is_hidden_all_the_same(password: str) -> None:
+    assert password in install_plan._passwords(f"https://ci:{password}@host/simple")
+
+
 async def test_passwords_are_in_uvs_environment_and_hidden_everywhere() -> None:
     made = await prepared(
         pip=["x"], pip_indexes=[Secret("https://me:canary%2F1@host/simple")], env={"TOKEN": Secret("canary-token")}

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 import structlog
@@ -53,6 +54,15 @@ def test_what_is_bound_to_structlogs_context_is_in_the_record(
         LogSink()(ev.NodeResumed(3))
     assert caplog.records[0].message == "node_resumed pool='' node=3 request=r7"
     assert caplog.records[0].outrider == {"pool": "", "node": 3, "request": "r7"}  # type: ignore[attr-defined]
+
+
+def test_while_another_thread_imports_structlog_events_are_logged_without_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "structlog", ModuleType("structlog"))
+    monkeypatch.setitem(sys.modules, "structlog.contextvars", ModuleType("structlog.contextvars"))
+    LogSink()(ev.NodeLost(1, "gone"))
+    assert "node_lost" in caplog.text
 
 
 def test_percent_signs_are_text(caplog: pytest.LogCaptureFixture) -> None:

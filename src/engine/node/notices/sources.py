@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -94,7 +95,8 @@ class PolledSource:
                 await asyncio.sleep(self.every_s)
 
     def _log(self, text: str) -> None:
-        print(f"notices: {self.name}: {text}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # a full disk: notices are looked for all the same
+            print(f"notices: {self.name}: {text}", file=sys.stderr, flush=True)
 
 
 class PreemptFile(PolledSource):
