@@ -14,7 +14,7 @@ from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known
 from .api.compute import Compute, compute
-from .api.errors import CleanupError, NodeLost, NotACall, PoolClosed, SpecError
+from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
 from .client.opening import Opening
 from .client.signals import TaskHold
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
@@ -339,12 +339,6 @@ class Pool:
             async for received in output:
                 yield load_value(received, payload.name)
             job.result()
-            if output.lost:
-                raise NodeLost(
-                    f"{payload.name} returned on a node that was lost before all its values had been fetched: run it "
-                    "again, or with smaller values.",
-                    task=payload.name,
-                )
         finally:
             job.cancel()
 

@@ -227,7 +227,6 @@ class Values(AsyncIterator[Received]):
         self._ended = False
         self._taken = 0
         self._changed: asyncio.Future[None] | None = None
-        self.lost = False  # a value and those after it, with the node: they had not been fetched
 
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
         """Take the next item, or what will be it; ``grant(n)`` lets the generator run ``n`` items further."""
@@ -260,8 +259,7 @@ class Values(AsyncIterator[Received]):
             return item
         try:
             return await item
-        except ConnectionError:  # if its task was lost too, how that ended says more
-            self.lost = True
+        except ConnectionError:  # its node was lost under it: how the task ended says more
             self._items.clear()
             return await self.__anext__()
 

@@ -81,7 +81,8 @@ class NodeLink:
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._inputs: dict[tuple[int, int], InputStream] = {}
-        self._fetching: set[int] = set()  # attempts whose result lies in a blob that is still on its way
+        self._fetching: set[int] = set()  # attempts that have ended, and whose values are still on their way
+        self._items: dict[int, set[asyncio.Task[Received]]] = {}  # by generator: its values that are, or were lost
         self._credit: dict[int, int] = {}  # values that a running generator may send, and has not
         self._transfers = BlobTransfers(bulk, same_host=same_host, send=self.send)
 
@@ -233,7 +234,9 @@ class NodeLink:
 
     def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911, PLR0912 (a table)
         match message:
-            case wire.Done(attempt, value, duration_us) if value.blob is None and self._runs(attempt):  # the usual
+            case wire.Done(attempt, value, duration_us) if (  # the usual
+                value.blob is None and not self._items and self._runs(attempt)
+            ):
                 self._over(attempt)
                 busy_s = duration_us / 1e6
                 received = Received(value.data, value.sizes, busy_s)
@@ -277,9 +280,14 @@ class NodeLink:
             self._over(attempt)
             return Finished(AttemptId(attempt), _verdict(message), message, 0.0)
         value = message.value if isinstance(message, wire.Done) else message.error
-        if value is not None and value.blob is not None and not self._same_host:
+        later = None
+        if items := self._items.get(attempt):
+            later = self._end_after(items, message)
+        elif value is not None and value.blob is not None and not self._same_host:
+            later = self._fetch(message, value)
+        if later is not None:
             self._fetching.add(attempt)
-            self._transfers.spawn(self._fetch(message, value))
+            self._transfers.spawn(later)
             return None
         try:
             received = None if value is None else self._arrived(value, message.duration_us)
@@ -370,8 +378,26 @@ class NodeLink:
         if not self._credit.get(attempt):
             raise ProtocolError(f"attempt {attempt} sends more values than it was granted")
         self._credit[attempt] -= 1
-        received = self._arrived(item) if item.blob is None else self._loop.create_task(self._fetch_item(order, item))
+        received = self._arrived(item) if item.blob is None else self._item(order, item)
         output.push(received, lambda count: self._grant(attempt, count))
+
+    def _item(self, order: Order, item: wire.Value) -> asyncio.Task[Received]:
+        items = self._items.setdefault(order.attempt, set())
+        fetching = self._loop.create_task(self._fetch_item(order, item))
+        items.add(fetching)
+        fetching.add_done_callback(lambda task: None if _lost(task) else items.discard(task))
+        return fetching
+
+    async def _end_after(self, items: set[asyncio.Task[Received]], message: wire.Done | wire.Failed) -> None:
+        """Report how a generator ended when its values are here. If the node is lost before, that is how it ended."""
+        fetching = {*items}
+        await asyncio.wait(fetching)
+        if not any(map(_lost, fetching)):
+            del self._items[message.attempt]
+            self._fetching.discard(message.attempt)
+            report = self._ended(message)
+            if report is not None:
+                self._reports([report])
 
     def _grant(self, attempt: int, count: int) -> None:
         if attempt in self._orders:
@@ -404,6 +430,8 @@ class NodeLink:
         order = self._orders.pop(attempt, None)
         self._recalled.discard(attempt)
         self._credit.pop(attempt, None)
+        if self._items:
+            self._items.pop(attempt, None)
         if self._awaited:
             self._awaited.discard(attempt)
             if not self._awaited:
@@ -452,6 +480,10 @@ class InputStream:
     def _let_go(self, blob: Blob) -> None:
         blob.close()
         self._transfers.send(wire.Drop((blob.name,)))
+
+
+def _lost(fetched: asyncio.Task[Received]) -> bool:
+    return not fetched.cancelled() and isinstance(fetched.exception(), ConnectionError)
 
 
 def _verdict(ended: wire.Ended) -> Verdict:

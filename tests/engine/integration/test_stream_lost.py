@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,30 +29,28 @@ def pieces(count: int) -> Iterator[bytes]:
 
 async def test_values_that_are_lost_after_the_generators_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by random faults: the stream ended after its first value as if there had been no more."""
-    fetched = NodeLink._fetch_item
-    ended = asyncio.Event()
+    fetched, end_after = NodeLink._fetch_item, NodeLink._end_after
+    ended, lost = asyncio.Event(), asyncio.Event()
     numbers = iter(range(10))
 
     async def lost_after_the_first(self: NodeLink, order: Any, item: Any) -> Any:
-        received = await fetched(self, order, item)
         if next(numbers):
-            await ended.wait()
+            await lost.wait()
             raise ConnectionResetError("the node is lost")
-        return received
+        return await fetched(self, order, item)
+
+    async def ends(self: NodeLink, items: Any, message: Any) -> None:
+        ended.set()
+        await end_after(self, items, message)
 
     monkeypatch.setattr(NodeLink, "_fetch_item", lost_after_the_first)
+    monkeypatch.setattr(NodeLink, "_end_after", ends)
     async with Pool(provider=Local(as_remote=True), nodes=1, console="silent") as pool:
-        events = pool.events()
-
-        async def wait_for_the_end() -> None:
-            async for event in events:
-                if type(event).__name__ == "TaskFinished":
-                    ended.set()
-
-        waiting = asyncio.ensure_future(wait_for_the_end())
-        await asyncio.sleep(0)
         stream = pool.stream(pieces(4))
         assert (await anext(stream))[0] == 0
-        with pytest.raises(NodeLost, match="before all its values had been fetched"):
+        await ended.wait()
+        (node,) = pool.snapshot().nodes
+        os.kill(int((node.facts or {})["pid"]), signal.SIGKILL)
+        lost.set()
+        with pytest.raises(NodeLost):
             await anext(stream)
-        waiting.cancel()

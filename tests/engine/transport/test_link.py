@@ -280,6 +280,37 @@ async def test_a_stream_leaves_no_value_out() -> None:
         await asyncio.wait_for(anext(output), PATIENCE_S)
 
 
+async def test_a_generator_has_ended_when_its_values_are_here() -> None:
+    node, output = Node(), Values()
+    node.bulk.fails["a"] = [closed()]
+    node.run(1, output=output, flags=STREAM)
+    node.run(2)
+    node.says(wire.Yield(1, wire.Value(b"", None, "a")), wire.Done(1, SOME, 0), wire.Done(2, SOME, 0))
+    assert [report.attempt for report in await node.finished()] == [2]
+    (report,) = await node.finished()
+    assert (report.attempt, report.outcome.data) == (1, SOME.data)
+    assert not node.link._items
+    assert (await anext(output)).data == b"a"
+
+
+@pytest.mark.parametrize("end", [wire.Done(1, SOME, 0), wire.Failed(1, "call", "ValueError", "", "", None, 0)])
+async def test_a_generator_whose_values_went_with_its_executor_is_left_to_the_nodes_loss(end: wire.Message) -> None:
+    """Found by random faults: the stream ended after its first value as if there had been no more."""
+    node, output = Node(same_host=True), Values()
+    node.run(1, output=output, flags=STREAM)
+    node.says(wire.Yield(1, wire.Value(b"a")), wire.Yield(1, wire.Value(b"", None, "/proc/0/fd/3")))
+    for _ in range(9):
+        await asyncio.sleep(0)  # its fetching has failed
+    node.run(2)
+    node.says(end, wire.Done(2, SOME, 0))
+    assert [report.attempt for report in await node.finished()] == [2]
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert node.batches.empty()
+    assert 1 in node.link._orders
+    assert (await anext(output)).data == b"a"
+
+
 async def test_a_result_whose_connections_are_lost_again_and_again_is_its_tasks_failure() -> None:
     node = Node()
     node.bulk.stands_still.add("result")
