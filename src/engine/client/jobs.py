@@ -79,6 +79,12 @@ class SubmittedJob(Generic[R]):
         if not self.future.done():
             self.future.set_result(ending)
 
+    def refused(self) -> None:
+        """End a job that was never submitted: nobody waits for it."""
+        self._settled = True
+        self._core.observer.job_over(self.id)
+        self._core.release(self.payload)
+
 
 class BroadcastJob(SubmittedJob[list[R]]):
     """A call on every node; its value is the list of the ranks' values."""

@@ -311,15 +311,23 @@ class OpenPool:
         return JobId(next(self._ids))
 
     def submit(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
-        self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
+        try:
+            self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
+        except PoolClosed:
+            job.refused()
+            raise
 
     def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin]) -> None:
-        """``plugins``: those of the call's function."""
+        """``plugins``: those of the call's function; whatever they raise is raised."""
         if any(plugin.fresh_ranks for plugin in plugins):
             job.payload.flags |= RunFlag.FRESH
         on_loss, nodes = self.settings.on_loss, self.connector.facts
-        spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes)
-        self.tell(Broadcast(spec, job.settle_all))
+        try:
+            spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes)
+            self.tell(Broadcast(spec, job.settle_all))
+        except BaseException:
+            job.refused()
+            raise
 
     def cancel(self, job: JobId) -> None:
         if self._ref is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Generator
 from statistics import median_low
 from typing import Any
@@ -27,9 +28,16 @@ class AnswerPolling:
     first, and is one turn of the event loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, unanswered: Callable[[], int]) -> None:
-        """``unanswered``: how many of the pool's jobs have not ended."""
-        self._loop, self._unanswered = loop, unanswered
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        unanswered: Callable[[], int],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``unanswered``: how many of the pool's jobs have not ended. ``clock``: seconds; that of uvloop's loops counts
+        milliseconds, which is too coarse.
+        """
+        self._loop, self._unanswered, self._clock = loop, unanswered, clock
         self._polls = False
         self._took_s: list[float] = []  # of the calls of this trial
         self._medians_s = {False: 0.0, True: 0.0}  # of the last trial without and with polling
@@ -39,17 +47,17 @@ class AnswerPolling:
         """Wait for ``answer`` as ``yield from answer`` does."""
         if self._unanswered() != 1:
             return (yield from answer)
-        began_at = self._loop.time()
+        began_at = self._clock()
         if self._polls:
             self._loop.call_soon(self._look, answer, began_at + POLL_S)
         result = yield from answer
-        self._took_s.append(self._loop.time() - began_at)
+        self._took_s.append(self._clock() - began_at)
         if len(self._took_s) == TRIAL:
             self._compare()
         return result
 
     def _look(self, answer: asyncio.Future[Any], until: float) -> None:
-        if not answer.done() and self._unanswered() == 1 and self._loop.time() < until:
+        if not answer.done() and self._unanswered() == 1 and self._clock() < until:
             os.sched_yield()
             self._loop.call_soon(self._look, answer, until)
 

@@ -38,7 +38,8 @@ class Calls:
     def __init__(self, real: asyncio.AbstractEventLoop) -> None:
         self._real, self.loop = real, Loop()
         self.unanswered = 1
-        self.polling = AnswerPolling(cast("asyncio.AbstractEventLoop", self.loop), lambda: self.unanswered)
+        loop = cast("asyncio.AbstractEventLoop", self.loop)
+        self.polling = AnswerPolling(loop, lambda: self.unanswered, self.loop.time)
 
     def begin(self) -> tuple[asyncio.Future[str], Iterator[Any]]:
         answer = self._real.create_future()

@@ -97,6 +97,8 @@ async def test_two_plugins_that_would_listen_on_the_same_port_are_refused() -> N
     async with Pool(nodes=1, plugins=[plugins.torch(), Listening()], console="silent") as pool:
         with pytest.raises(SpecError, match=r"torch and listening .* @integrations\.torch"):
             await pool.broadcast(listens())
+        snapshot = pool.snapshot()
+        assert (snapshot.submitted, snapshot.finished) == (1, 1)  # else lone calls would never be polled for again
 
 
 async def test_a_collective_is_refused_in_threads() -> None:
