@@ -12,10 +12,7 @@ from . import events as ev
 from .events import Observe
 from .fencing import KillRank, RunRank
 from .generations import EndAll, Gang, GenerationStarted, NeedPorts, Phase
-from .ledger import Ledger
-from .membership import Membership
-from .placement import Claim, ReleaseSeat, WithdrawClaim
-from .ports import (
+from .interfaces import (
     Asked,
     AttemptId,
     BroadcastSpec,
@@ -30,6 +27,9 @@ from .ports import (
     Settled,
     Verdict,
 )
+from .ledger import Ledger
+from .membership import Membership
+from .placement import Claim, ReleaseSeat, WithdrawClaim
 from .stop_agreement import StopAgreement
 
 

@@ -13,7 +13,7 @@ DETECTOR-4: if somebody else answers as soon as all nodes are silent, the networ
 
 from __future__ import annotations
 
-from .ports import NodeId
+from .interfaces import NodeId
 
 RETURN_S = 15.0  # an attempt to connect that began without a network may hang for 10 s: TCP doubles its pauses
 

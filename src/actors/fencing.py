@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .ports import AttemptId, NodeId, Order, Task, World
+from .interfaces import AttemptId, NodeId, Order, Task, World
 
 
 class Latest(NamedTuple):

@@ -29,8 +29,7 @@ from typing import NamedTuple
 
 from . import events as ev
 from .fencing import Gap, Gaps, KillRank, Losses, RankAttempts, RunRank
-from .placement import Claim, ReleaseSeat, WithdrawClaim
-from .ports import (
+from .interfaces import (
     AttemptId,
     BroadcastSpec,
     Ending,
@@ -46,6 +45,7 @@ from .ports import (
     Verdict,
     World,
 )
+from .placement import Claim, ReleaseSeat, WithdrawClaim
 
 GRACE_S = 2.0  # time for the other ranks of a collective to fail by themselves, with informative errors
 

@@ -31,9 +31,7 @@ from heapq import heappop, heappush
 from itertools import count
 from sys import maxsize
 
-from .membership import Roster
-from .placement import Claim, Function, Host, Placement
-from .ports import (
+from .interfaces import (
     AttemptId,
     Ending,
     Finished,
@@ -50,6 +48,8 @@ from .ports import (
     Task,
     Verdict,
 )
+from .membership import Roster
+from .placement import Claim, Function, Host, Placement
 from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
 
 FUNCTIONS_KEPT = 4096

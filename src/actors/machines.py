@@ -1,6 +1,6 @@
 """The pool's machines and nodes: handle their events and carry out what is decided about them.
 
-The pure modules `launching`, `stragglers` and `failure_detector` decide.
+The pure modules `fleet_controller`, `stragglers` and `failure_detector` decide.
 """
 
 from __future__ import annotations
@@ -29,13 +29,8 @@ from ..providers.errors import NoCapacity, ProviderError
 from . import events as ev
 from .broadcasts import Broadcasts
 from .failure_detector import FailureDetector
-from .kernel import ActorStopped, Context, Ref
-from .launching import FleetController, NodePhase
-from .ledger import Ledger
-from .membership import SOURCES_KEPT, Member, Membership
-from .messages import Leave, NodeMessage, PoolMessage, Reachable
-from .node import TRIES_AT_ONCE, Dialer, NodeActor
-from .ports import (
+from .fleet_controller import FleetController, NodePhase
+from .interfaces import (
     ConnectFailed,
     Connection,
     Dependencies,
@@ -44,6 +39,11 @@ from .ports import (
     NoWorkers,
     Unfit,
 )
+from .kernel import ActorStopped, Context, Ref
+from .ledger import Ledger
+from .membership import SOURCES_KEPT, Member, Membership
+from .messages import Leave, NodeMessage, PoolMessage, Reachable
+from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .provider_calls import ProviderCalls
 from .stragglers import Stragglers
 

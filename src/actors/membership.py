@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from ..providers.base import Machine, MachineId
-from .ports import Link, NodeFacts, NodeId, Unfit
+from .interfaces import Link, NodeFacts, NodeId, Unfit
 
 SMALL = 32  # nodes; up to so many are told of every change at once
 VIEW_DELAY_LIMIT_S = 10.0

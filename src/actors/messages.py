@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..providers.base import Machine
-from .kernel import Request
-from .launching import NodePhase
-from .ports import (
+from .fleet_controller import NodePhase
+from .interfaces import (
     BroadcastSpec,
     GaveUp,
     JobId,
@@ -20,6 +19,7 @@ from .ports import (
     SettleAll,
     Task,
 )
+from .kernel import Request
 
 # --- to the pool, from its users. Bursts are fine, its mailbox holds a million; the public calls apply back-pressure --
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Never, assert_never
 import anyio
 
 from ..providers.base import Machine
+from .interfaces import Connect, ConnectFailed, Connection, NodeId, Report
 from .kernel import ActorStopped, Context
 from .messages import Happened, Leave, NodeMessage, PoolMessage, Reachable, Received
-from .ports import Connect, ConnectFailed, Connection, NodeId, Report
 
 if TYPE_CHECKING:
     from .machines import Machines

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from .ports import AttemptId, JobId, NodeId
+from .interfaces import AttemptId, JobId, NodeId
 
 if TYPE_CHECKING:
     from .retries import Entry

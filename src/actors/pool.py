@@ -1,6 +1,6 @@
 """The pool: handle all messages, let the pure modules decide, and carry out their decisions. No policy of its own.
 
-`ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts, `launching`, `stragglers` and
+`ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts, `fleet_controller`, `stragglers` and
 `failure_detector` (through `machines`) on machines and lost connections. A crash here ends the pool loudly: everything
 is settled as CLOSED, and the error raises out of `supervise`.
 """
@@ -17,6 +17,21 @@ import anyio
 from ..providers.base import PreemptionNotice
 from . import events as ev
 from .broadcasts import Broadcasts
+from .interfaces import (
+    Asked,
+    Dependencies,
+    Ending,
+    Finished,
+    GaveUp,
+    NodeId,
+    PortsFree,
+    Reason,
+    Report,
+    Settled,
+    Started,
+    Task,
+    Unfit,
+)
 from .kernel import ActorStopped, Context, Ref, Reply, running
 from .ledger import Ledger
 from .machines import Machines
@@ -35,21 +50,6 @@ from .messages import (
     Snapshot,
     Submit,
     WhenReady,
-)
-from .ports import (
-    Asked,
-    Dependencies,
-    Ending,
-    Finished,
-    GaveUp,
-    NodeId,
-    PortsFree,
-    Reason,
-    Report,
-    Settled,
-    Started,
-    Task,
-    Unfit,
 )
 
 MAILBOX = 1 << 20  # submits that may be sent before the actor runs; the public call limits how many wait

@@ -16,9 +16,9 @@ from ..providers.base import Machine, MachineEvent, MachineId
 from ..providers.errors import ProviderError
 from ..providers.watching import Watching
 from . import events as ev
+from .interfaces import Dependencies, ReachabilityProbe
 from .kernel import Context
 from .messages import Happened, PoolMessage
-from .ports import Dependencies, ReachabilityProbe
 
 if TYPE_CHECKING:
     from .machines import Machines

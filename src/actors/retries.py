@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .ports import AttemptId, GaveUp, NodeId, Reason, Settle, Task, Verdict
+from .interfaces import AttemptId, GaveUp, NodeId, Reason, Settle, Task, Verdict
 
 if TYPE_CHECKING:
     from .placement import Function, Host

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..providers.base import PreemptionNotice
-from .ports import Asked, JobId, NodeId, Peer, StopAt, World
+from .interfaces import Asked, JobId, NodeId, Peer, StopAt, World
 
 SAME_S = 1.0  # two reports of the same time differ by their transmission delays
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .ports import NodeId
+from .interfaces import NodeId
 
 QUORUM = 0.75
 FACTOR = 1.5  # a false alarm costs a machine for a minute; a straggler found too late costs a whole boot

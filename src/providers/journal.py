@@ -25,9 +25,9 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from .errors import BadRequest, JournalError
-from .owners import Lock, Owner, Place, flocked, flush, hosts_of, make_directory, owner_of, read, write, write_whole
+from .pool_lock import Lock, Owner, Place, flocked, flush, hosts_of, make_directory, owner_of, read, write, write_whole
 from .private import state_root
-from .whose import Claim
+from .resource_ownership import Claim
 
 T = TypeVar("T")
 

@@ -17,9 +17,7 @@ import trio.testing
 from outrider.actors import events
 from outrider.actors import messages as m
 from outrider.actors.events import Event
-from outrider.actors.kernel import Ref
-from outrider.actors.pool import supervise
-from outrider.actors.ports import (
+from outrider.actors.interfaces import (
     AttemptId,
     BroadcastSpec,
     ConnectFailed,
@@ -44,6 +42,8 @@ from outrider.actors.ports import (
     TaskId,
     Verdict,
 )
+from outrider.actors.kernel import Ref
+from outrider.actors.pool import supervise
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine, PreemptionNotice, Provider
 from outrider.providers.fake import Fake, Script
 
@@ -347,7 +347,15 @@ class Rig:
 
 DECIDERS = {
     f"outrider.actors.{module}"
-    for module in ("failure_detector", "generations", "launching", "ledger", "membership", "placement", "stragglers")
+    for module in (
+        "failure_detector",
+        "fleet_controller",
+        "generations",
+        "ledger",
+        "membership",
+        "placement",
+        "stragglers",
+    )
 }
 SPEC = PoolSpec(desired=4, min=4, slots=1)
 

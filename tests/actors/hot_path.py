@@ -8,8 +8,18 @@ import time
 import anyio
 
 from outrider.actors import messages as m
+from outrider.actors.interfaces import (
+    Dependencies,
+    Finished,
+    JobId,
+    NodeFacts,
+    PoolSpec,
+    Returned,
+    Task,
+    TaskId,
+    Verdict,
+)
 from outrider.actors.pool import supervise
-from outrider.actors.ports import Dependencies, Finished, JobId, NodeFacts, PoolSpec, Returned, Task, TaskId, Verdict
 from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.fake import Fake
 

@@ -6,9 +6,7 @@ from itertools import count
 from typing import Any
 
 from outrider.actors.broadcasts import Broadcasts
-from outrider.actors.ledger import Ledger
-from outrider.actors.membership import Membership
-from outrider.actors.ports import (
+from outrider.actors.interfaces import (
     AttemptId,
     BroadcastSpec,
     Finished,
@@ -20,6 +18,8 @@ from outrider.actors.ports import (
     PoolSpec,
     Verdict,
 )
+from outrider.actors.ledger import Ledger
+from outrider.actors.membership import Membership
 from outrider.providers.base import Address, Machine, MachineId
 
 FACTS = NodeFacts(hostname="h", address="a", ports=(1,), accelerators=())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from outrider.actors.failure_detector import RETURN_S, FailureDetector
-from outrider.actors.ports import NodeId
+from outrider.actors.interfaces import NodeId
 
 RECONNECT_S, LEASE_S = 10.0, 120.0
 QUICK = settings(max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))

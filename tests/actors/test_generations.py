@@ -22,9 +22,7 @@ from outrider.actors.events import GenerationLost
 from outrider.actors.fencing import KillRank, RunRank
 from outrider.actors.generations import GRACE_S, EndAll, Gang, GenerationStarted, NeedPorts
 from outrider.actors.generations import Phase as Where
-from outrider.actors.membership import Roster
-from outrider.actors.placement import Claim, ReleaseSeat, WithdrawClaim
-from outrider.actors.ports import (
+from outrider.actors.interfaces import (
     BroadcastSpec,
     GaveUp,
     JobId,
@@ -36,6 +34,8 @@ from outrider.actors.ports import (
     Settled,
     Verdict,
 )
+from outrider.actors.membership import Roster
+from outrider.actors.placement import Claim, ReleaseSeat, WithdrawClaim
 
 QUICK = settings(
     max_examples=80,

@@ -20,10 +20,7 @@ from hypothesis.stateful import (
 
 from outrider.actors import ledger as ledger_module
 from outrider.actors import placement as placement_module
-from outrider.actors.ledger import Ledger
-from outrider.actors.membership import Roster
-from outrider.actors.placement import Claim, Placement
-from outrider.actors.ports import (
+from outrider.actors.interfaces import (
     AttemptId,
     Finished,
     GaveUp,
@@ -37,6 +34,9 @@ from outrider.actors.ports import (
     TaskId,
     Verdict,
 )
+from outrider.actors.ledger import Ledger
+from outrider.actors.membership import Roster
+from outrider.actors.placement import Claim, Placement
 from outrider.actors.retries import Entry
 
 QUICK = settings(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.actors.interfaces import NodeId
 from outrider.actors.membership import RankWaits, Roster
-from outrider.actors.ports import NodeId
 
 
 def check(roster_kind, joins_and_leaves):

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.ports import GaveUp, Reason, Settled, Verdict
+from outrider.actors.interfaces import GaveUp, Reason, Settled, Verdict
 from outrider.providers.fake import Script
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.launching import NodePhase
-from outrider.actors.ports import GaveUp, OnLoss, Reason, Settled, Verdict
+from outrider.actors.fleet_controller import NodePhase
+from outrider.actors.interfaces import GaveUp, OnLoss, Reason, Settled, Verdict
 from outrider.providers.errors import NoCapacity
 from outrider.providers.fake import Script
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.ports import ConnectFailed, NodeId
+from outrider.actors.interfaces import ConnectFailed, NodeId
 from outrider.providers.errors import BadRequest, NoCapacity
 from outrider.providers.ssh import SSH
 

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
+from outrider.actors.interfaces import ConnectFailed, NodeId, PoolSpec
 from outrider.actors.node import TRIES_AT_ONCE
-from outrider.actors.ports import ConnectFailed, NodeId, PoolSpec
 from outrider.actors.stragglers import GRACE_S
 from outrider.providers.errors import NotAuthorized
 from outrider.providers.fake import Script

@@ -5,11 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from outrider.actors import machines, ports
+from outrider.actors import interfaces, machines
 from outrider.actors import messages as m
+from outrider.actors.interfaces import ConnectFailed, Dependencies, PoolSpec, Reason, Verdict
 from outrider.actors.kernel import ActorFailed
 from outrider.actors.pool import supervise
-from outrider.actors.ports import ConnectFailed, Dependencies, PoolSpec, Reason, Verdict
 from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.contract import cancel_at_every_step
 from outrider.providers.errors import NoCapacity, NotAuthorized, ProviderError
@@ -296,7 +296,7 @@ async def test_a_caller_that_raises_ends_the_pool_and_the_others_are_settled_sti
                 raise ValueError("in settle")
 
             hanging = [pool.submit(work(hangs=True)) for _ in range(2)]
-            pool.ref.tell(m.Submit(ports.Task(1000, 1000, b"f", work()), raises))
+            pool.ref.tell(m.Submit(interfaces.Task(1000, 1000, b"f", work()), raises))
             last = pool.submit()
             await anyio.sleep(1)
             pool.ref.tell(m.Cancel(1000))

@@ -8,9 +8,8 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.launching import ANEW_S, UNFIT_NODES, NodePhase
-from outrider.actors.membership import PORTS_KEPT, SOURCES_KEPT, Membership
-from outrider.actors.ports import (
+from outrider.actors.fleet_controller import ANEW_S, UNFIT_NODES, NodePhase
+from outrider.actors.interfaces import (
     Finished,
     GaveUp,
     OnLoss,
@@ -21,6 +20,7 @@ from outrider.actors.ports import (
     Unfit,
     Verdict,
 )
+from outrider.actors.membership import PORTS_KEPT, SOURCES_KEPT, Membership
 from outrider.providers.base import Address, Machine, MachineId, PreemptionNotice
 from outrider.providers.fake import Script
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from outrider.actors import stop_agreement as module
-from outrider.actors.ports import Asked, JobId, NodeId, Peer, StopAt, World
+from outrider.actors.interfaces import Asked, JobId, NodeId, Peer, StopAt, World
 from outrider.actors.stop_agreement import StopAgreement
 from outrider.providers.base import MachineId, PreemptionNotice
 

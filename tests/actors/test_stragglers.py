@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from outrider.actors import stragglers as module
-from outrider.actors.ports import NodeId
+from outrider.actors.interfaces import NodeId
 from outrider.actors.stragglers import GRACE_S, Straggler, Stragglers
 
 QUICK = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))

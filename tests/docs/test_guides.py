@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider import Peer, Plugin, Secret, instance_info, plugins
-from outrider.actors.ports import GaveUp, Reason
+from outrider.actors.interfaces import GaveUp, Reason
 from outrider.engine.serialization.error_translation import gave_up_error
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"

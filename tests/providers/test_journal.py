@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers import owners
+from outrider.providers import pool_lock
 from outrider.providers.errors import BadRequest, JournalError, ProviderError
 from outrider.providers.journal import Journal, PoolOwned
 
@@ -137,10 +137,10 @@ def test_a_dead_owners_pool_is_taken_over_only_on_purpose(book: Journal) -> None
 
 def test_an_owner_on_another_computer_may_be_alive(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     abandon(book)
-    monkeypatch.setattr(owners, "_boot", lambda: "another boot")
+    monkeypatch.setattr(pool_lock, "_boot", lambda: "another boot")
     assert [each.standing for each in book.records()] == ["dead"]  # this computer, after a reboot
     monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
-    monkeypatch.setattr(owners, "_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(pool_lock, "_file_system", lambda path: "nfs4")
     assert [each.standing for each in book.records()] == ["elsewhere"]
     assert book.orphans() == []
 
@@ -149,9 +149,9 @@ def test_a_lock_on_a_disk_of_this_computer_is_believed_whatever_that_is_called(
     book: Journal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     abandon(book)
-    monkeypatch.setattr(owners, "_boot", lambda: "another boot")
+    monkeypatch.setattr(pool_lock, "_boot", lambda: "another boot")
     monkeypatch.setattr("socket.gethostname", lambda: "another-name")
-    monkeypatch.setattr(owners, "_file_system", lambda path: "ext4")
+    monkeypatch.setattr(pool_lock, "_file_system", lambda path: "ext4")
     assert [each.standing for each in book.records()] == ["dead"]
     shutil.copytree(book.root, tmp_path / "copied")  # as a cache or a backup is, from a computer where it may live
     assert [each.standing for each in Journal.open(tmp_path / "copied").records()] == ["elsewhere"]
@@ -170,7 +170,7 @@ def test_the_file_system_is_that_of_the_nearest_mount(
 ) -> None:
     told = mounts.format(path=tmp_path.parent.resolve())
     monkeypatch.setattr(Path, "read_text", lambda path: told)
-    assert owners._file_system(tmp_path) == kind
+    assert pool_lock._file_system(tmp_path) == kind
 
 
 def test_what_the_computers_of_all_owners_were_called_is_kept(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

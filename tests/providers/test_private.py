@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers import owners
+from outrider.providers import pool_lock
 from outrider.providers.errors import JournalError
 from outrider.providers.journal import Journal
 from outrider.providers.private import NotPrivate, check_private, make_private
@@ -67,8 +67,8 @@ def test_a_journal_is_not_kept_where_others_write(tmp_path: Path, place: str) ->
 def test_a_link_that_waits_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that nobody can guess, and one that exists already is not taken."""
     (tmp_path / "mine").write_text("as it was")
-    monkeypatch.setattr(owners.secrets, "token_hex", lambda _: "guessed")
+    monkeypatch.setattr(pool_lock.secrets, "token_hex", lambda _: "guessed")
     (tmp_path / "pool.guessed").symlink_to(tmp_path / "mine")
     with pytest.raises(FileExistsError):
-        owners.write_whole(tmp_path / "pool", "something else")
+        pool_lock.write_whole(tmp_path / "pool", "something else")
     assert (tmp_path / "mine").read_text() == "as it was"

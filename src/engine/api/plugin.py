@@ -29,7 +29,7 @@ from .errors import SpecError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ...actors.ports import NodeFacts, NodeId
+    from ...actors.interfaces import NodeFacts, NodeId
     from ..pool import Pool
     from .instance import InstanceInfo
 

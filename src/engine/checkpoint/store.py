@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Protocol
 
-from ...providers.owners import flush
+from ...providers.pool_lock import flush
 from ..api.errors import CheckpointError, SpecError
 from .records import Piece
 
@@ -88,7 +88,7 @@ def open_store(root: str, run: str) -> Store:
     if root.startswith("file://"):
         return FileStore(f"{root}/{run}")
     try:
-        from .objects import ObjectStore
+        from .object_store import ObjectStore
     except ImportError:
         raise SpecError(
             f"Checkpoints at {root.partition(':')[0]}:// need the package obstore where tasks run: install "

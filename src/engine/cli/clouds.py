@@ -10,7 +10,7 @@ import anyio
 
 from ...providers.errors import ProviderError
 from ...providers.journal import Intent, Journal, PoolRecord
-from ...providers.owners import Place
+from ...providers.pool_lock import Place
 from .orphans import FoundMachine, PlaceAnswer
 
 if TYPE_CHECKING:

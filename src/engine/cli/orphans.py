@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...providers.journal import PoolRecord
-from ...providers.owners import Place
-from ...providers.whose import Claim, Thing
+from ...providers.pool_lock import Place
+from ...providers.resource_ownership import Claim, Thing
 
 Standing = Literal["alive", "dead", "elsewhere", "unknown"]
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
-from ...providers.owners import Place
+from ...providers.pool_lock import Place
 from ..api.printable import one_line, plain
 from . import clouds
 from .orphans import FoundPool, PlaceAnswer, Verdict, pools_found, verdict

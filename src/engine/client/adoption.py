@@ -33,7 +33,7 @@ from ..api.settings import is_named
 from ..transport.ssh import PoolKey, kept_key, new_key
 
 if TYPE_CHECKING:
-    from ...providers.owners import Owner
+    from ...providers.pool_lock import Owner
     from ..api.settings import Settings
 
 KEY, REST = "client_key", "takeover"  # the names of the two files in the journal, which other versions read

@@ -12,7 +12,7 @@ from ..api.secrets import revealed_env
 from ..api.settings import is_free, keyless
 
 if TYPE_CHECKING:
-    from ...actors.ports import PoolSpec
+    from ...actors.interfaces import PoolSpec
     from ...providers.base import Fleet, Machine
     from ..api.settings import Settings
     from ..transport.requirement_check import Wanted
@@ -85,7 +85,7 @@ def executor_setup(settings: Settings) -> dict[str, Any]:
 
 
 def pool_spec(settings: Settings) -> PoolSpec:
-    from ...actors.ports import PoolSpec
+    from ...actors.interfaces import PoolSpec
 
     nodes = settings.nodes
     return PoolSpec(

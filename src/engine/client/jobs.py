@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ...actors.ports import BroadcastSpec, Ending, JobId, NodeFacts, OnLoss, Task, TaskId
+from ...actors.interfaces import BroadcastSpec, Ending, JobId, NodeFacts, OnLoss, Task, TaskId
 from ..api.errors import SpecError
 from ..api.plugin import one_listens
 from ..node.freeports import FEW as MOST_PORTS
@@ -68,7 +68,7 @@ class SubmittedJob(Generic[R]):
         return value
 
     def __call__(self, ending: Ending) -> None:
-        """Settle the job, once: it is its task's `actors.ports.Settle` itself, which saves a bound method for each.
+        """Settle the job, once. The job is its task's `actors.interfaces.Settle` itself: no bound method for each.
 
         Nobody may be waiting any more; the blob is released all the same.
         """

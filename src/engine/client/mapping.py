@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 
-from ...actors.ports import Ending, Settled, Verdict
+from ...actors.interfaces import Ending, Settled, Verdict
 from ..api.calls import Call
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..serialization.error_translation import AttemptPlace, failed_error

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Never
 import anyio
 
 from ...actors import events as ev
+from ...actors.interfaces import Dependencies, Ending, JobId, NodeId
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ...actors.pool import supervise
-from ...actors.ports import Dependencies, Ending, JobId, NodeId
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
@@ -32,10 +32,10 @@ from ..serialization.packer import Packer
 from ..serialization.pickling import ImportableModules
 from ..wire.messages import RunFlag
 from .budget import BudgetWatch
+from .busy_polling import AnswerPolling
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
 from .from_settings import executor_setup, launch_request, new_client_key, pool_spec, requirements
 from .jobs import BroadcastJob, SubmittedJob, broadcast_of, task_of
-from .polling import AnswerPolling
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...actors import events as ev
-from ...actors.ports import NodeId, Order
+from ...actors.interfaces import NodeId, Order
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
 from ..wire.messages import Output

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from ...actors.ports import NodeFacts, NodeId
+from ...actors.interfaces import NodeFacts, NodeId
 from ..api.errors import BootstrapError
 from ..api.plugin import Heard, Joined, Left, NodeSide, Setup
 from ..node.process import end_tree

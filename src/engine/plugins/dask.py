@@ -17,7 +17,7 @@ from .cluster import Cluster, Framework, Order, Program, address_variable, node_
 from .dask_tls import Certificate
 
 if TYPE_CHECKING:
-    from ...actors.ports import NodeId
+    from ...actors.interfaces import NodeId
     from ..api.instance import InstanceInfo
     from ..api.plugin import NodeSide, PluginContext, Setup
 

@@ -13,7 +13,7 @@ from ..api.plugin import Plugin, Ports
 from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on
 
 if TYPE_CHECKING:
-    from ...actors.ports import NodeFacts
+    from ...actors.interfaces import NodeFacts
     from ..api.instance import InstanceInfo
 
 SHUTDOWN_S = 30 * 24 * 3600  # a rank that is done waits for the slowest one; the task's own timeout limits that

@@ -29,7 +29,7 @@ from .mpi_hosts import launcher_variables, network_variables, written_hosts
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from ...actors.ports import NodeFacts
+    from ...actors.interfaces import NodeFacts
     from ..api.instance import InstanceInfo
     from ..api.plugin import NodeSide, PluginContext, Setup
     from .mpi_agent import Switchboard

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ...actors.ports import NodeFacts, NodeId
+from ...actors.interfaces import NodeFacts, NodeId
 from ..api.plugin import Heard, Joined, Left, NodeSide, Setup
 from ..node.process import end_tree
 from . import mpi_rsh

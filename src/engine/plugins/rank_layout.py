@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from ..api.errors import SpecError
 
 if TYPE_CHECKING:
-    from ...actors.ports import NodeFacts
+    from ...actors.interfaces import NodeFacts
     from ..api.instance import InstanceInfo
 
 Ranks = int | Literal["auto"]

@@ -22,7 +22,7 @@ from ..serialization.program import environment
 from .cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened, processors
 
 if TYPE_CHECKING:
-    from ...actors.ports import NodeId
+    from ...actors.interfaces import NodeId
     from ..api.instance import InstanceInfo
     from ..api.plugin import NodeSide, PluginContext, Setup
 

@@ -13,7 +13,7 @@ from ..api.plugin import Plugin, Ports
 from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
-    from ...actors.ports import NodeFacts
+    from ...actors.interfaces import NodeFacts
     from ..api.instance import InstanceInfo
 
 

@@ -16,7 +16,7 @@ from ..api.plugin import Plugin, Ports
 from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
-    from ...actors.ports import NodeFacts
+    from ...actors.interfaces import NodeFacts
     from ..api.instance import InstanceInfo
 
 LEAVE_S = 5.0  # how long a task waits for its process group to be destroyed

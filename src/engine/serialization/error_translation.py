@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, assert_never, cast
 
+from ...actors.interfaces import ConnectFailed, Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
 from ...actors.kernel import ActorFailed
-from ...actors.ports import ConnectFailed, Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
 from ...providers import errors as provider
 from ..api import errors
 from ..api.printable import plain, plainly

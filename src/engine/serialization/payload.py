@@ -68,7 +68,7 @@ class Blob:
 
 @dataclass(slots=True, eq=False)
 class Payload:
-    """The engine's half of `actors.ports.Task`: made once at submission, shared by every attempt and rank."""
+    """The engine's half of `actors.interfaces.Task`: made once at submission, shared by every attempt and rank."""
 
     name: str  # the function's, for people
     function: bytes  # digest of `code`

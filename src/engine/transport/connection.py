@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 
 from ...actors.events import VersionsDiffer
-from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Report
+from ...actors.interfaces import ConnectFailed, Lost, NodeFacts, NodeId, Report
 from ...providers.base import Machine
 from ..api.errors import SpecError
 from ..node.notices import sources
@@ -44,7 +44,7 @@ FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its exe
 
 
 class Connector:
-    """Implements `actors.ports.Connect` for one pool."""
+    """Implements `actors.interfaces.Connect` for one pool."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -125,7 +125,7 @@ def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Ro
 
 
 class NodeConnection:
-    """Implements `actors.ports.Connection`."""
+    """Implements `actors.interfaces.Connection`."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...actors.events import Event
-from ...actors.ports import NodeId, Order
+from ...actors.interfaces import NodeId, Order
 from ...providers.base import Machine
 from ..wire import messages as wire
 from . import requirement_check

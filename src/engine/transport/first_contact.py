@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ...actors.ports import ConnectFailed
+from ...actors.interfaces import ConnectFailed
 from ...providers.base import Machine
 from ..api.errors import BootstrapError
 from ..image.commands import CommandResult, CommandRunner

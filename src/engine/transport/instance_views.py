@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgpack
 
-from ...actors.ports import NodeFacts, NodeId, World
+from ...actors.interfaces import NodeFacts, NodeId, World
 
 Members = Sequence[tuple[NodeId, NodeFacts]]
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ...actors.ports import (
+from ...actors.interfaces import (
     Asked,
     AttemptId,
     Finished,
@@ -52,7 +52,7 @@ _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine 
 
 
 class NodeLink:
-    """Implements `actors.ports.Link`. Survives reconnects: what was not acknowledged is sent again by the session."""
+    """Implements `actors.interfaces.Link`. It survives reconnects: the session sends again what was not confirmed."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncssh
 
-from ...actors.ports import ConnectFailed
+from ...actors.interfaces import ConnectFailed
 from ...providers.base import Address, Login, Machine
 from ..api.errors import AuthError, HostKeyError, SpecError
 from ..api.printable import plainly

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from ...actors.ports import (
+from ...actors.interfaces import (
     AttemptId,
     ConnectFailed,
     Finished,

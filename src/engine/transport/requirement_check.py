@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...actors.ports import NodeFacts, NodeId
+from ...actors.interfaces import NodeFacts, NodeId
 from ...providers.base import AcceleratorRequest
 from ..api.errors import CapacityError, VersionMismatch
 from ..node.facts import installed_packages

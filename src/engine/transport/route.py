@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from ...actors.ports import ConnectFailed
+from ...actors.interfaces import ConnectFailed
 from ...providers.base import Machine
 from ..api.errors import BootstrapError, OutriderError
 from ..api.printable import plainly
@@ -78,7 +78,7 @@ class Route:
 
 
 def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectFailed:  # noqa: PLR0911  a table
-    """Return the error that `actors.ports.Connect` raises for ``error``. Its cause, if any, is what users catch.
+    """Return the error that `actors.interfaces.Connect` raises for ``error``. Its cause, if any, is what users catch.
 
     ``place``: how people call the machine.
     """

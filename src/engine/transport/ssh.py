@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import asyncssh
 
 from ...providers.base import Login, Machine
-from ...providers.inherited import keep_here
+from ...providers.inherited_files import keep_here
 from ..api.printable import plainly
 from ..image.commands import CommandResult
 from . import login

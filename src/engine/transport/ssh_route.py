@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 
 from ...actors.events import NodePreparing
-from ...actors.ports import ConnectFailed, NodeId
+from ...actors.interfaces import ConnectFailed, NodeId
 from ...providers.base import Machine
 from ..api.errors import BootstrapError
 from ..api.printable import plainly

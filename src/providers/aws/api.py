@@ -17,9 +17,9 @@ import anyio
 from ..errors import NotAuthorized, ProviderError
 from ..threads import in_thread
 from . import answers, retries
-from .bucket import Bucket, bucket_for
 from .errors import AGAIN_S, DENIED, EXPIRED, CallRefused, Failure, translate
 from .sessions import check_endpoint, choose_region, new_session, regions
+from .token_buckets import Bucket, bucket_for
 
 Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
 

@@ -15,7 +15,7 @@ import anyio
 from ..base import Architecture, LaunchRequest
 from . import prices
 from .offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
-from .shared import only
+from .single_flight import only
 
 T = TypeVar("T")
 

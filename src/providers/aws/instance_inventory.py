@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, Literal
 
 from ..base import Address, Machine, MachineEvent, MachineGone, MachineId, MachineReachable
-from ..whose import Claim, Others
+from ..resource_ownership import Claim, Others
 from . import tags
 
 SSH_PORT = 22

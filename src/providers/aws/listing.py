@@ -9,10 +9,10 @@ from typing import Any
 
 import anyio
 
-from ..whose import Thing
+from ..resource_ownership import Thing
 from . import tags
 from .api import Api
-from .shared import only
+from .single_flight import only
 
 VALUES = 200  # values that a filter takes: "DescribeInstances", EC2 API Reference
 

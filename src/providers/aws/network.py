@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 
 from ..errors import BadRequest, NoCapacity, ProviderError
-from ..whose import Claim, Others
+from ..resource_ownership import Claim, Others
 from . import listing, tags
 from .api import Api
 from .errors import CallRefused, Failure, translate

@@ -12,7 +12,7 @@ from ..base import Architecture, LaunchRequest
 from ..errors import BadRequest
 from . import catalogue, images, launch, network, offers
 from .launch import Shape
-from .shared import Shared
+from .single_flight import Shared
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

@@ -17,8 +17,8 @@ import anyio
 
 from ..errors import JournalError, NotAuthorized, ProviderError
 from ..journal import Intent, Journal
+from ..resource_ownership import Claim
 from ..threads import in_thread
-from ..whose import Claim
 from . import tags
 from .api import Api, Service
 from .errors import CallRefused

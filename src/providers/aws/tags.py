@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from ..whose import Thing
+from ..resource_ownership import Thing
 
 POOL = "outrider:pool"
 OWNER = "outrider:owner"  # user@host at that time

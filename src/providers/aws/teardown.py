@@ -16,8 +16,8 @@ import anyio
 
 from ..errors import NotGone, ProviderError
 from ..journal import Intent, Journal
+from ..resource_ownership import Claim, Others, Thing
 from ..threads import in_thread
-from ..whose import Claim, Others, Thing
 from . import listing, network
 from .api import Api
 from .end_tracker import CONFIRM_S, EndTracker, Unsure
@@ -72,7 +72,7 @@ async def sweep(
 ) -> Swept:
     """End everything of ``pool`` in this region; return when EC2 confirms it and the journal is settled there.
 
-    Resources that only look like the pool's are left alone: see `whose`.
+    Resources that only look like the pool's are left alone: see `resource_ownership`.
 
     ``made``: intents that its living owner knows, besides the journal. ``known``: machines that an outdated answer may
     not show; those in the journal are known too, except those that have ``ended``. ``lost``: tokens of launches without

@@ -19,7 +19,7 @@ import anyio
 
 from ..base import EntryPoints
 from ..errors import ProviderError
-from ..inherited import keep_here
+from ..inherited_files import keep_here
 
 CLOSE_DEADLINE_S = 10.0
 KILL_DEADLINE_S = 8.0  # for the warden to end what a keeper had, which has 5 s to be gone

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import BadRequest
-from ..inherited import Descriptor, keep_here
+from ..inherited_files import Descriptor, keep_here
 from ..private import make_private, state_root
 
 UNOWNED_S = 60.0  # a directory without an owner is being made, or its maker was killed half way

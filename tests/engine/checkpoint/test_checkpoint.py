@@ -383,7 +383,7 @@ def test_a_class_of_a_script_comes_along(root: str, script: Path) -> None:
 
 
 def test_without_the_package_for_its_storage_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "outrider.engine.checkpoint.objects", raising=False)
+    monkeypatch.delitem(sys.modules, "outrider.engine.checkpoint.object_store", raising=False)
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(SpecError, match=r"outrider\[storage\].*Image\(pip="):
         checkpoint("run", root="s3://bucket")

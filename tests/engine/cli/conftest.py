@@ -15,8 +15,8 @@ from outrider.engine.cli.main import app
 from outrider.engine.cli.orphans import FoundMachine, PlaceAnswer
 from outrider.providers.errors import NotAuthorized, NotGone
 from outrider.providers.journal import Intent, Journal
-from outrider.providers.owners import Place
-from outrider.providers.whose import Thing
+from outrider.providers.pool_lock import Place
+from outrider.providers.resource_ownership import Thing
 
 
 @dataclass

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from outrider.engine.cli.orphans import FoundMachine
-from outrider.providers import owners
+from outrider.providers import pool_lock
 from outrider.providers.journal import Journal
-from outrider.providers.whose import Thing
+from outrider.providers.resource_ownership import Thing
 
 if TYPE_CHECKING:
     from .conftest import Outrider, Sky
@@ -120,9 +120,9 @@ def test_gc_exits_with_1_if_it_keeps_what_may_be_this_computers(
 ) -> None:
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(socket, "gethostname", lambda: "another")
-        elsewhere.setattr(owners, "_boot", lambda: "another's")
+        elsewhere.setattr(pool_lock, "_boot", lambda: "another's")
         book.own("far", "aws", EAST).close()
-    monkeypatch.setattr(owners, "_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(pool_lock, "_file_system", lambda path: "nfs4")
     assert outrider("gc", "--apply") == 1
     said = " ".join(outrider.said().split())
     assert "kept: its owner may be alive on another computer" in said
@@ -135,9 +135,9 @@ def test_a_computer_is_the_same_one_after_a_boot_under_another_name(
 ) -> None:
     with monkeypatch.context() as before:
         before.setattr(socket, "gethostname", lambda: "before")
-        before.setattr(owners, "_boot", lambda: "before")
+        before.setattr(pool_lock, "_boot", lambda: "before")
         book.own("mine", "aws", EAST).close()
-    monkeypatch.setattr(owners, "_file_system", lambda path: "ext4")
+    monkeypatch.setattr(pool_lock, "_file_system", lambda path: "ext4")
     assert outrider("gc", "--apply") == 0
     assert book.records() == []
 

@@ -15,7 +15,7 @@ from outrider import SSH, Local, Pool, SpecError
 from outrider.engine.api.settings import unique
 from outrider.engine.client import adoption
 from outrider.engine.client.adoption import AdoptionRecord, RecordedFleet
-from outrider.providers import owners
+from outrider.providers import pool_lock
 from outrider.providers.base import (
     Address,
     EntryPoints,
@@ -126,9 +126,9 @@ async def test_who_may_not_adopt_is_told_why(book: Journal, monkeypatch: pytest.
         AdoptionRecord.adopt(book, "trian", "aws")
     with pytest.raises(SpecError, match="machines of aws, not of gcp"):
         AdoptionRecord.adopt(book, "train", "gcp")
-    monkeypatch.setattr(owners, "_boot", lambda: "another boot")
+    monkeypatch.setattr(pool_lock, "_boot", lambda: "another boot")
     monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
-    monkeypatch.setattr(owners, "_file_system", lambda path: "nfs4")  # on a disk, a lock is believed
+    monkeypatch.setattr(pool_lock, "_file_system", lambda path: "nfs4")  # on a disk, a lock is believed
     with pytest.raises(SpecError, match="which may be alive: attach to it there"):
         AdoptionRecord.adopt(book, "train", "aws")
     assert [each.pool for each in book.records()] == [name]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider import SpecError
-from outrider.actors.ports import JobId, NodeFacts, OnLoss
+from outrider.actors.interfaces import JobId, NodeFacts, OnLoss
 from outrider.engine.api.compute import OnLossOption, Options
 from outrider.engine.api.plugin import Plugin
 from outrider.engine.client.jobs import broadcast_of, on_loss_of, task_of

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from outrider import compute
-from outrider.actors.ports import Ending, JobId, NodeId, Settled, Verdict
+from outrider.actors.interfaces import Ending, JobId, NodeId, Settled, Verdict
 from outrider.engine.api.calls import Call
 from outrider.engine.client.jobs import SubmittedJob
 from outrider.engine.client.mapping import MapRun

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.actors import events as ev
-from outrider.actors.ports import (
+from outrider.actors.interfaces import (
     AttemptId,
     ConnectFailed,
     GaveUp,

@@ -15,7 +15,7 @@ import cloudpickle
 import pytest
 
 from outrider import Local, NodeLost, Pool, PoolClosed, TaskKilled, VersionMismatch, compute, instance_info
-from outrider.actors import launching
+from outrider.actors import fleet_controller
 
 pytestmark = pytest.mark.anyio
 
@@ -187,7 +187,7 @@ def test_a_program_ends_that_ends_before_its_pool(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nothing_left")
 async def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloudpickle, "__version__", "0.9")  # here; the nodes' processes have the true one
-    monkeypatch.setattr(launching, "BACK_OFF_S", 0.01)  # between the nodes that are tried
+    monkeypatch.setattr(fleet_controller, "BACK_OFF_S", 0.01)  # between the nodes that are tried
     with pytest.raises(VersionMismatch, match="same versions") as caught:
         async with Pool(nodes=2, console="silent"):
             pytest.fail("a node with another cloudpickle was taken")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
-from outrider.actors.ports import NodeId
+from outrider.actors.interfaces import NodeId
 from outrider.engine.api.plugin import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.integrations import using
 from outrider.engine.transport import plugin_hosts

@@ -7,7 +7,7 @@ from typing import Any, Never
 import pytest
 
 from outrider import ConnectionLost, Local, Pool
-from outrider.actors.ports import ConnectFailed
+from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.transport.connection import Connector
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ import pytest
 
 from outrider import CapacityError, Local, NodeLost, Plugin, Pool, TaskKilled, compute
 from outrider.actors import events
-from outrider.actors.launching import UNFIT_NODES
+from outrider.actors.fleet_controller import UNFIT_NODES
 from outrider.engine.api.plugin import NodeSide, Setup
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from outrider import Nodes, Plugin, Pool, SpecError, TaskTimeout, Worker, compute, instance_info, plugins
-from outrider.actors.ports import NodeFacts
+from outrider.actors.interfaces import NodeFacts
 from outrider.engine.api.plugin import Ports
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from outrider.actors import events as ev
-from outrider.actors.ports import NodeId
+from outrider.actors.interfaces import NodeId
 from outrider.engine.observe.observer import KEPT, Observer
 from outrider.engine.wire.messages import Output
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import BootstrapError, Local, Plugin, Pool, compute, plugins
-from outrider.actors.ports import NodeFacts, NodeId
+from outrider.actors.interfaces import NodeFacts, NodeId
 from outrider.engine.api.plugin import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.plugins import cluster as module
 from outrider.engine.plugins.cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outrider import InstanceInfo, SpecError, instance_info, plugins
-from outrider.actors.ports import NodeFacts
+from outrider.actors.interfaces import NodeFacts
 
 Place = Callable[..., InstanceInfo]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from outrider import InstanceInfo, SpecError, instance_info
-from outrider.actors.ports import NodeFacts
+from outrider.actors.interfaces import NodeFacts
 from outrider.engine.plugins import rank_layout
 
 Place = Callable[..., InstanceInfo]

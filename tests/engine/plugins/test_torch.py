@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outrider import InstanceInfo, SpecError, plugins
-from outrider.actors.ports import NodeFacts
+from outrider.actors.interfaces import NodeFacts
 from outrider.engine.plugins.torch import _device
 
 Place = Callable[..., InstanceInfo]

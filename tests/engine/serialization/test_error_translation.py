@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from outrider import errors
-from outrider.actors.ports import ConnectFailed, GaveUp, NodeId, Reason, Settled, Verdict
+from outrider.actors.interfaces import ConnectFailed, GaveUp, NodeId, Reason, Settled, Verdict
 from outrider.engine.api.errors import (
     BroadcastFailed,
     CapacityError,

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import asyncssh
 import pytest
 
-from outrider.actors.ports import Lost, NodeFacts, NodeId
+from outrider.actors.interfaces import Lost, NodeFacts, NodeId
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import asyncssh
 import pytest
 
-from outrider.actors.ports import ConnectFailed, NodeFacts, NodeId
+from outrider.actors.interfaces import ConnectFailed, NodeFacts, NodeId
 from outrider.engine.image.bootstrap import Bootstrapped
 from outrider.engine.image.install_plan import Prepared
 from outrider.engine.transport.channels import Control

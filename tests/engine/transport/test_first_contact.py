@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outrider.actors.ports import ConnectFailed
+from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.image.commands import CommandResult, CommandRunner
 from outrider.engine.transport import first_contact
 from outrider.engine.transport.first_contact import RENEWALS, LeaseRenewal

@@ -7,7 +7,7 @@ import json
 import msgpack
 import pytest
 
-from outrider.actors.ports import NodeFacts, NodeId, World
+from outrider.actors.interfaces import NodeFacts, NodeId, World
 from outrider.engine.node.info import Info
 from outrider.engine.transport.instance_views import InstanceViews
 

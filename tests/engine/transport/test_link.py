@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outrider.actors.ports import (
+from outrider.actors.interfaces import (
     AttemptId,
     Finished,
     JobId,

@@ -10,7 +10,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from outrider.actors.ports import ConnectFailed
+from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.api.errors import AuthError, HostKeyError, SpecError
 from outrider.engine.transport import login, ssh
 from outrider.engine.transport.login import ssh_refusal

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider.actors.ports import NodeId
+from outrider.actors.interfaces import NodeId
 from outrider.engine.api.plugin import Heard, Left
 from outrider.engine.transport import plugin_hosts
 from outrider.engine.transport.plugin_hosts import AHEAD, AHEAD_BYTES, PluginInbox

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from outrider.actors.ports import NodeFacts, NodeId
+from outrider.actors.interfaces import NodeFacts, NodeId
 from outrider.engine.transport import requirement_check
 from outrider.engine.wire import messages as wire
 from outrider.providers.base import AcceleratorRequest

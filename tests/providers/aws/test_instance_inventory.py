@@ -20,7 +20,7 @@ from outrider.providers.aws.instance_inventory import (
     pause_s,
 )
 from outrider.providers.base import Address, Machine, MachineGone, MachineId, MachineReachable
-from outrider.providers.whose import Claim
+from outrider.providers.resource_ownership import Claim
 
 ONE, TWO = MachineId("i-1"), MachineId("i-2")
 STATES: tuple[instance_inventory.State, ...] = (

@@ -19,7 +19,7 @@ from outrider.providers.aws.errors import CallRefused, Failure, translate
 from outrider.providers.aws.firewall import OUT, Rule, rules_of, sources, wanted
 from outrider.providers.aws.network import Network, VpcSubnets, choose, own_address
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
-from outrider.providers.whose import Claim
+from outrider.providers.resource_ownership import Claim
 from outrider.testing import EC2 as WholeEC2  # noqa: N811
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from outrider.providers.aws.api import Api
 from outrider.providers.aws.testing import templates, wsgi_app
 from outrider.providers.aws.testing.protocol import parse
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
-from outrider.providers.whose import Claim
+from outrider.providers.resource_ownership import Claim
 from outrider.testing import EC2
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from outrider.providers.aws.errors import CallRefused
 from outrider.providers.aws.recorded import RecordedApi
 from outrider.providers.errors import JournalError, NoCapacity, ProviderError
 from outrider.providers.journal import Intent, Journal
-from outrider.providers.whose import Thing
+from outrider.providers.resource_ownership import Thing
 
 pytestmark = pytest.mark.anyio
 FLEET = {"Instances": [{"InstanceIds": ["i-1", "i-2"]}, {"InstanceIds": ["i-3"]}]}

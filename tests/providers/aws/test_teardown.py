@@ -23,7 +23,7 @@ from outrider.providers.aws.instance_inventory import GRACE_S, InstanceView, Sta
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
 from outrider.providers.errors import NotGone
 from outrider.providers.journal import Intent, Journal
-from outrider.providers.whose import Claim
+from outrider.providers.resource_ownership import Claim
 from outrider.testing import EC2
 from outrider.testing import aws_faults as faults
 

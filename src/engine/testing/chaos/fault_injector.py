@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....actors import events as ev
-from ....actors.ports import NodeId
+from ....actors.interfaces import NodeId
 from ...api.errors import SpecError
 from ...client.cleanup import finished
 from . import disk, processes

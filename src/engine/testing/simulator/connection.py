@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ....actors.ports import (
+from ....actors.interfaces import (
     AttemptId,
     ConnectFailed,
     Finished,
@@ -48,7 +48,7 @@ BULK_S = 0.05  # a blob, besides the line's own delay
 
 
 class Connector:
-    """Implements `actors.ports.Connect`."""
+    """Implements `actors.interfaces.Connect`."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -72,7 +72,7 @@ class Connector:
         return connection
 
     async def probe(self, machines: Sequence[Machine]) -> bool:
-        """Implements `actors.ports.ReachabilityProbe`: return whether anybody answers this computer."""
+        """Implements `actors.interfaces.ReachabilityProbe`: return whether anybody answers this computer."""
         sim = self._sim
         hosts = [sim.hosts[machine.id] for machine in machines]
         others = sim.scenario.probe == "others" and not sim.cut
@@ -116,7 +116,7 @@ class PlayedLink(NodeLink):
 
 
 class PlayedConnection:
-    """Implements `actors.ports.Connection`, and the link's `Bulk`."""
+    """Implements `actors.interfaces.Connection`, and the link's `Bulk`."""
 
     def __init__(
         self, sim: Simulation, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]

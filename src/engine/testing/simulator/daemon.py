@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, assert_never
 
-from ....actors.ports import AttemptId
+from ....actors.interfaces import AttemptId
 from ...node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from ...node.output import Backlog
 from ...node.scheduler import Scheduler

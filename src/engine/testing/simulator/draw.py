@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, get_args
 
-from ....actors.ports import OnLoss
+from ....actors.interfaces import OnLoss
 from . import faults as f
 from .scenario import CloudSpec, Job, Scenario
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
+from ....actors.interfaces import AttemptId
 from ....actors.messages import Resize as ResizePool
-from ....actors.ports import AttemptId
 from ...wire.messages import Cause
 from . import faults as f
 from .network import IN, OUT

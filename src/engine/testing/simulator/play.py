@@ -23,11 +23,11 @@ import anyio
 import msgpack
 from anyio.lowlevel import checkpoint
 
+from ....actors.fleet_controller import NodePhase
+from ....actors.interfaces import BroadcastSpec, ConnectFailed, Dependencies, Ending, JobId, PoolSpec, Task, TaskId
 from ....actors.kernel import ActorFailed, ActorStopped
-from ....actors.launching import NodePhase
 from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ....actors.pool import CLOSE_S, supervise
-from ....actors.ports import BroadcastSpec, ConnectFailed, Dependencies, Ending, JobId, PoolSpec, Task, TaskId
 from ....providers.base import EntryPoints, LaunchRequest
 from ....providers.errors import ProviderError
 from ...client.budget import Budget, Metered

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ....actors import events as ev
-from ....actors.ports import AttemptId, JobId, NodeId, Order
+from ....actors.interfaces import AttemptId, JobId, NodeId, Order
 from ....providers.base import MachineId, PreemptionNotice
 from .rules.costs import CostRules
 from .rules.executors import ExecutorRules
@@ -25,7 +25,7 @@ from .rules.waves import WaveRules
 from .rules.worlds import WorldRules
 
 if TYPE_CHECKING:
-    from ....actors.ports import Ending
+    from ....actors.interfaces import Ending
     from ....providers.base import Machine
     from ...wire.messages import Run
     from .daemon import Daemon

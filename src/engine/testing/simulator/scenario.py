@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from ....actors.ports import OnLoss
+from ....actors.interfaces import OnLoss
 from .faults import Fault
 
 Ends = Literal["returns", "raises", "dies", "hangs", "poison"]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ....actors.ports import AttemptId, Finished, JobId, Order, Report, Returned, Started
+from ....actors.interfaces import AttemptId, Finished, JobId, Order, Report, Returned, Started
 from ...transport.instance_views import InstanceViews
 from .cloud import ScriptedCloud
 from .connection import Connector

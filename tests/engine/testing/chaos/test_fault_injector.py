@@ -18,7 +18,7 @@ import pytest
 
 from outrider import Local, SpecError
 from outrider.actors import events as ev
-from outrider.actors.ports import NodeId
+from outrider.actors.interfaces import NodeId
 from outrider.engine.api.settings import Nodes
 from outrider.engine.client.open_pool import OpenPool
 from outrider.engine.observe.observer import Observer

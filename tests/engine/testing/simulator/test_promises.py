@@ -10,13 +10,13 @@ import pytest
 
 from outrider.actors import node
 from outrider.actors.failure_detector import FailureDetector
+from outrider.actors.fleet_controller import STEPS, FleetController, NodePhase
 from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
-from outrider.actors.launching import STEPS, FleetController, NodePhase
+from outrider.actors.interfaces import Settled
 from outrider.actors.ledger import Ledger
 from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
-from outrider.actors.ports import Settled
 from outrider.actors.stragglers import Stragglers
 from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget

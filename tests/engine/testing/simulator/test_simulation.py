@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from outrider.actors.ports import OnLoss
+from outrider.actors.interfaces import OnLoss
 from outrider.engine.testing.simulator import faults as f
 from outrider.engine.testing.simulator.draw import LARGE, draw
 from outrider.engine.testing.simulator.play import play

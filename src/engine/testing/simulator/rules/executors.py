@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from .....actors.launching import UNFIT_NODES
+from .....actors.fleet_controller import UNFIT_NODES
 
 if TYPE_CHECKING:
     from ..daemon import Daemon

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .....actors.ports import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Settled, Verdict
+from .....actors.interfaces import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Settled, Verdict
 from ....serialization.payload import Received
 from ....wire.messages import Run
 from ..daemon import FORGED

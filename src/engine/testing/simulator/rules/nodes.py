@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .....actors.ports import NodeId
+from .....actors.interfaces import NodeId
 from .....providers.base import Machine, MachineId, PreemptionNotice
 from .. import faults as f
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .....actors.interfaces import NodeId
 from .....actors.node import TRIES_AT_ONCE
-from .....actors.ports import NodeId
 from .....providers.base import Machine, MachineId
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from .....actors.ports import NodeId, OnLoss, Order, World
+from .....actors.interfaces import NodeId, OnLoss, Order, World
 
 if TYPE_CHECKING:
     from ....wire.messages import Run

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws.bucket import Bucket, bucket_for
+from outrider.providers.aws.token_buckets import Bucket, bucket_for
 
 
 @given(st.integers(1, 100), st.floats(0.1, 50), st.lists(st.floats(0, 0.2), min_size=1, max_size=200))

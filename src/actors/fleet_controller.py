@@ -1,4 +1,4 @@
-"""Launching, with back-off after failures: which machines to ask for and to end. Pure.
+"""The fleet controller decides which machines to ask for, to replace and to end, with back-off after failures. Pure.
 
 Time and chance come in with each event.
 
@@ -41,7 +41,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
-from .ports import NodeId
+from .interfaces import NodeId
 
 BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0

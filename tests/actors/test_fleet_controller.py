@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.launching import (
+from outrider.actors.fleet_controller import (
     ANEW_S,
     BACK_OFF_LIMIT_S,
     FLAPS_FREE,
@@ -29,7 +29,7 @@ from outrider.actors.launching import (
     ImpossibleStep,
     NodePhase,
 )
-from outrider.actors.ports import NodeId
+from outrider.actors.interfaces import NodeId
 
 QUICK = settings(
     max_examples=80,

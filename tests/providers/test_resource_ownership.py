@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.providers.journal import Intent
-from outrider.providers.whose import OURS, Claim, Others, Thing, Whose, whose
+from outrider.providers.resource_ownership import OURS, Claim, Others, Thing, Whose, whose
 
 CLAIM = Claim.of(
     "p",
