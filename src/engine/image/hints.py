@@ -8,7 +8,7 @@ from typing import NamedTuple, TypedDict
 
 from ..api.errors import BootstrapError
 
-INSTALL = "pip install 'outrider[image]'"
+INSTALL = "pip install uv"  # it came with Outrider, but for platforms that it has no wheel for
 LOG_LINES = 20  # of the end of a command's output, in an error's message
 
 

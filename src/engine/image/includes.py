@@ -17,7 +17,6 @@ from ..api.errors import SpecError
 from ..api.image import Image, check_local
 from ..api.secrets import revealed
 from .cache import Copy, FileCopies, client_cache
-from .hints import INSTALL
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -242,10 +241,8 @@ def _word(spec: GitIgnoreSpec, base: Path, path: Path, is_folder: bool) -> bool 
 
 
 def _compiled(lines: Sequence[str]) -> GitIgnoreSpec:
-    try:
-        from pathspec import GitIgnoreSpec
-    except ImportError as error:
-        raise SpecError(f"Image(includes=...) needs pathspec, to read .gitignore files: {INSTALL}") from error
+    from pathspec import GitIgnoreSpec
+
     try:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError as error:

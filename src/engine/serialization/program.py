@@ -193,7 +193,9 @@ class Chunk:
         self.function = function
         self.alone = alone
         self.__name__ = getattr(function, "__name__", type(function).__name__)
-        self.__module__ = function.__module__  # where the user's code is: `pickling` decides by it how it travels
+        self.__module__ = getattr(
+            function, "__module__", "builtins"
+        )  # where the user's code is: `pickling` decides by it how it travels
         self.__qualname__ = f"{self.__name__}.<map>"  # and finds nothing of this name there
 
     def __call__(self, items: list[Any]) -> list[Any]:

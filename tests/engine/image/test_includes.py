@@ -158,10 +158,3 @@ def test_a_bad_pattern_is_refused_where_it_was_written(tree: Any) -> None:
     top = tree({"p/a.py": ""})
     with pytest.raises(SpecError, match="patterns as git knows them"):
         places(top / "p", excludes=("!",))
-
-
-def test_without_pathspec_the_way_to_get_it_is_said(tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    top = tree({"p/a.py": "", "p/.gitignore": "x"})
-    monkeypatch.setitem(sys.modules, "pathspec", None)
-    with pytest.raises(SpecError, match=r"pip install 'outrider\[image\]'"):
-        places(top / "p")

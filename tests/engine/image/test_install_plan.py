@@ -110,7 +110,7 @@ async def test_host_without_a_fitting_python_is_an_error_with_a_next_step(python
     with pytest.raises(BootstrapError, match=why) as caught:
         choose_python(await prepared(uv=False), host(*pythons))
     assert "nstall Python 3.11 there" in caught.value.hint or "install 3.11 there" in caught.value.hint
-    assert "pip install 'outrider[image]'" in caught.value.hint
+    assert "pip install uv" in caught.value.hint
     assert (caught.value.phase, caught.value.systematic) == ("python", False)
 
 
