@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, TypeVarTuple,
 
 from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
-from .api.checks import check_known
+from .api.checks import check_known, one_of
 from .api.compute import Compute, compute
-from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
+from .api.errors import CleanupError, ItemOutcome, NotACall, PoolClosed, SpecError
 from .client.opening import Opening
 from .client.signals import TaskHold
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .api.settings import ConsoleOption, Spec
     from .client.budget import Cost
     from .client.jobs import BroadcastJob, SubmittedJob
-    from .client.mapping import MapItems, MapOptions, MapRun
+    from .client.mapping import ErrorsOption, MapItems, MapOptions, MapRun, OutcomesMapOptions
     from .client.open_pool import OpenPool
     from .observe.observer import PoolSnapshot
     from .sync import SyncPool
@@ -299,22 +299,43 @@ class Pool:
     def map(self, function: Compute[..., T], items: MapItems, /, **options: Unpack[MapOptions]) -> MapRun[T]: ...
     @overload
     def map(self, function: Callable[[Any], T], items: MapItems, /, **options: Unpack[MapOptions]) -> MapRun[T]: ...
+    @overload
     def map(
-        self, function: Callable[..., Any], items: MapItems, /, *, limit: int | None = None, ordered: bool = True
+        self, function: Compute[..., T], items: MapItems, /, **options: Unpack[OutcomesMapOptions]
+    ) -> MapRun[ItemOutcome[T]]: ...
+    @overload
+    def map(
+        self, function: Callable[[Any], T], items: MapItems, /, **options: Unpack[OutcomesMapOptions]
+    ) -> MapRun[ItemOutcome[T]]: ...
+    def map(
+        self,
+        function: Callable[..., Any],
+        items: MapItems,
+        /,
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+        errors: ErrorsOption = "raise",
     ) -> MapRun[Any]:
         """Run ``function`` for each of ``items``: iterate for the results as they come, or await for a list.
 
         Cheap items share tasks. At most ``limit`` items (default: a few per slot and task) are between their iterator
-        and the caller. ``ordered=False`` gives results as they are ready. An item's error is raised in its place and
-        cancels the rest. A plain iterable is advanced on the event loop: give an async one where an item takes time.
+        and the caller. ``ordered=False`` gives results as they are ready. A plain iterable is advanced on the event
+        loop: give an async one where an item takes time.
+
+        An item's error is raised in its place, with a note that names the item, and ends the items under way. With
+        ``errors="return"`` all items run, and each gives an `ItemOutcome` in place of its result; items that shared a
+        task with one whose process died run again, unless the function is not to be retried. Errors of the pool, and
+        of ``items`` itself, are raised all the same.
         """
         core = self._opened()
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise SpecError(f"limit must be at least 1, not {limit!r}; leave it out for as many as are useful.")
+        one_of("errors", errors, ("raise", "return"))
         from .client.mapping import MapRun
 
         called = function if isinstance(function, Compute) else compute(function)
-        return MapRun(core, called, items, limit=limit, ordered=ordered, slots=core.observer.slots)
+        return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.observer.slots)
 
     async def stream(self, call: StreamCall[T], /) -> AsyncGenerator[T, None]:
         """Run a generator on one node and give its values as it makes them, at most a few ahead of the caller.

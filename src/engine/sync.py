@@ -22,9 +22,10 @@ from .serialization.streams import marked_blocking
 if TYPE_CHECKING:
     from ..actors.events import Event
     from .api.compute import Compute
+    from .api.errors import ItemOutcome
     from .api.plugin import Attaching
     from .client.budget import Cost
-    from .client.mapping import MapItems, MapOptions
+    from .client.mapping import ErrorsOption, MapItems, MapOptions, OutcomesMapOptions
     from .observe.observer import PoolSnapshot
     from .pool import Pool
     from .testing.chaos.report import Report
@@ -131,12 +132,28 @@ class SyncPool:
     def map(self, function: Compute[..., T], items: MapItems, /, **options: Unpack[MapOptions]) -> Iterator[T]: ...
     @overload
     def map(self, function: Callable[[Any], T], items: MapItems, /, **options: Unpack[MapOptions]) -> Iterator[T]: ...
+    @overload
     def map(
-        self, function: Callable[..., Any], items: MapItems, /, *, limit: int | None = None, ordered: bool = True
+        self, function: Compute[..., T], items: MapItems, /, **options: Unpack[OutcomesMapOptions]
+    ) -> Iterator[ItemOutcome[T]]: ...
+    @overload
+    def map(
+        self, function: Callable[[Any], T], items: MapItems, /, **options: Unpack[OutcomesMapOptions]
+    ) -> Iterator[ItemOutcome[T]]: ...
+    def map(
+        self,
+        function: Callable[..., Any],
+        items: MapItems,
+        /,
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+        errors: ErrorsOption = "raise",
     ) -> Iterator[Any]:
         """See `Pool.map`. An iterator that may take time, as another map's, is advanced in a thread of its own."""
         given: Any = marked_blocking(items)
-        chunks = self._iterate(lambda: self._pool.map(function, given, limit=limit, ordered=ordered).chunks())
+        options: Any = {"limit": limit, "ordered": ordered, "errors": errors}
+        chunks = self._iterate(lambda: self._pool.map(function, given, **options).chunks())
         return itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items
 
     def stream(self, call: StreamCall[T], /) -> Iterator[T]:

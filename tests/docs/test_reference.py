@@ -117,7 +117,7 @@ def test_every_fact_of_a_task_is_there() -> None:
 
 
 def test_every_error_is_there() -> None:
-    others = {"Outcome", "OutriderError", "RemoteTraceback"}
+    others = {"ItemOutcome", "Outcome", "OutriderError", "RemoteTraceback"}
     assert table("error") == {name for name in outrider.__all__ if name in vars(errors)} - others
 
 

@@ -8,6 +8,7 @@ from outrider import (
     ComputePool,
     Group,
     GroupStream,
+    ItemOutcome,
     Job,
     Local,
     Pool,
@@ -133,6 +134,12 @@ async def with_an_async_pool() -> None:
             assert_type(score, str)
         assert_type(await pool.map(named, [1, 2]), list[str])
         assert_type(await pool.map(train, [1, 2]), list[float])
+        assert_type(await pool.map(train, [1, 2], errors="raise"), list[float])
+        assert_type(await pool.map(train, [1, 2], errors="return", limit=8), list[ItemOutcome[float]])
+        async for outcome in pool.map(len, ["a"], errors="return"):
+            assert_type(outcome, ItemOutcome[int])
+            assert_type(outcome.value, int | None)
+            assert_type(outcome.result(), int)
         async for item in pool.stream(rows(2)):
             assert_type(item, int)
 
@@ -157,3 +164,5 @@ def with_a_sync_pool() -> None:
             assert_type(result, float)
         for score in pool.map(named, [1, 2]):
             assert_type(score, str)
+        for outcome in pool.map(named, [1, 2], errors="return"):
+            assert_type(outcome, ItemOutcome[str])

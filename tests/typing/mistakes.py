@@ -47,6 +47,7 @@ Pool.attach("left", provider=AWS(), ndoes=3)  # type: ignore[call-arg]
 async def with_an_async_pool(pool: Pool) -> None:
     await pool.run(plain)  # type: ignore[arg-type]
     pool.map(train, [1], limt=3)  # type: ignore[call-overload]
+    pool.map(train, [1], errors="ignore")  # type: ignore[call-overload]
     await pool.run(train)  # type: ignore[arg-type]
     await pool.run(train(1), on="tail")  # type: ignore[arg-type]
     await pool.run(rows(1))  # type: ignore[arg-type]

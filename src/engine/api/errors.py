@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 
 from .printable import all_plain, plain
+
+_T = TypeVar("_T")
 
 
 class OutriderError(Exception):
@@ -275,6 +277,25 @@ class Outcome:
         if self.error is not None:
             raise self.error
         return None if self.load is None else self.load()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemOutcome(Generic[_T]):
+    """The outcome of one item of a map: its ``value``, or its ``error``. ``index``: which item it is, from 0."""
+
+    index: int
+    value: _T | None = None
+    error: Exception | None = None
+
+    def result(self) -> _T:
+        """Return the value.
+
+        Raises:
+            Exception: the item's own error.
+        """
+        if self.error is not None:
+            raise self.error
+        return cast("_T", self.value)
 
 
 class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):

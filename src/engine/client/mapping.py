@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Required, TypedDict, TypeVar, cast
 
-from ...actors.interfaces import Ending, Settled, Verdict
-from ..api.calls import Call
+from ...actors.interfaces import Ending, GaveUp, Reason, Settled, Verdict
+from ..api.calls import Call, short
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
+from ..api.errors import ItemOutcome, SerializationError
 from ..serialization.error_translation import AttemptPlace, failed_error
 from ..serialization.payload import Received
 from ..serialization.program import AsyncChunk, Chunk, Raised
@@ -32,11 +33,20 @@ CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back
 
 
 MapItems = Iterable[Any] | AsyncIterable[Any]
+ErrorsOption = Literal["raise", "return"]
+_OF_ITEMS = {Reason.LOST, Reason.QUARANTINED, Reason.QUEUE_TIMEOUT}  # the other reasons are the pool's
 
 
 class MapOptions(TypedDict, total=False):
     limit: int | None
     ordered: bool
+    errors: Literal["raise"]
+
+
+class OutcomesMapOptions(TypedDict, total=False):
+    limit: int | None
+    ordered: bool
+    errors: Required[Literal["return"]]
 
 
 class MapRun(Generic[T]):
@@ -53,14 +63,20 @@ class MapRun(Generic[T]):
         *,
         limit: int | None,
         ordered: bool,
+        errors: ErrorsOption,
         slots: Callable[[], int],
     ) -> None:
         self._core, self._items, self._ordered, self._slots = core, items, ordered, slots
         self._limit = limit
+        self._returns_errors = errors == "return"
         asynchronous = isinstance(function, AsyncCompute)
         self._options = options = function.options
         self._alone = options.timeout_s is not None or options.max_restarts > 0  # these are an item's, and a task's
-        chunk = (AsyncChunk if asynchronous else Chunk)(function.function, alone=self._alone)
+        if self._returns_errors and (options.at_most_once or not options.retries):
+            self._alone = True  # an item whose task dies must not have others run again
+        chunk = (AsyncChunk if asynchronous else Chunk)(
+            function.function, alone=self._alone, goes_on=self._returns_errors
+        )
         setattr(chunk, PLUGINS, function.plugins)  # the user's integrations hold for the chunk as for the function
         make: type[Compute[..., Any]] = AsyncCompute if asynchronous else SyncCompute
         self._function: Compute[..., list[Any]] = make(chunk, self._options)
@@ -84,8 +100,8 @@ class MapRun(Generic[T]):
         """Yield lists of results, with at most ``limit`` items between their iterator and the caller."""
         news = asyncio.Event()  # a chunk has landed, or there is one to send
         source, size = items_of(self._items, news), ChunkSize()
-        waiting: deque[_SentChunk] = deque()
-        under_way = 0
+        waiting: deque[_SentChunk | _UnsentItem] = deque()
+        under_way = taken = 0
         try:
             while True:
                 slots = self._slots()
@@ -99,8 +115,9 @@ class MapRun(Generic[T]):
                     items = source.take(room)
                     if not items:
                         break
+                    waiting += self._send(_Part(taken, items), news)
                     under_way += len(items)
-                    waiting.append(self._send(items, news))
+                    taken += len(items)
                 if not waiting and source.ended:
                     return
                 sent = self._landed(waiting)
@@ -108,25 +125,39 @@ class MapRun(Generic[T]):
                     news.clear()
                     await news.wait()
                     continue
-                results, error = sent.results()
-                size.took(sent.count, sent.busy_s)
+                if self._returns_errors and sent.hides_the_culprit():
+                    size.now = 1
+                    waiting.extendleft(reversed(self._send_alone(sent.part, news)))
+                    continue
+                results, error = sent.outcomes() if self._returns_errors else sent.results()
+                if sent.busy_s is not None:
+                    size.took(len(sent.part.items), sent.busy_s)
                 yield results
                 if error is not None:
                     raise error
-                under_way -= sent.count
+                under_way -= len(sent.part.items)
         finally:
             for sent in waiting:
                 sent.cancel()
             await source.close()
 
-    def _send(self, items: list[Any], news: asyncio.Event) -> _SentChunk:
-        call: Call[list[Any]] = Call(self._function, (items,), {}, self._options)
-        payload = self._core.packer.pack(call)
-        sent = _SentChunk(self._core, payload, self._options, len(items), news)
+    def _send(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
+        """Send the items as one task, or one by one if they cannot all be pickled."""
+        call: Call[list[Any]] = Call(self._function, (part.items,), {}, self._options)
+        try:
+            payload = self._core.packer.pack(call)
+        except SerializationError as error:
+            if len(part.items) > 1:
+                return self._send_alone(part, news)
+            return [_UnsentItem(part.naming(error, self._function.__name__), part)]
+        sent = _SentChunk(self._core, payload, self._options, part, news)
         self._core.submit(sent, None, sent)
-        return sent
+        return [sent]
 
-    def _landed(self, waiting: deque[_SentChunk]) -> _SentChunk | None:
+    def _send_alone(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
+        return [sent for each in part.one_by_one() for sent in self._send(each, news)]
+
+    def _landed(self, waiting: deque[_SentChunk | _UnsentItem]) -> _SentChunk | _UnsentItem | None:
         """Take out the chunk whose results are due, if they are there: the oldest one, or (unordered) any."""
         for sent in waiting:
             if sent.done():
@@ -137,31 +168,117 @@ class MapRun(Generic[T]):
         return None
 
 
-class _SentChunk(SubmittedJob[list[Any]]):
-    __slots__ = ("busy_s", "count", "news", "place")
+class _Part(NamedTuple):
+    """Some items of a map, one after another. ``first``: the number of the first of them, from 0."""
 
-    def __init__(self, core: OpenPool, payload: Payload, options: Options, count: int, news: asyncio.Event) -> None:
+    first: int
+    items: list[Any]
+
+    def one_by_one(self) -> Iterator[_Part]:
+        return (_Part(number, [item]) for number, item in enumerate(self.items, self.first))
+
+    def naming(self, error: Exception, function: str) -> Exception:
+        """Return the error with a note that says which item it is of, or which items share it."""
+        if len(self.items) == 1:
+            error.add_note(f"item {self.first} of the map, {function}({short.repr(self.items[0])})")
+        else:
+            last = self.first + len(self.items) - 1
+            error.add_note(f"one of the items {self.first} to {last} of the map, which shared a task of {function}")
+        return error
+
+
+class _SentChunk(SubmittedJob[list[Any]]):
+    """The task of a part of the items. ``busy_s``: how long it ran, None unless it has returned."""
+
+    __slots__ = ("busy_s", "ending", "news", "part")
+
+    def __init__(self, core: OpenPool, payload: Payload, options: Options, part: _Part, news: asyncio.Event) -> None:
         super().__init__(core, payload, options)
-        self.count, self.news, self.busy_s = count, news, 0.0
-        self.place: AttemptPlace | None = None
+        self.part, self.news = part, news
+        self.busy_s: float | None = None
+        self.ending: Ending | None = None
 
     def __call__(self, ending: Ending) -> None:
         super().__call__(ending)
+        self.ending = ending
         if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
             self.busy_s = cast("Received", ending.outcome).busy_s
-            self.place = AttemptPlace(self.payload.name, int(ending.node), ending.rank, ending.number)
         self.news.set()
 
     def results(self) -> tuple[list[Any], Exception | None]:
         """Return the results up to the first item that failed, and that item's error."""
+        failure = self._failure()
+        if failure is not None:
+            return [], self.part.naming(failure, self.payload.name)
         results = self.result()
         if not results or not isinstance(results[-1], Raised):
             return results, None
-        failed = results.pop().failed
-        assert self.place is not None, "a result has come from somewhere"
-        error = failed.error
-        load = None if error is None else partial(values.load, error.data, error.sizes)
-        return results, failed_error(failed, self.place, load)
+        return results, self._error(len(results) - 1, results.pop())
+
+    def outcomes(self) -> tuple[list[Any], Exception | None]:
+        """Return the `ItemOutcome` of each item. An error beside it says that the pool itself has failed."""
+        failure = self._failure()
+        if failure is None:
+            return [self._outcome(place, result) for place, result in enumerate(self.result())], None
+        if not self._is_of_items():
+            return [], failure
+        return [
+            ItemOutcome(each.first, error=each.naming(self._failure() or failure, self.payload.name))
+            for each in self.part.one_by_one()
+        ], None
+
+    def hides_the_culprit(self) -> bool:
+        """Return whether the task failed as a whole by what one item of several has done: killed its process, say."""
+        if len(self.part.items) == 1 or self._failure() is None or not self._is_of_items():
+            return False
+        return not (isinstance(self.ending, GaveUp) and self.ending.reason is Reason.QUEUE_TIMEOUT)  # it never ran
+
+    def _is_of_items(self) -> bool:
+        return not isinstance(self.ending, GaveUp) or self.ending.reason in _OF_ITEMS
+
+    def _failure(self) -> Exception | None:
+        """Return the task's error, a new one each time; None: it has returned."""
+        try:
+            self.result()
+        except Exception as error:  # noqa: BLE001  its caller hands it on
+            return error
+        return None
+
+    def _outcome(self, place: int, result: Any) -> ItemOutcome[Any]:
+        if isinstance(result, Raised):
+            return ItemOutcome(self.part.first + place, error=self._error(place, result))
+        return ItemOutcome(self.part.first + place, result)
+
+    def _error(self, place: int, raised: Raised) -> Exception:
+        """Return the error of the item at this place of the part."""
+        ending, failed = cast("Settled", self.ending), raised.failed
+        where = AttemptPlace(self.payload.name, int(ending.node), ending.rank, ending.number)
+        load = None if failed.error is None else partial(values.load, failed.error.data, failed.error.sizes)
+        item = _Part(self.part.first + place, [self.part.items[place]])
+        return item.naming(failed_error(failed, where, load), self.payload.name)
+
+
+class _UnsentItem(NamedTuple):
+    """An item that cannot be pickled, in the place of its task."""
+
+    error: Exception
+    part: _Part
+    busy_s: None = None
+
+    def done(self) -> bool:
+        return True
+
+    def cancel(self) -> bool:
+        return False
+
+    def hides_the_culprit(self) -> bool:
+        return False
+
+    def results(self) -> tuple[list[Any], Exception]:
+        return [], self.error
+
+    def outcomes(self) -> tuple[list[Any], None]:
+        return [ItemOutcome(self.part.first, error=self.error)], None
 
 
 @dataclass(slots=True)

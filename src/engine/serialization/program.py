@@ -188,10 +188,10 @@ def _failed(error: Exception) -> Failed:
 
 
 class Chunk:
-    def __init__(self, function: Callable[[Any], Any], *, alone: bool) -> None:
-        """``alone``: one item each, whose error is the task's."""
+    def __init__(self, function: Callable[[Any], Any], *, alone: bool, goes_on: bool) -> None:
+        """``alone``: one item each, whose error is the task's. ``goes_on``: past items that fail."""
         self.function = function
-        self.alone = alone
+        self.alone, self.goes_on = alone, goes_on
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__module__ = getattr(
             function, "__module__", "builtins"
@@ -199,26 +199,34 @@ class Chunk:
         self.__qualname__ = f"{self.__name__}.<map>"  # and finds nothing of this name there
 
     def __call__(self, items: list[Any]) -> list[Any]:
-        function = self.function
+        """Return the results. An item that failed has a `Raised` for one, and is the last unless the chunk goes on."""
+        function, left = self.function, iter(items)
         results: list[Any] = []
-        try:
-            for item in items:
-                results.append(function(item))  # noqa: PERF401  what came before an error is kept
-        except Exception as error:  # it is the item's, and raised where its result would be
-            if self.alone:
-                raise
-            results.append(Raised(_failed(error)))
+        while len(results) < len(items):
+            try:
+                for item in left:
+                    results.append(function(item))  # noqa: PERF401  what came before an error is kept
+            except Exception as error:  # it is the item's, and raised where its result would be
+                if self.alone:
+                    raise
+                results.append(Raised(_failed(error)))
+                if not self.goes_on:
+                    break
         return results
 
 
 class AsyncChunk(Chunk):
     async def __call__(self, items: list[Any]) -> list[Any]:  # type: ignore[override]
+        function, left = self.function, iter(items)
         results: list[Any] = []
-        try:
-            for item in items:
-                results.append(await self.function(item))  # noqa: PERF401
-        except Exception as error:
-            if self.alone:
-                raise
-            results.append(Raised(_failed(error)))
+        while len(results) < len(items):
+            try:
+                for item in left:
+                    results.append(await function(item))  # noqa: PERF401
+            except Exception as error:
+                if self.alone:
+                    raise
+                results.append(Raised(_failed(error)))
+                if not self.goes_on:
+                    break
         return results

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from outrider import compute
-from outrider.actors.interfaces import Ending, JobId, NodeId, Settled, Verdict
+from outrider import CapacityError, PoolClosed, compute
+from outrider.actors.interfaces import Ending, GaveUp, JobId, NodeId, Reason, Settled, Verdict
 from outrider.engine.api.calls import Call
 from outrider.engine.client.jobs import SubmittedJob
 from outrider.engine.client.mapping import MapRun
@@ -67,7 +67,9 @@ def double(n: int) -> int:
 
 
 def mapped(items: Any, core: Played | None = None, *, limit: int | None = None, ordered: bool = True) -> MapRun[int]:
-    return MapRun(cast("Any", core or Played()), double, items, limit=limit, ordered=ordered, slots=lambda: 32)
+    return MapRun(
+        cast("Any", core or Played()), double, items, limit=limit, ordered=ordered, errors="raise", slots=lambda: 32
+    )
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -144,3 +146,14 @@ async def test_an_error_of_the_items_is_raised() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         await mapped(items())
+
+
+@pytest.mark.parametrize(("reason", "error"), [(Reason.CLOSED, PoolClosed), (Reason.NO_REPLACEMENT, CapacityError)])
+async def test_an_error_of_the_pool_is_raised_and_no_items_outcome(reason: Reason, error: type[Exception]) -> None:
+    class Ending(Played):
+        def submit(self, job: SubmittedJob[Any], _on: None, settle: Callable[[Any], None]) -> None:
+            asyncio.get_running_loop().call_soon(settle, GaveUp(reason))
+
+    run: Any = MapRun(cast("Any", Ending()), double, [1, 2], limit=None, ordered=True, errors="return", slots=lambda: 1)
+    with pytest.raises(error):
+        await run
