@@ -16,7 +16,7 @@ from ..api.errors import BootstrapError, SpecError
 from ..api.image import Image
 from ..api.secrets import revealed, revealed_env, secrets_in, shown_forms
 from ..api.volume import Volume
-from ..node import bundle
+from ..node import outrider_archive
 from . import includes, requirements
 from .hints import INSTALL, bootstrap_error
 from .includes import Includes
@@ -34,7 +34,7 @@ class Prepared:
 
     image: Image
     python: str  # this program's version, "3.11.7", whose minor version nodes must have
-    runtime: bundle.Runtime
+    runtime: outrider_archive.OutriderArchive
     includes: Includes
     requirements: Requirements | None  # None: the image asks for no packages
     uv: Uv | None  # None: not installed here, and not needed so far
@@ -59,7 +59,7 @@ async def prepare(image: Image, volumes: Sequence[Volume] = (), *, python: str =
         needing = "pip=..." if image.has_packages else f"python={image.python!r}"
         raise SpecError(f"Image({needing}) needs uv on this computer, from where it is sent to the nodes: `{INSTALL}`.")
     runtime, included, required = await asyncio.gather(
-        in_thread(bundle.build, abandon=True),
+        in_thread(outrider_archive.build, abandon=True),
         in_thread(includes.scan, image, abandon=True),
         requirements.read(image, uv),
     )

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from ...providers.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Secret, revealed
-from ..node.bundle import packed
+from ..node.outrider_archive import packed
 from .cache import client_cache, sha256, written
 from .hints import bootstrap_error
 from .requirements import Requirements, Uv, without_password

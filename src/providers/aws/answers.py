@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from http.client import MULTIPLE_CHOICES
 from typing import Any
 
-from . import retries
+from . import api_retries
 
 UNREADABLE = "UnreadableAnswer"
 _ROOT = re.compile(rb"(?:\s|\xef\xbb\xbf|<\?.*?\?>|<!--.*?-->)*<(?:\w+:)?(\w+)", re.DOTALL)
@@ -60,7 +60,7 @@ def lost_code(error: Exception) -> str:
     from botocore.exceptions import BotoCoreError
 
     name = type(error).__name__
-    return name if isinstance(error, BotoCoreError) or name in retries.LOST else UNREADABLE
+    return name if isinstance(error, BotoCoreError) or name in api_retries.LOST else UNREADABLE
 
 
 def _is_xml(operation_model: Any) -> bool:

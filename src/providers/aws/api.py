@@ -16,7 +16,7 @@ import anyio
 
 from ..errors import NotAuthorized, ProviderError
 from ..threads import in_thread
-from . import answers, retries
+from . import answers, api_retries
 from .errors import AGAIN_S, DENIED, EXPIRED, CallRefused, Failure, translate
 from .sessions import check_endpoint, choose_region, new_session, regions
 from .token_buckets import Bucket, bucket_for
@@ -130,7 +130,7 @@ class Api:
             ProviderError: a subclass for what can be done about it, with AWS's ``code``.
         """
         token = "ClientToken" in parameters
-        safe = retries.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
+        safe = api_retries.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
         call = _Call(operation, service, parameters, safe=safe, try_s=max(TRY_S, timeout_s / 3) if safe else timeout_s)
         started = anyio.current_time()
         with anyio.move_on_after(timeout_s):
@@ -231,12 +231,12 @@ class Api:
             return 0.0
         if failure.code.endswith("NotFound") and lasted_s < lag_s:
             return LAG_PAUSE_S[0] + self._luck() * LAG_PAUSE_S[1]
-        trouble = retries.trouble(failure.code, failure.status)
-        creates = not retries.idempotent(failure.operation, token=False)
+        trouble = api_retries.trouble(failure.code, failure.status)
+        creates = not api_retries.idempotent(failure.operation, token=False)
         call.unsure = call.unsure or (creates and trouble in {"broken", "lost"})
         if trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
-        return retries.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
+        return api_retries.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
@@ -260,14 +260,14 @@ class Api:
             instance_type=str(call.parameters.get("InstanceType", "")),
             spot=market.get("MarketType") == "spot",
             endpoint_url=self.endpoint_url or "",
-            regions=regions(self._session) if code in retries.UNREACHED else (),
+            regions=regions(self._session) if code in api_retries.UNREACHED else (),
         )
 
     def _answered(self, call: _Call, response: Mapping[str, Any]) -> Failure:
         error, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
         if not code.strip("0123456789"):  # the answer had no code, and botocore made one of the status
-            code = code if retries.trouble(code, int(code or 0)) else answers.UNREADABLE
+            code = code if api_retries.trouble(code, int(code or 0)) else answers.UNREADABLE
         skew_s = _skew_s(metadata.get("HTTPHeaders", {}).get("date", ""), time())
         return self._failure(call, code, message, int(metadata.get("HTTPStatusCode", 0)), skew_s)
 

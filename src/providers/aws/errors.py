@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import quotas
-from .retries import trouble
+from .api_retries import trouble
 
 AGAIN_S = 2.0  # pause after transient failures
 CAPACITY_AGAIN_S = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .retries import READS
+from .api_retries import READS
 
 # "Request throttling for the Amazon EC2 API", EC2 Developer Guide: each action has its own bucket.
 NON_MUTATING = (100.0, 20.0)  # (capacity in tokens, tokens refilled per second)

@@ -23,7 +23,7 @@ from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.install_plan import prepare
 from outrider.engine.image.installer.executor import socket_path_of
 from outrider.engine.image.probe import HostFacts
-from outrider.engine.node.bundle import packed
+from outrider.engine.node.outrider_archive import packed
 
 pytestmark = pytest.mark.anyio
 

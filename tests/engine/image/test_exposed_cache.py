@@ -13,7 +13,7 @@ import pytest
 from outrider import BootstrapError, Image
 from outrider.engine.image import probe
 from outrider.engine.image.cache import client_cache
-from outrider.engine.node import bundle
+from outrider.engine.node import outrider_archive
 
 pytestmark = pytest.mark.anyio
 NOBODY = 65534
@@ -55,7 +55,7 @@ async def test_code_that_somebody_left_in_a_cache_is_not_run(
 ) -> None:
     """The runtime's digest is the same for everybody with this version."""
     cache, ran = tmp_path / "scratch", tmp_path / "ran"
-    runtime = cache / "runtime" / bundle.build().digest
+    runtime = cache / "runtime" / outrider_archive.build().digest
     runtime.mkdir(parents=True)
     (runtime / "__main__.py").write_text(f"open({str(ran)!r}, 'w')\n")
     spoil(cache)

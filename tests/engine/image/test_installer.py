@@ -23,11 +23,11 @@ from outrider.engine.image.installer import apt, protocol
 from outrider.engine.image.installer import work as installer_work
 from outrider.engine.image.installer.work import Failed, Work
 from outrider.engine.image.probe import Python
-from outrider.engine.node import bundle
+from outrider.engine.node import outrider_archive
 
 pytestmark = pytest.mark.anyio
 
-SRC = Path(bundle.__file__).parents[2]
+SRC = Path(outrider_archive.__file__).parents[2]
 INSTALLER = [
     *(SRC / "engine" / "image" / "installer").glob("*.py"),
     *(SRC / "engine" / "volumes").glob("*.py"),
@@ -75,7 +75,7 @@ async def test_an_old_python_carries_out_a_plan(
 
 @pytest.mark.parametrize("python", [sys.executable, *old_pythons()])
 def test_an_installer_whose_client_has_gone_says_so_and_ends(python: str, tmp_path: Path) -> None:
-    with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(outrider_archive.build().data)) as archive:
         archive.extractall(tmp_path, filter="data")
     start = [python, "-I", tmp_path, "install"]
     installer = subprocess.run(start, stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -264,7 +264,7 @@ async def test_apts_failure_reaches_the_user(host: Path, shell: Any, bring: Any)
 
 def test_an_installer_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> None:
     """Its connection is dead and its words have filled the pipe: it is stuck saying more when its time is up."""
-    with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(outrider_archive.build().data)) as archive:
         archive.extractall(tmp_path / "runtime", filter="data")
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)  # as the probe leaves it

@@ -21,7 +21,7 @@ import cloudpickle
 import msgpack
 import pytest
 
-from outrider.engine.node import bundle
+from outrider.engine.node import outrider_archive
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
@@ -34,7 +34,7 @@ BARE = [sys.executable, "-I", "-S"]  # no environment, no site-packages
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runtime")
-    with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(outrider_archive.build().data)) as archive:
         archive.extractall(folder, filter="data")
     return folder
 
@@ -83,9 +83,9 @@ class Caller:
 
 
 def test_a_runtime_is_the_same_for_the_same_sources(runtime: Path) -> None:
-    first = bundle.build()
-    bundle.build.cache_clear()
-    second = bundle.build()
+    first = outrider_archive.build()
+    outrider_archive.build.cache_clear()
+    second = outrider_archive.build()
     assert first == second
     assert len(first.data) < 640_000
 
@@ -169,7 +169,7 @@ def test_a_directory_that_is_not_its_own_any_more_is_left_alone(runtime: Path, t
 
 
 def test_an_old_python_is_told_apart() -> None:
-    source = (Path(bundle.__file__).parent / "boot.py").read_text()
+    source = (Path(outrider_archive.__file__).parent / "boot.py").read_text()
     for version_there, verb, least in (("(3, 9, 1)", "daemon", "3.11"), ("(3, 6, 9)", "install", "3.8")):
         old = source.replace("sys.version_info", version_there)
         code = f"__file__ = '/x'\n{old}"

@@ -10,7 +10,7 @@ import pytest
 from botocore.parsers import create_parser
 from botocore.session import Session
 
-from outrider.providers.aws import answers, retries
+from outrider.providers.aws import answers, api_retries
 
 INSTANCES = """<?xml version="1.0" encoding="UTF-8"?>
 <DescribeInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId><reservationSet>
@@ -48,7 +48,7 @@ def test_truncated_answer_is_unreadable(service: str, action: str, whole: str, k
     for length in range(len(whole)):
         with pytest.raises(Exception) as caught:  # noqa: PT011  any is a lost answer, as `lost_code` says
             read(of, whole.encode()[:length])
-        assert answers.lost_code(caught.value) in retries.LOST, length
+        assert answers.lost_code(caught.value) in api_retries.LOST, length
 
 
 @pytest.mark.parametrize("before", ["", "\n", "\ufeff", "<!-- a <b> -->", '<?xml version="1.0"?>\n<!---->\n'])
@@ -77,7 +77,7 @@ def test_another_document_is_a_lost_answer(page: bytes) -> None:
     """A proxy's page, or the answer to another call, has nothing in it that botocore looks for."""
     with pytest.raises(answers.Unreadable) as caught:
         read(model("ec2", "DescribeInstances"), page)
-    assert answers.lost_code(caught.value) in retries.LOST
+    assert answers.lost_code(caught.value) in api_retries.LOST
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import json
 import time
 from datetime import datetime
 
-from . import http
+from .metadata_service import OK, Answer, MetadataService, request
 from .sources import Report, Unanswered
 
 WITHIN_S = 2.0  # it answers in milliseconds or, where there is no such service, not at all
@@ -20,30 +20,30 @@ NOTICE_S = 120.0  # "two minutes before Amazon EC2 stops or terminates"
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
 
-class Imds(http.MetadataService):
+class Imds(MetadataService):
     """Reads metadata with a session token, which it renews in time."""
 
     every_s = 2.0  # AWS suggests 5
     _token = ""
     _renew_at = 0.0
 
-    async def get(self, path: str) -> http.Answer | None:
+    async def get(self, path: str) -> Answer | None:
         """Return the metadata item; None if there is no such item."""
         for fresh in (False, True):
             headers = {"X-aws-ec2-metadata-token": await self._valid_token(renew=fresh)}
-            answer = await http.ask(f"{self._url}{path}", headers=headers, within_s=WITHIN_S)
+            answer = await request(f"{self._url}{path}", headers=headers, within_s=WITHIN_S)
             if answer.status != _UNAUTHORIZED:  # the token is another machine's, where this one was resumed from a copy
                 break
         if answer.status == _NOT_FOUND:
             return None
-        if answer.status != http.OK:
+        if answer.status != OK:
             raise Unanswered(f"{path} is answered with status {answer.status}")
         return answer
 
     async def _valid_token(self, *, renew: bool) -> str:
         if renew or time.monotonic() >= self._renew_at:
             try:
-                answer = await http.ask(
+                answer = await request(
                     f"{self._url}/latest/api/token",
                     method="PUT",
                     headers={"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)},
@@ -51,7 +51,7 @@ class Imds(http.MetadataService):
                 )
             except Unanswered as error:
                 raise Unanswered(f"{error}; in a container, the instance's hop limit must be 2") from error
-            if answer.status != http.OK:
+            if answer.status != OK:
                 raise Unanswered(f"no token, status {answer.status}: 403 means that instance metadata is turned off")
             self._token = answer.body.strip()
             self._renew_at = time.monotonic() + TOKEN_S / 2
@@ -84,7 +84,7 @@ class Rebalance(Imds):
             report(NOTICE_S if there else None)
 
 
-def _seconds_left(answer: http.Answer) -> float:
+def _seconds_left(answer: Answer) -> float:
     """Return the time left by the service's own clock. A notice that cannot be read still counts as one."""
     try:
         action = json.loads(answer.body)

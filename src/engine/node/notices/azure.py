@@ -10,7 +10,7 @@ import json
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from . import http
+from .metadata_service import OK, Answer, MetadataService, request
 from .sources import Report, Unanswered
 
 WITHIN_S = 5.0
@@ -20,7 +20,7 @@ LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Reboot": 900.0, "Redeploy": 600
 _METADATA = {"Metadata": "true"}
 
 
-class ScheduledEvents(http.MetadataService):
+class ScheduledEvents(MetadataService):
     name = "azure"
     every_s = 1.0  # as often as is suggested: a preemption is announced 30 s ahead
     _own = ""  # this machine's name
@@ -37,16 +37,16 @@ class ScheduledEvents(http.MetadataService):
             raise Unanswered(f"scheduled events that cannot be read ({error})") from error
         report(min(ends, default=None))
 
-    async def _get(self, item: str) -> http.Answer:
+    async def _get(self, item: str) -> Answer:
         within_s = WITHIN_S if self._answered else FIRST_WITHIN_S
-        answer = await http.ask(f"{self._url}/metadata/{item}", headers=_METADATA, within_s=within_s)
-        if answer.status != http.OK:
+        answer = await request(f"{self._url}/metadata/{item}", headers=_METADATA, within_s=within_s)
+        if answer.status != OK:
             raise Unanswered(f"/metadata/{item} is answered with status {answer.status}")
         self._answered = self._answered or item.startswith("scheduled")
         return answer
 
 
-def _seconds_left(event: dict[str, Any], answer: http.Answer) -> float:
+def _seconds_left(event: dict[str, Any], answer: Answer) -> float:
     """Return the time left by the service's own clock; an event that has started leaves none."""
     if event.get("EventStatus") == "Started" or not event["NotBefore"]:
         return 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from . import http
+from .metadata_service import OK, URL, MetadataService, request
 from .sources import Report, Unanswered
 
 HOST_S = 60.0  # a query ends after so long without a change
@@ -20,7 +20,7 @@ MAINTENANCE_S = 60.0  # "60 seconds before a maintenance event starts"; a machin
 _FLAVOR = {"Metadata-Flavor": "Google"}
 
 
-class _Value(http.MetadataService):
+class _Value(MetadataService):
     """One metadata value, as it changes; its end is a fixed time after it was first seen."""
 
     every_s = 0.1  # after an answer
@@ -45,8 +45,8 @@ class _Value(http.MetadataService):
         url = f"{self._url}/computeMetadata/v1/instance/{self.item}"
         etag, self._etag = self._etag, ""  # after a failure, not a query that may wait for long
         query = f"?wait_for_change=true&timeout_sec={HOST_S:g}&last_etag={etag}" if etag else ""
-        answer = await http.ask(url + query, headers=_FLAVOR, within_s=WITHIN_S + (HOST_S if query else 0))
-        if answer.status != http.OK or answer.headers.get("metadata-flavor") != "Google":
+        answer = await request(url + query, headers=_FLAVOR, within_s=WITHIN_S + (HOST_S if query else 0))
+        if answer.status != OK or answer.headers.get("metadata-flavor") != "Google":
             raise Unanswered(f"{url} is answered with status {answer.status}, by a server that is busy or another")
         self._etag = answer.headers.get("etag", "")
         return answer.body.strip()
@@ -61,6 +61,6 @@ class Maintenance(_Value):
 
     name, item, ends = "gcp-maintenance", "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"
 
-    def __init__(self, url: str = http.URL, *, seconds: float = MAINTENANCE_S) -> None:
+    def __init__(self, url: str = URL, *, seconds: float = MAINTENANCE_S) -> None:
         super().__init__(url)
         self.seconds = seconds

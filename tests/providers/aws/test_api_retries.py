@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws.retries import Trouble, idempotent, retry, trouble
+from outrider.providers.aws.api_retries import Trouble, idempotent, retry, trouble
 
 kinds = st.sampled_from(["throttled", "unreached", "broken", "lost"])
 lucks = st.floats(0, 1, exclude_max=True)

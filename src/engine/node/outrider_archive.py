@@ -1,7 +1,7 @@
-"""The runtime: all that Outrider needs on a host which has nothing but a Python. The same bytes for the same sources.
+"""Outrider's own code, packed for a host that has nothing but a Python. The same sources give the same bytes.
 
-A folder there, named by its digest, whose ``__main__.py`` is ``boot.py``: this package as it is here, cloudpickle, and
-msgpack in pure Python in a folder of its own, which is searched last, so that a compiled one of the host wins.
+On the host it becomes a folder, named by its digest, whose ``__main__.py`` is ``boot.py``: this package as it is here,
+cloudpickle, and msgpack in pure Python in a folder of its own, which is searched last: a compiled one of the host wins.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _AT_THE_CLIENT = ("engine/cli/", "providers/aws/testing/")  # the command and th
 _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
 
-class Runtime(NamedTuple):
+class OutriderArchive(NamedTuple):
     digest: str  # of the contents
     data: bytes  # a tar.gz of the folder
 
 
 @cache
-def build() -> Runtime:
-    """Pack the runtime: about 0.6 MB, in 0.2 s; once per process."""
+def build() -> OutriderArchive:
+    """Pack it: about 0.6 MB, in 0.2 s; once per process."""
     files = {
         "__main__.py": (Path(__file__).parent / "boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),
@@ -39,7 +39,7 @@ def build() -> Runtime:
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         digest.update(f"{name} {len(content)}\n".encode() + content)
-    return Runtime(digest.hexdigest()[:32], packed(files))
+    return OutriderArchive(digest.hexdigest()[:32], packed(files))
 
 
 def packed(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:

@@ -43,7 +43,7 @@ class Answer(NamedTuple):
         return (at - (self.date or datetime.now(UTC))).total_seconds()
 
 
-async def ask(url: str, *, method: str = "GET", headers: Mapping[str, str] = {}, within_s: float) -> Answer:
+async def request(url: str, *, method: str = "GET", headers: Mapping[str, str] = {}, within_s: float) -> Answer:
     """Send one request and return its answer.
 
     Raises:
