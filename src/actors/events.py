@@ -302,7 +302,8 @@ class TaskGaveUp(JobEvent):
 class TaskOutput(Event):
     """A task wrote whole lines, or a piece of a line longer than 64 KiB. ``dropped`` bytes were lost before it.
 
-    ``text`` is as the task wrote it, control characters included; Outrider's consoles and logs remove those.
+    ``text`` is as the task wrote it, control characters included; Outrider's consoles and logs remove those. ``rank``
+    of ``ranks`` wrote it; a task that is not part of a broadcast is rank 0 of 1.
     """
 
     job: int
@@ -312,6 +313,7 @@ class TaskOutput(Event):
     text: str
     function: str = ""
     dropped: int = 0
+    ranks: int = 1
 
 
 # --- broadcasts -----------------------------------------------------------------------------------------------------

@@ -54,8 +54,9 @@ class Pool:
     loses a rank, for functions that do not say it themselves. ``checkpoints``: where tasks keep theirs: a folder that
     all nodes share, or a URL. ``volumes``: buckets that are folders on every node. ``name``: by which one finds it
     again, as `attach` does; others may have the same. ``console``: "rich" is a live table, "plain" lines, "silent"
-    nothing, what tasks print included; "auto" is a table on a terminal, nothing in notebooks and in applications that
-    have set up logging, else lines. ``chaos``: faults to inject, for tests: see `outrider.testing.Chaos`.
+    nothing, what tasks print included; "auto" is a table on a terminal, only what tasks print in notebooks and in
+    applications that have set up logging, else lines. ``chaos``: faults to inject, for tests: see
+    `outrider.testing.Chaos`.
 
     Seconds: ``boot_timeout`` from a launch to a ready node (a straggler, which does not answer while those launched
     with it do, is replaced sooner), ``replace_timeout`` to wait for a lost node's replacement, ``lease`` after which

@@ -8,8 +8,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
-from .plain import STDERR, describe, printed, stream_of, write_plain
+from .plain import STDERR, describe, stream_of, write_plain
 from .pool_view import PoolView
+from .prints import marked
 from .sink import Sink, Writer
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class RichSink(Sink):
 
     def show(self, event: ev.Event) -> None:
         if isinstance(event, ev.TaskOutput):
-            self._writer.put(printed(event), stream_of(event))
+            self._writer.put(marked(event), stream_of(event))
             return
         self._pool_view.apply(event)
         if isinstance(event, ev.PoolStarting):

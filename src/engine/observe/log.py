@@ -1,18 +1,21 @@
 """Events as log records of the standard logger "outrider", whatever the application has configured.
 
 A message is the event's name and its fields as `key=value`, and what the application has bound to structlog's context
-variables. All this is also in ``record.outrider``, for formatters that write JSON. The output of tasks goes to the
-logger "outrider.task", without formatting.
+variables. All this is also in ``record.outrider``, for formatters that write JSON. What tasks print goes to the logger
+"outrider.task", a record per line: the message says where the line comes from, ``text`` in ``record.outrider`` is the
+line alone.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 
 from ...actors import events as ev
 from ..api.printable import lines
+from .prints import origin
 from .sink import Sink
 
 _LOGGER = logging.getLogger("outrider")
@@ -47,7 +50,8 @@ class LogSink(Sink):
             if _has_handler(_PRINTED, logging.INFO):
                 where = {"pool": self._pool, "job": event.job, "node": event.node, "rank": event.rank}
                 for line in lines(event.text):
-                    _PRINTED.info("%s", line, extra={"outrider": where | {"stream": event.stream}})
+                    facts = where | {"stream": event.stream, "text": line}
+                    _PRINTED.info("[%s] %s", origin(event), line, extra={"outrider": facts})
             return
         if isinstance(event, ev.PoolStarting):
             self._pool = event.pool
@@ -71,13 +75,22 @@ def _shown(value: object) -> str:
     return text if text and text.isprintable() and " " not in text else repr(text)
 
 
+def shows_prints() -> bool:
+    """Return whether the log shows people what tasks print. pytest's handlers keep records for its report: that shows
+    them beside what a test has printed, and `capsys` has the latter alone.
+    """
+    return any(type(handler).__module__ != "_pytest.logging" for handler in _handlers(_PRINTED, logging.INFO))
+
+
 def _has_handler(logger: logging.Logger, level: int) -> bool:
-    """Return whether any handler would receive a record of ``level``."""
-    if not logger.isEnabledFor(level):
-        return False
-    above: logging.Logger | None = logger
+    return any(True for _ in _handlers(logger, level))
+
+
+def _handlers(logger: logging.Logger, level: int) -> Iterator[logging.Handler]:
+    """The handlers that would receive a record of ``level``."""
+    above: logging.Logger | None = logger if logger.isEnabledFor(level) else None
     while above is not None:
-        if any(not isinstance(handler, logging.NullHandler) for handler in above.handlers):
-            return True
+        for handler in above.handlers:
+            if handler.level <= level and not isinstance(handler, logging.NullHandler):
+                yield handler
         above = above.parent if above.propagate else None
-    return False

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ...actors import events as ev
 from ...actors.interfaces import NodeId, Order
@@ -132,12 +132,13 @@ class Observer:
     def printed(self, node: NodeId, order: Order | None, output: Output) -> None:
         if not self._sinks and not self._readers:
             return
-        rank, job, name = 0, 0, ""
+        rank, ranks, job, name = 0, 1, 0, ""
         if order is not None:
             rank, job, name = order.rank, order.task.job, cast("Payload", order.task.content).name
+            ranks = 1 if order.world is None else order.world.size
         stream = "stderr" if output.stream == 2 else "stdout"
         text = output.text.decode(errors="replace")
-        self._publish(ev.TaskOutput(job, node, rank, stream, text, name, output.dropped, at=time.time()))
+        self._publish(ev.TaskOutput(job, node, rank, stream, text, name, output.dropped, ranks, at=time.time()))
 
     def job(self, job: int, name: str) -> None:
         self.submitted += 1
@@ -220,19 +221,19 @@ def sinks(console: ConsoleOption) -> Sequence[Sink]:
 
         if table := RichSink.claim():
             return [LogSink(), table]
-    from .plain import PlainSink
+    from .plain import PlainSink, PrintsSink
 
-    return [LogSink(), PlainSink()]
+    return [LogSink(), PrintsSink() if shown == "prints" else PlainSink()]
 
 
-def automatic() -> ConsoleOption:
-    """Return what ``console="auto"`` shows: nothing in notebooks and in applications that have set up logging; a table
-    on a terminal; otherwise plain lines.
+def automatic() -> Literal["rich", "plain", "prints"]:
+    """Return what ``console="auto"`` shows. In notebooks, and in applications that have set up logging: what tasks
+    print, and nothing else. Otherwise: on a terminal a table, elsewhere plain lines.
     """
     structlog, ipython = sys.modules.get("structlog"), sys.modules.get("IPython")
     in_notebook = ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
     if logging.getLogger().handlers or in_notebook or (structlog is not None and structlog.is_configured()):
-        return "silent"
+        return "prints"
     if sys.stderr is not None and sys.stderr.isatty():
         return "rich"
     return "plain"

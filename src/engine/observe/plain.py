@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 from ...actors import events as ev
-from ..api.printable import lines, one_line
+from ..api.printable import one_line
+from .log import shows_prints
+from .prints import marked
 from .sink import Sink, Writer
 
 STDOUT, STDERR = 1, 2
@@ -23,7 +25,7 @@ class PlainSink(Sink):
     def show(self, event: ev.Event) -> None:
         match event:
             case ev.TaskOutput():
-                self._writer.put(printed(event), stream_of(event))
+                self._writer.put(marked(event), stream_of(event))
                 return
             case ev.PoolStarting():
                 self._opened_at = event.at
@@ -41,6 +43,20 @@ class PlainSink(Sink):
 
     def _print_line(self, line: str) -> None:
         self._writer.put(f"outrider: {line}\n", STDERR)
+
+
+class PrintsSink(Sink):
+    """A sink for notebooks and for applications that log: what tasks print, where the log does not show it already."""
+
+    def __init__(self) -> None:
+        self._writer = Writer(write_plain)
+
+    def show(self, event: ev.Event) -> None:
+        if isinstance(event, ev.TaskOutput) and not shows_prints():
+            self._writer.put(marked(event), stream_of(event))
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def write_plain(text: str, stream: int, dropped: int) -> None:
@@ -111,13 +127,6 @@ def describe(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"broadcast {event.job} runs again on {ranks}, generation {event.generation}"
         case _:
             return None
-
-
-def printed(event: ev.TaskOutput) -> str:
-    """The output of a task, each line prefixed with its rank and function."""
-    mark = f"[rank {event.rank} · {one_line(event.function) or event.job}] "
-    gap = f"{mark}... {event.dropped:,} bytes were lost here\n" if event.dropped else ""
-    return gap + "".join(f"{mark}{line}\n" for line in lines(event.text))
 
 
 def count(number: int, noun: str) -> str:

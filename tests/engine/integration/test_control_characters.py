@@ -34,8 +34,9 @@ from outrider.engine.api.printable import plainly
 from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.hints import bootstrap_error
 from outrider.engine.observe.observer import completed
-from outrider.engine.observe.plain import describe, printed
+from outrider.engine.observe.plain import describe
 from outrider.engine.observe.pool_view import PoolView
+from outrider.engine.observe.prints import marked
 from outrider.engine.observe.table import View, summary
 from outrider.engine.serialization import error_translation
 from outrider.engine.serialization.payload import Payload, Received
@@ -127,7 +128,7 @@ def test_what_is_told_of_an_event_has_none(kind: type[Any], data: st.DataObject)
     event = kind(**facts)
     assert controls(describe(event) or "") == []
     if isinstance(event, ev.TaskOutput):
-        assert controls(printed(event)) == []
+        assert controls(marked(event)) == []
     else:
         seen = completed(event, 1.0, {})  # as `pool.events()` gives it
         assert [each for fact in fields(seen) for each in texts(getattr(seen, fact.name)) if controls(each)] == []

@@ -49,23 +49,23 @@ def test_a_terminal_gets_a_table(automatic_here: Callable[..., str]) -> None:
     assert automatic_here(terminal=True) == "rich"
 
 
-def test_an_application_that_logs_gets_silence_even_on_a_terminal(automatic_here: Callable[..., str]) -> None:
-    assert automatic_here(terminal=True, handlers=[logging.NullHandler()]) == "silent"
+def test_an_application_that_logs_gets_prints_alone_even_on_a_terminal(automatic_here: Callable[..., str]) -> None:
+    assert automatic_here(terminal=True, handlers=[logging.NullHandler()]) == "prints"
 
 
-def test_an_application_that_configured_structlog_gets_silence(automatic_here: Callable[..., str]) -> None:
+def test_an_application_that_configured_structlog_gets_prints_alone(automatic_here: Callable[..., str]) -> None:
     structlog.configure()
     try:
-        assert automatic_here() == "silent"
+        assert automatic_here() == "prints"
     finally:
         structlog.reset_defaults()
 
 
-def test_a_notebook_gets_silence(automatic_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_gets_prints_alone(automatic_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     ipython = ModuleType("IPython")
     ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    assert automatic_here() == "silent"
+    assert automatic_here() == "prints"
 
 
 def test_no_stderr_at_all_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_plain_lines(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) 
         sink(event)
     sink.close()
     out, err = capsys.readouterr()
-    assert out == "[rank 0 · train] loss 0.5\n[rank 0 · train] loss 0.4\n"
+    assert out == "[node 0 · train #1] loss 0.5\n[node 0 · train #1] loss 0.4\n"
     assert err.splitlines() == [
         "outrider: starting 2 nodes (local)",
         "outrider: 2 of 2 nodes ready after 0.2 s",
@@ -93,9 +93,17 @@ def test_plain_lines(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) 
 
 def test_output_on_stderr_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     observer = opened("plain")
-    observer(ev.TaskOutput(1, 0, 2, "stderr", "careful\n", "train"))
+    observer(ev.TaskOutput(1, 0, 2, "stderr", "careful\n", "train", ranks=3))
     observer.close()
     assert capsys.readouterr() == ("", "[rank 2 · train] careful\n")
+
+
+def test_prints_alone(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) -> None:
+    observer = opened("auto")  # pytest has set up logging
+    for event in story:
+        observer(event)
+    observer.close()
+    assert capsys.readouterr() == ("[node 0 · train #1] loss 0.5\n[node 0 · train #1] loss 0.4\n", "")
 
 
 def test_silence(story: list[ev.Event], capfd: pytest.CaptureFixture[str]) -> None:
@@ -192,12 +200,12 @@ def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
     """)
     assert "\x1b[2J" not in seen
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")  # the cursor is back
-    erased_again = seen.index("\x1b[2K", seen.index("[rank 0"))
+    erased_again = seen.index("\x1b[2K", seen.index("[node 0"))
     below = [line for line in screen(seen[:erased_again]) if line]
-    assert below[0] == "[rank 0 · train] loss 0.5"
+    assert below[0] == "[node 0 · train #1] loss 0.5"
     assert below[1].startswith("outrider local · 1 of 1 node ready")
     assert re.search(r"train \d", below[3])
     at_last = [line for line in screen(seen) if line]
-    assert at_last[:2] == ["[rank 0 · train] loss 0.5", "the application's own line"]
+    assert at_last[:2] == ["[node 0 · train #1] loss 0.5", "the application's own line"]
     assert at_last[2].startswith("outrider local · 1 task done · ")
     assert at_last[3:] == ["after"]

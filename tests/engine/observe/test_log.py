@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from outrider.actors import events as ev
-from outrider.engine.observe.log import LogSink
+from outrider.engine.observe.log import LogSink, shows_prints
 
 
 @pytest.fixture(autouse=True)
@@ -72,12 +72,36 @@ def test_percent_signs_are_text(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_tasks_print_has_a_logger_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "outrider")
-    LogSink()(ev.TaskOutput(7, 2, 1, "stderr", "one\ntwo 100%\n", "train"))
+    LogSink()(ev.TaskOutput(7, 2, 1, "stderr", "one\ntwo 100%\n", "train", ranks=2))
     assert [(record.name, record.message) for record in caplog.records] == [
-        ("outrider.task", "one"),
-        ("outrider.task", "two 100%"),
+        ("outrider.task", "[rank 1 · train] one"),
+        ("outrider.task", "[rank 1 · train] two 100%"),
     ]
-    assert caplog.records[0].outrider["rank"] == 1  # type: ignore[attr-defined]
+    facts = {"pool": "", "job": 7, "node": 2, "rank": 1, "stream": "stderr", "text": "two 100%"}
+    assert caplog.records[1].outrider == facts  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("root", "handler", "shown"),
+    [
+        (logging.INFO, logging.NOTSET, True),
+        (logging.WARNING, logging.NOTSET, False),
+        (logging.INFO, logging.WARNING, False),
+    ],
+)
+def test_the_log_shows_prints_where_a_handler_takes_them(
+    root: int, handler: int, shown: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = logging.StreamHandler()
+    application.setLevel(handler)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [application])
+    caplog.set_level(root)  # of the root logger, until the test ends
+    assert shows_prints() is shown
+
+
+def test_pytests_own_handlers_show_nobody_what_tasks_print(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert not shows_prints()
 
 
 @pytest.mark.parametrize(("level", "wanted"), [(logging.INFO, False), (logging.DEBUG, True)])

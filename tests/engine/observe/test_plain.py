@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.plain import count, describe, printed, seconds
+from outrider.engine.observe.plain import count, describe, seconds
 
 
 def test_the_story_reads_well(story: list[ev.Event]) -> None:
@@ -37,16 +37,6 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
 )
 def test_each_event_is_described_in_one_line(event: ev.Event, line: str | None) -> None:
     assert describe(event) == line
-
-
-def test_printed_lines_are_marked() -> None:
-    event = ev.TaskOutput(1, 0, 3, "stdout", "a\n\x1b[1mb\x1b[0m\n\nlast", "train")
-    assert printed(event) == "[rank 3 · train] a\n[rank 3 · train] b\n[rank 3 · train] \n[rank 3 · train] last\n"
-
-
-def test_lost_output_is_counted_in_its_line() -> None:
-    event = ev.TaskOutput(1, 0, 0, "stderr", "after\n", "train", dropped=123_456)
-    assert printed(event) == "[rank 0 · train] ... 123,456 bytes were lost here\n[rank 0 · train] after\n"
 
 
 def test_numbers_for_people() -> None:
