@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from .api.calls import Call, Group, GroupStream, StreamCall
 from .api.errors import PoolClosed
 from .client.signals import ThreadHold
-from .serialization.streams import marked_blocking
+from .serialization.client_streams import marked_blocking
 
 if TYPE_CHECKING:
     from ..actors.events import Event

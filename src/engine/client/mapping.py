@@ -13,10 +13,10 @@ from ...actors.interfaces import Ending, GaveUp, Reason, Settled, Verdict
 from ..api.calls import Call, short
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, SerializationError
+from ..serialization.client_streams import items_of
 from ..serialization.error_translation import AttemptPlace, failed_error
 from ..serialization.payload import Received
 from ..serialization.program import AsyncChunk, Chunk, Raised
-from ..serialization.streams import items_of
 from ..wire import values
 from .jobs import SubmittedJob
 

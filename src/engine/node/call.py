@@ -14,7 +14,7 @@ from ..wire.messages import Cause, Done, Ended, Message, Run, RunFlag, Yield
 from . import blobs, context, limits
 from .failure import failed, lacking
 from .info import VARIABLE, Info, Variable
-from .streams import Streams
+from .worker_streams import Streams
 
 Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
 Program = Callable[[Callable[[], Any]], Any]

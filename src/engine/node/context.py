@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .notice_page import NoticePage
-    from .streams import Streams
+    from .worker_streams import Streams
 
 NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where the notice page can be opened
 

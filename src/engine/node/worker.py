@@ -30,7 +30,7 @@ from .call import Answer, Caller, Interrupted
 from .failure import lacking
 from .info import Info
 from .output import STDERR, STDOUT, Lines, Printed
-from .streams import Streams
+from .worker_streams import Streams
 
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
 _NONE_YET = 0  # no thread has this number

@@ -18,9 +18,9 @@ from ..api.secrets import SECRET, allow_secrets, secrets_allowed
 from ..wire import values
 from ..wire.messages import RunFlag, Value
 from . import pickling, program
+from .client_streams import Source, Values
 from .error_translation import pickling_error
 from .payload import Blob, Payload, Shared, pending_references, referred
-from .streams import Source, Values
 
 if TYPE_CHECKING:
     from ..api.calls import Call, StreamCall

@@ -17,7 +17,7 @@ from ..node import blobs
 from ..wire.messages import Value
 
 if TYPE_CHECKING:
-    from .streams import Source, Values
+    from .client_streams import Source, Values
 
 T = TypeVar("T")
 MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024

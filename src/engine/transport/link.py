@@ -29,9 +29,9 @@ from ...providers.base import MachineId, PreemptionNotice
 from ..api.errors import TaskFailed
 from ..node import limits
 from ..node.notices.watcher import NAME_CHARS, bounded
-from ..node.streams import WINDOW
+from ..node.worker_streams import WINDOW
+from ..serialization.client_streams import AHEAD
 from ..serialization.payload import Blob, Payload, Received, map_shared
-from ..serialization.streams import AHEAD
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError

@@ -33,9 +33,9 @@ from ..api.plugin import Heard, Joined, Left, News, Plugin
 from ..api.printable import plainly
 from ..runtime.plugin_host import READY, STARTING, plugin_host
 from ..serialization import pickling, program
+from ..serialization.client_streams import Source, Values
 from ..serialization.error_translation import error_of, pickling_error
 from ..serialization.payload import Payload
-from ..serialization.streams import Source, Values
 from ..wire import values
 from ..wire.messages import RunFlag
 

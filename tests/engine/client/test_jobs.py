@@ -12,8 +12,8 @@ from outrider.engine.api.compute import OnLossOption, Options
 from outrider.engine.api.plugin import Plugin
 from outrider.engine.client.jobs import broadcast_of, on_loss_of, task_of
 from outrider.engine.node.freeports import FEW
+from outrider.engine.serialization.client_streams import Values
 from outrider.engine.serialization.payload import Payload
-from outrider.engine.serialization.streams import Values
 from outrider.engine.wire.messages import Value
 
 JOB = JobId(7)

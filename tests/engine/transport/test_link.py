@@ -26,9 +26,9 @@ from outrider.actors.interfaces import (
     Verdict,
 )
 from outrider.engine.node.notices.watcher import NAME_CHARS
-from outrider.engine.node.streams import WINDOW
+from outrider.engine.node.worker_streams import WINDOW
+from outrider.engine.serialization.client_streams import AHEAD, Values
 from outrider.engine.serialization.payload import Blob, Part, Payload
-from outrider.engine.serialization.streams import AHEAD, Values
 from outrider.engine.transport import blob_transfers, link
 from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.instance_views import InstanceViews

@@ -9,7 +9,7 @@ from typing import Annotated, get_args, get_origin
 import pytest
 
 from outrider.engine.node import blobs, facts, freeports, output, scheduler
-from outrider.engine.node.streams import WINDOW
+from outrider.engine.node.worker_streams import WINDOW
 from outrider.engine.transport import blob_transfers, channels, route
 from outrider.engine.wire import codec, messages, values
 from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCOUNTED

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.api.errors import TaskFailed
-from outrider.engine.serialization.payload import Received
-from outrider.engine.serialization.streams import (
+from outrider.engine.serialization.client_streams import (
     AsyncItems,
     Blocking,
     Items,
@@ -26,6 +25,7 @@ from outrider.engine.serialization.streams import (
     items_of,
     marked_blocking,
 )
+from outrider.engine.serialization.payload import Received
 from outrider.engine.wire import values
 from outrider.engine.wire.values import Dumped
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node.context import AsyncInput, Input
-from outrider.engine.node.streams import WINDOW
+from outrider.engine.node.worker_streams import WINDOW
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import RunFlag

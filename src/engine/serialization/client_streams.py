@@ -1,4 +1,4 @@
-"""Iterables of the client's, advanced so that nobody waits for them, and the items between it and running tasks."""
+"""The client's end of streams: it advances iterables without blocking the event loop, and takes generators' values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running task's streams, on the worker's side: items in by `Credit` we give, items out by `Credit` we get.
+"""The worker's end of a task's streams: items come in by the `Credit` it gives, and go out by the `Credit` it gets.
 
 The worker's reader puts messages in; the task's threads (or its asyncio loop) take them out.
 """
