@@ -20,9 +20,10 @@ from ...providers.base import Machine
 from ..api.errors import BootstrapError
 from ..api.printable import plainly
 from ..node.bridge import BEGINS
-from . import first_contact, ssh
+from . import host_key_rotation, ssh
 from .channels import Channel
 from .connection_settings import ConnectionSettings
+from .lease_renewal import LeaseRenewal
 from .login import ssh_refusal
 from .route import ExecutorGone, Route
 from .ssh import RemoteShell
@@ -46,7 +47,7 @@ class SSHRoute(Route):
         self._bridges = asyncio.Semaphore(BRIDGES)
         self._host_keys = settings.pinned(machine)  # in place of the machine's, from when it was replaced
         self._nudge: asyncio.Task[object] | None = None
-        self._renewal: first_contact.LeaseRenewal | None = None  # of the machine's lease, until the executor takes over
+        self._renewal: LeaseRenewal | None = None  # of the machine's lease, until the executor takes over
         self._another: asyncio.Task[ssh.Connected] | None = None  # in place of one that is silent
 
     @property
@@ -69,7 +70,7 @@ class SSHRoute(Route):
         if machine.lease:
             shell, lease_s = RemoteShell(connection), self._settings.lease_s
             checked = self._executor is None
-            self._renewal = first_contact.LeaseRenewal(shell, machine.lease, lease_s, checked=checked)
+            self._renewal = LeaseRenewal(shell, machine.lease, lease_s, checked=checked)
         if machine.rotate_host_key and len(self._host_keys) != 1:
             await self._rotate(RemoteShell(connection))
         if machine.on_this_computer:
@@ -138,9 +139,9 @@ class SSHRoute(Route):
         machine = self._machine
         async with asyncio.timeout(ROTATE_S):
             if not self._host_keys:
-                self._host_keys = (await first_contact.make_host_key(shell, machine), machine.host_key)
+                self._host_keys = (await host_key_rotation.make_host_key(shell, machine), machine.host_key)
             await self._tell_host_keys()
-            await first_contact.use_host_key(shell, machine)
+            await host_key_rotation.use_host_key(shell, machine)
         self._host_keys = self._host_keys[:1]
         await self._tell_host_keys()
 

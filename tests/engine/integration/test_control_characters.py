@@ -41,7 +41,7 @@ from outrider.engine.observe.table import View, summary
 from outrider.engine.serialization import error_translation
 from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.serialization.versions import version_mismatch
-from outrider.engine.transport import first_contact, requirement_check, ssh
+from outrider.engine.transport import host_key_rotation, requirement_check, ssh
 from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
@@ -209,7 +209,7 @@ def failures(text: str) -> Iterator[BaseException]:
     yield error_translation.unloadable_error(ValueError(text), f"The result of {PLACE}", PLACE.task)
     yield bootstrap_error("apt", text, command=text, log=[text], hint=text)
     yield bootstrap_error("apt", text, command=text, log=[text]).at(text, 0)
-    yield first_contact._failed(
+    yield host_key_rotation._failed(
         "it", CommandResult(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, "")
     )
     yield version_mismatch(text, {"Python": "3.11"}, {"Python": text})

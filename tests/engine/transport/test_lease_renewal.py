@@ -14,8 +14,8 @@ import pytest
 
 from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.image.commands import CommandResult, CommandRunner
-from outrider.engine.transport import first_contact
-from outrider.engine.transport.first_contact import RENEWALS, LeaseRenewal
+from outrider.engine.transport import lease_renewal
+from outrider.engine.transport.lease_renewal import RENEWALS, LeaseRenewal
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 60.0
@@ -186,7 +186,7 @@ async def test_work_that_fails_before_the_lease_was_seen_says_why(tmp_path: Path
 
 async def test_the_invariant_falls_without_its_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-1"""
-    monkeypatch.setattr(first_contact, "CHECK_LEASE", "exit 0")
+    monkeypatch.setattr(lease_renewal, "CHECK_LEASE", "exit 0")
     monkeypatch.setitem(globals(), "PATIENCE_S", 0.2)
     with pytest.raises(TimeoutError):
         await test_a_machine_without_an_armed_lease_is_refused_at_once(tmp_path, there=True)
