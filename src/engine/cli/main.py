@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from .pools import gc, ps
+from .gc import gc
+from .ps import ps
 from .sim import sim
 
 app = App(

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from outrider.engine.cli.gc import gc
 from outrider.engine.cli.main import app
-from outrider.engine.cli.pools import gc, ps
+from outrider.engine.cli.ps import ps
 from outrider.engine.cli.sim import sim
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from outrider.engine.cli.orphans import FoundMachine, FoundPool
-from outrider.engine.cli.pools import age, machines, place, price
+from outrider.engine.cli.pool_table import age, machines, place, price
 from outrider.providers.journal import Journal
 
 if TYPE_CHECKING:

@@ -1,0 +1,112 @@
+"""`outrider gc`: end the machines in clouds that dead clients have left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import anyio
+from rich.console import Console
+
+from ...providers.errors import NotGone, ProviderError
+from ...providers.journal import Journal, PoolOwned
+from . import clouds
+from .orphans import FoundPool, Verdict, verdict
+from .pool_search import (
+    NO_OTHER_PLACES,
+    NOTHING,
+    SOMETHING,
+    UNKNOWN,
+    AsJson,
+    Flag,
+    SearchOptions,
+    find_pools,
+    open_journal,
+)
+from .pool_table import pool_table, print_json, print_unanswered
+
+
+def gc(
+    *,
+    where: SearchOptions = NO_OTHER_PLACES,
+    apply: Annotated[bool, Flag] = False,
+    foreign: Annotated[bool, Flag] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Show what dead clients left in clouds; with --apply, remove it.
+
+    Looks in the places that this computer's journal knows, and in those given. A pool whose owner is alive on this
+    computer is never touched. Exits with 0 when nothing is left of this computer's dead pools, with 1 when something
+    is left, and with 2 when a place could not be asked.
+
+    Parameters
+    ----------
+    apply:
+        Remove what was found. Without this it is only shown.
+    foreign:
+        Also remove pools of other computers, pools that this computer's journal does not know, and machines that only
+        have the tags of a pool that it knows. Be sure that nobody uses them.
+    as_json:
+        Print JSON, for programs.
+    """
+    journal = open_journal()
+    pools, unanswered = anyio.run(find_pools, journal, where)
+    verdicts = [verdict(pool, foreign=foreign) for pool in pools]
+    failures = anyio.run(_remove, journal, pools, verdicts) if apply else [""] * len(pools)
+    removed = [apply and each.remove and not failure for each, failure in zip(verdicts, failures, strict=True)]
+    if as_json:
+        own: list[dict[str, object]] = [
+            {"remove": each.remove, "why": each.why, "removed": gone, "failure": failure}
+            for each, gone, failure in zip(verdicts, removed, failures, strict=True)
+        ]
+        print_json(pools, own)
+    else:
+        _print_verdicts(pools, verdicts, failures, apply=apply)
+        print_unanswered(unanswered)
+    for pool, each, gone in zip(pools, verdicts, removed, strict=True):
+        if not gone and (each.remove or (pool.ours and not pool.error)):
+            return SOMETHING
+    return UNKNOWN if unanswered else NOTHING
+
+
+async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequence[Verdict]) -> list[str]:
+    """Remove the pools one after another. For each: why it is not gone, or ""."""
+    return [await _removed(journal, pool) if each.remove else "" for pool, each in zip(pools, verdicts, strict=True)]
+
+
+async def _removed(journal: Journal, pool: FoundPool) -> str:
+    from ..client.adoption import lease_kept
+    from ..serialization.error_translation import by_lease
+
+    cloud = clouds.CLOUDS[pool.provider] if pool.place else None
+    try:
+        if cloud is not None and pool.standing == "unknown":
+            await cloud.sweep_others(pool.place, pool.pool, journal)
+            return ""
+        with journal.own(pool.pool, pool.provider, adopt=True) as owned:  # so that no client attaches meanwhile
+            if cloud is not None:
+                await cloud.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
+            journal.settled(pool.pool, pool.place or None)
+    except PoolOwned as error:
+        return f"it has found an owner meanwhile: {error.owner or error}"
+    except ProviderError as error:
+        ends = isinstance(error, NotGone) and error.costs and error.by
+        return f"{error}; they end themselves {by_lease(ends)}" if ends else str(error)
+    return ""
+
+
+def _print_verdicts(
+    pools: Sequence[FoundPool], verdicts: Sequence[Verdict], failures: Sequence[str], *, apply: bool
+) -> None:
+    if not pools:
+        print("No pools.")
+        return
+    remarks = []
+    for each, failure in zip(verdicts, failures, strict=True):
+        done = "removed" if apply else "to remove"
+        remarks.append(f"not removed: {failure}" if failure else f"{done if each.remove else 'kept'}: {each.why}")
+    Console().print(pool_table(pools, "what becomes of it", remarks))
+    if any(failures):
+        print("What was not removed may go on to cost: mend the cause, and run `outrider gc --apply` again.")
+    elif not apply and any(each.remove for each in verdicts):
+        print("Nothing was touched: `outrider gc --apply` removes it.")

@@ -1,0 +1,66 @@
+"""`outrider ps` and `outrider gc` search for pools of cloud machines: in the journal, and in the places given."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ...providers.errors import ProviderError
+from ...providers.journal import Journal
+from ...providers.pool_lock import Place
+from ..api.printable import plain
+from . import clouds
+from .orphans import FoundPool, PlaceAnswer, pools_found
+
+NOTHING, SOMETHING, UNKNOWN = 0, 1, 2  # exit codes: what is left
+Flag = Parameter(negative="")
+AsJson = Annotated[bool, Parameter(name="--json", negative="")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Places to look in, besides those that this computer's journal knows.
+
+    Parameters
+    ----------
+    region:
+        An AWS region; may be given several times.
+    all_regions:
+        Every AWS region of the account.
+    profile:
+        The profile in ~/.aws to use for them.
+    endpoint_url:
+        The endpoint of another cloud with EC2's interface, to use for them.
+    """
+
+    region: Annotated[list[str] | None, Flag] = None
+    all_regions: Annotated[bool, Flag] = False
+    profile: Annotated[str | None, Parameter(env_var="AWS_PROFILE")] = None
+    endpoint_url: Annotated[str | None, Parameter(env_var="AWS_ENDPOINT_URL")] = None
+
+    @property
+    def access(self) -> dict[str, str]:
+        given = {"profile": self.profile, "endpoint_url": self.endpoint_url}
+        return {key: value for key, value in given.items() if value}
+
+
+NO_OTHER_PLACES = SearchOptions()
+
+
+def open_journal() -> Journal:
+    """Open this user's journal; exit with 2 where that fails."""
+    try:
+        return Journal.open()
+    except ProviderError as error:
+        print(f"outrider: {plain(str(error))}", file=sys.stderr)
+        raise SystemExit(UNKNOWN) from None
+
+
+async def find_pools(journal: Journal, where: SearchOptions) -> tuple[list[FoundPool], list[PlaceAnswer]]:
+    places: list[Place] = [{"region": region, **where.access} for region in where.region or ()]
+    answers = await clouds.ask(journal.records(), places, everywhere=where.access if where.all_regions else None)
+    return pools_found(journal.records(), answers), [asked for asked in answers if asked.error]

@@ -1,0 +1,72 @@
+"""The tables and the JSON in which `outrider ps` and `outrider gc` show pools."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...providers.pool_lock import Place
+from ..api.printable import one_line, plain
+from .orphans import FoundPool, PlaceAnswer
+
+
+def pool_table(pools: Sequence[FoundPool], last: str, remarks: Sequence[str]) -> Table:
+    """Return a table with one row per pool and place. ``remarks`` are the cells of the ``last`` column."""
+    shown = Table(box=None, padding=(0, 1), header_style="dim")
+    for column in ("pool", "where", "machines", "age", "USD/h"):
+        shown.add_column(column, justify="right" if column in ("age", "USD/h") else "left", no_wrap=True)
+    shown.add_column(last)
+    for pool, remark in zip(pools, remarks, strict=True):
+        cells = (pool.pool, place(pool.place), machines(pool), age(pool, time.time()), price(pool), remark)
+        shown.add_row(*(Text(one_line(cell)) for cell in cells))
+    return shown
+
+
+def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) -> None:
+    """Print a JSON list of all that is known of each pool, joined with the command's own fields in ``more``."""
+    rows = [
+        {**asdict(pool), "place": dict(pool.place), "hourly_usd": pool.hourly_usd, **own}
+        for pool, own in zip(pools, more, strict=True)
+    ]
+    print(json.dumps(rows, indent=2))
+
+
+def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
+    for asked in unanswered:
+        said = f"{place(asked.place)} could not be asked: {plain(asked.error)}"
+        Console().print(said, markup=False, style="red")
+
+
+def place(where: Place) -> str:
+    parts = (where.get("region", ""), where.get("profile", ""), where.get("endpoint_url", ""))
+    return " ".join(part for part in parts if part) or "nowhere"
+
+
+def machines(pool: FoundPool) -> str:
+    if pool.error:
+        return "?"
+    kinds = Counter(f"{machine.kind} {machine.market}" for machine in pool.machines)
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())) or "none"
+
+
+def age(pool: FoundPool, now: float) -> str:
+    if not pool.machines:
+        return ""
+    minutes = max(0, int(now - min(machine.launched_at for machine in pool.machines))) // 60
+    days, hours = minutes // 1440, minutes // 60 % 24
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
+
+
+def price(pool: FoundPool) -> str:
+    if not pool.machines:
+        return ""
+    return "?" if pool.hourly_usd is None else f"{pool.hourly_usd:.2f}"
