@@ -56,6 +56,11 @@ _APT = {
     ),
 }
 _PACKAGES = {
+    "hash-checking is required|in `--require-hashes` mode": Hint(
+        "once a requirement has a hash, every package needs ==, its version and its hash: have them written by "
+        "`uv pip compile --generate-hashes`, or give Image(lock=...)",
+        systematic=True,
+    ),
     r"hash(es)? (mismatch|for)": Hint(
         "the index serves other files than the lock names: lock again, or name the right index", systematic=True
     ),

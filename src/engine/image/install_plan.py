@@ -119,7 +119,7 @@ def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: s
         "indexes": [without_password(revealed(url)) for url in wanted.urls],
         "requirements": wanted.text,
         "constraints": wanted.constraints,
-        "install": list(wanted.options),
+        "install": list(wanted.install_options),
         "offline": wanted.is_local or prepared.image.offline,
     }
 

@@ -7,11 +7,10 @@ import errno
 import os
 import re
 import shutil
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...providers.private import cache_root
@@ -19,6 +18,7 @@ from ...providers.threads import in_thread
 from ..api.errors import SpecError
 from ..api.image import Image
 from ..api.secrets import Scrubber, Secret, revealed
+from . import hashes, locks
 from .cache import client_cache, sha256, written
 from .hints import bootstrap_error
 
@@ -36,14 +36,21 @@ class Requirements:
     folders: tuple[Path, ...] = ()  # folders of wheels on this computer
     only_folders: bool = False  # no index is used, not even the default one
     options: tuple[str, ...] = ()  # for `uv pip install` and `uv pip compile`
+    all_hashed: bool = False  # every package must have one of the hashes in the text
     variables: Mapping[str, str] = field(default_factory=dict)  # environment variables in the text, with their values
     listed: tuple[tuple[str, int], ...] = ()  # names and sizes of the wheels in the folders
     wheels: tuple[str, ...] = ()  # SHA-256 of the wheels that the text names; they are in this computer's cache
+    locked: Mapping[str, str] = field(default_factory=dict)  # a lock's files by name, each with a hash
 
     @property
     def is_local(self) -> bool:
         """Return whether only this computer can resolve the requirements."""
         return bool(self.folders or self.wheels)
+
+    @property
+    def install_options(self) -> tuple[str, ...]:
+        """Options for `uv pip install`. It ignores hashes of requirements without ``==``, except where all need one."""
+        return (*self.options, "--require-hashes" if self.all_hashed else "--verify-hashes")
 
     def uv_environment(self, folders: Sequence[Path] = ()) -> dict[str, str]:
         """Variables for uv: its indexes by preference, whose passwords arguments would show, and those in the text."""
@@ -58,7 +65,7 @@ class Requirements:
             [without_password(revealed(url)) for url in self.urls],
             self.listed,
             self.only_folders,
-            list(self.options),
+            list(self.install_options),
             self.wheels,
         ]
 
@@ -122,12 +129,16 @@ async def read(image: Image, uv: Uv | None) -> Requirements | None:
     urls, folders = _indexes(image.pip_indexes)
     reader = await in_thread(_Reader, image, abandon=True)
     found = (*folders, *reader.folders)
+    all_hashed = any(map(hashes.has_option, reader.lines))
+    if all_hashed:
+        _check_hashed(reader.lines)
     return Requirements(
         "".join(f"{line}\n" for line in reader.lines),
         "".join(f"{line}\n" for line in reader.constraints),
         urls,
         found,
         only_folders=bool(folders) and not urls,
+        all_hashed=all_hashed,
         variables=reader.variables,
         listed=_listed(found),
         wheels=tuple(reader.wheels),
@@ -156,6 +167,17 @@ def _indexes(given: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...], t
             raise SpecError(f"Image(pip_indexes=...): {index!r} is neither a URL nor a folder here ({folder}): fix it.")
         folders.append(folder)
     return tuple(urls), tuple(folders)
+
+
+def _check_hashed(lines: Sequence[str]) -> None:
+    for line in lines:
+        is_fixed = line.startswith("-") or "@ file:" in line or hashes.hashes_in(line)  # the second: a wheel from here
+        if not is_fixed:
+            raise SpecError(
+                f"Image(pip=..., requirements=...): {hashes.name_of(line)} has no hash, but other requirements have, "
+                "and then every package must have one. Write them all (`uv pip compile --generate-hashes`), or take "
+                "them out, or give a lock (lock=...)."
+            )
 
 
 class _Reader:
@@ -242,45 +264,25 @@ def _own_code(what: str, where: str) -> str:
     )
 
 
-async def _locked(lock: Path, uv: Uv, indexes: Sequence[str | Secret]) -> Requirements:
+async def _locked(path: Path, uv: Uv, indexes: Sequence[str | Secret]) -> Requirements:
     """A lock as exact requirements with hashes, and the indexes that it names besides ``indexes``."""
-    if lock.name == "uv.lock":
+    uv_lock, pylock = "", await in_thread(path.read_text, abandon=True)
+    if path.name == "uv.lock":
         export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")
-        text = await uv.run("--quiet", *export, "--no-header", "--directory", str(lock.parent))
-    else:
-        text = await in_thread(lock.read_text, abandon=True)
-    try:
-        packages = tomllib.loads(text).get("packages", ())
-        lines = [_exactly(package) for package in packages]
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise SpecError(f"Image(lock=...): {lock} is not a lock that can be read: {error}. Lock again.") from error
+        uv_lock, pylock = pylock, await uv.run("--quiet", *export, "--no-header", "--directory", str(path.parent))
+    lock = locks.parse(path, pylock, uv_lock=uv_lock)
     asked = await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
     default = next((line.split(" ", 1)[1] for line in asked.splitlines() if "index-url " in line), "")
     known = {without_password(revealed(index)).rstrip("/") for index in (*indexes, default)}
-    named = dict.fromkeys(str(package["index"]) for package in packages if "index" in package)
-    more = [index for index in named if without_password(index).rstrip("/") not in known]
-    urls, folders = _indexes([*indexes, *more])
-    options = ("--index-strategy", "unsafe-best-match")
-    text = "".join(f"{line}\n" for line in lines)
-    return Requirements(text, urls=urls, folders=folders, listed=_listed(folders), options=options)
-
-
-def _exactly(package: Mapping[str, Any]) -> str:
-    """A package of a lock as a requirement that only the locked files meet."""
-    name = package["name"]
-    marker = f" ; {package['marker']}" if "marker" in package else ""
-    if "vcs" in package:
-        source = package["vcs"]
-        return f"{name} @ {source['type']}+{source['url']}@{source['commit-id']}{marker}"
-    if "directory" in package or "version" not in package:
-        raise SpecError(
-            f"Image(lock=...): {name} is locked to a folder or file of its own: send it by includes=, or as a wheel."
-        )
-    files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
-    exact = f"{name}=={package['version']}"
-    if "archive" in package:
-        files = [package["archive"]]
-        if "url" in files[0]:
-            exact = f"{name} @ {files[0]['url']}"
-    hashes = (item for file in files for item in file.get("hashes", {}).items())
-    return exact + marker + "".join(f" --hash={algorithm}:{value}" for algorithm, value in hashes)
+    urls, folders = _indexes(
+        [*indexes, *(index for index in lock.indexes if without_password(index).rstrip("/") not in known)]
+    )
+    return Requirements(
+        "".join(f"{line}\n" for line in lock.requirements),
+        urls=urls,
+        folders=folders,
+        listed=_listed(folders),
+        options=("--no-deps", "--index-strategy", "unsafe-best-match"),
+        all_hashed=lock.all_hashed,
+        locked=lock.hashes,
+    )

@@ -16,7 +16,7 @@ import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -26,6 +26,7 @@ from ..api.errors import BootstrapError
 from ..api.secrets import Secret, revealed
 from ..node.outrider_archive import packed
 from .cache import client_cache, sha256, written
+from .hashes import Hash, has_one_of, hashes_by_package
 from .hints import bootstrap_error
 from .requirements import Requirements, Uv, without_password
 
@@ -33,6 +34,7 @@ _PATIENCE_S = 30.0  # for a server that sends nothing
 _TRIES = 3
 _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 20
+_MOST_SHOWN = 3  # hashes in an error
 _WHEEL = re.compile(r"\w[\w.+!-]*\.whl")
 _NEWEST_GLIBC = 40  # the newest that uv has a name for; newer systems run wheels for older ones
 _uv_sha256 = cache(sha256)
@@ -137,13 +139,11 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
             cwd=Path(folder),
         )
         packages: Sequence[Mapping[str, Any]] = tomllib.loads(resolved).get("packages", ())
-        slots, given_up = asyncio.Semaphore(_AT_ONCE), threading.Event()
+        fetching = _Fetching(wanted, Path(folder))
         try:
-            wheels = await asyncio.gather(
-                *(_wheel(package, wanted.urls, Path(folder), slots, given_up) for package in packages)
-            )
+            wheels = await asyncio.gather(*map(fetching.wheel, packages))
         finally:  # cancelled, or one download failed: a thread that went on would keep the program from ending
-            given_up.set()
+            fetching.given_up.set()
     pinned = [
         f"{package['name']}=={wheel.name.split('-')[1]} --hash=sha256:{wheel.sha256}\n"
         for package, wheel in zip(packages, wheels, strict=True)
@@ -151,28 +151,56 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
     return Selection("".join(pinned), tuple(wheels))
 
 
-async def _wheel(
-    package: Mapping[str, Any],
-    indexes: Sequence[str | Secret],
-    folder: Path,
-    slots: asyncio.Semaphore,
-    given_up: threading.Event,
-) -> Wheel:
-    entries = package.get("wheels") or ([package["archive"]] if "archive" in package else [])
-    if not entries:
+class _Fetching:
+    """The wheels of one resolution are fetched, and compared with the user's hashes, which uv disregards there."""
+
+    def __init__(self, wanted: Requirements, folder: Path) -> None:
+        self._wanted, self._folder = wanted, folder  # what uv names by a relative path is in the folder
+        self._hashes = hashes_by_package((*wanted.text.splitlines(), *wanted.constraints.splitlines()))
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self.given_up = threading.Event()
+
+    async def wheel(self, package: Mapping[str, Any]) -> Wheel:
+        entries = package.get("wheels") or ([package["archive"]] if "archive" in package else [])
+        if not entries:
+            raise _refused(
+                f"{package['name']} has no wheel, and a host without a way out cannot build it",
+                f"build a wheel of {package['name']}, and put its folder into Image(pip_indexes=[...])",
+            )
+        hashes = self._hashes.get(package["name"], frozenset())
+        # There may be several builds of one version.
+        entry = next((each for each in entries if not hashes.isdisjoint(each.get("hashes", {}).items())), entries[0])
+        url = entry.get("url") or (self._folder / entry["path"]).resolve().as_uri()
+        name = _named(url)
+        expected = entry.get("hashes", {}).get("sha256")
+        if url.startswith("file:"):
+            path = Path(unquote(urlsplit(url).path))
+            wheel = Wheel(name, expected or await in_thread(sha256, path, abandon=True), path)
+        else:
+            fetched = partial(_fetched, name, url, expected, self._wanted.urls, self.given_up, hashes=hashes)
+            async with self._slots:
+                wheel = await in_thread(fetched, abandon=True)
+        await in_thread(_compare, package["name"], wheel, hashes, self._wanted, abandon=True)
+        return wheel
+
+
+def _compare(package: str, wheel: Wheel, hashes: frozenset[Hash], wanted: Requirements) -> None:
+    """Refuse a wheel that has none of the ``hashes`` which the user gave for its package."""
+    if not hashes and wanted.all_hashed and wheel.sha256 not in wanted.wheels:
         raise _refused(
-            f"{package['name']} has no wheel, and a host without a way out cannot build it",
-            f"build a wheel of {package['name']}, and put its folder into Image(pip_indexes=[...])",
+            f"{package} ({wheel.name}) has no hash, and other requirements of the image have",
+            "write all packages with == and their hashes (`uv pip compile --generate-hashes`), or give Image(lock=...)",
         )
-    entry = entries[0]
-    url = entry.get("url") or (folder / entry["path"]).resolve().as_uri()
-    name = _named(url)
-    expected = entry.get("hashes", {}).get("sha256")
-    if url.startswith("file:"):
-        path = Path(unquote(urlsplit(url).path))
-        return Wheel(name, expected or await in_thread(sha256, path, abandon=True), path)
-    async with slots:
-        return await in_thread(_fetched, name, url, expected, indexes, given_up, abandon=True)
+    if hashes and Hash("sha256", wheel.sha256) not in hashes and not has_one_of(wheel.path, hashes):
+        right = [wanted.locked[wheel.name]] if wheel.name in wanted.locked else sorted(map(str, hashes))
+        shown = " or ".join(right[:_MOST_SHOWN]) + (f" or one of {len(right)}" if len(right) > _MOST_SHOWN else "")
+        raise _refused(
+            f"{wheel.name}, found for {package}, has the hash sha256:{wheel.sha256}, but the image's lock or "
+            f"requirements have {shown} for it",
+            f"if the file comes from the wrong index, name the right one, Image(pip_indexes=[...]); if {package} was "
+            "meant to change, lock it again; otherwise somebody has put another file in its place, which could do "
+            "anything on your nodes",
+        )
 
 
 def _named(url: str) -> str:
@@ -187,13 +215,26 @@ def _named(url: str) -> str:
 
 
 def _fetched(
-    name: str, url: str, expected: str | None, indexes: Sequence[str | Secret], given_up: threading.Event
+    name: str,
+    url: str,
+    expected: str | None,
+    indexes: Sequence[str | Secret],
+    given_up: threading.Event,
+    *,
+    hashes: frozenset[Hash] = frozenset(),
 ) -> Wheel:
-    """A wheel from the cache, or from the network into the cache, with its digest verified."""
+    """A wheel from the cache, or from the network into the cache, with its digest verified.
+
+    ``expected``: the SHA-256 that its index says. If it says none, what was fetched from there before may be another
+    file than the user's ``hashes`` mean.
+    """
     store = client_cache() / "wheels"
     key = expected or hashlib.sha256(url.encode()).hexdigest()
     path = store / key / name
-    if not path.exists() or (expected is not None and sha256(path) != expected):
+    is_kept = path.exists() and (
+        sha256(path) == expected if expected is not None else not hashes or has_one_of(path, hashes)
+    )
+    if not is_kept:
         try:
             with written(path) as beside:
                 _download(url, beside, indexes, given_up)

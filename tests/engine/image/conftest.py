@@ -265,11 +265,11 @@ def _wheel(
 
 
 class Index(ThreadingHTTPServer):
-    """A package index over a folder of wheels; with ``password``, for user "me" alone."""
+    """A package index over a folder of wheels; with ``password``, for user "me" alone. ``hashes``: it names them."""
 
-    def __init__(self, wheels: Path, password: str = "") -> None:
+    def __init__(self, wheels: Path, password: str = "", *, hashes: bool = True) -> None:
         super().__init__(("127.0.0.1", 0), _IndexHandler)
-        self.wheels, self.password = wheels, password
+        self.wheels, self.password, self.hashes = wheels, password, hashes
         self.asked: list[str] = []
         self.seen: Callable[[], None] = lambda: None  # called while whoever asks waits
 
@@ -303,10 +303,8 @@ class _IndexHandler(SimpleHTTPRequestHandler):
         if kind != "simple" or not found:
             self.send_error(404)
             return
-        links = "".join(
-            f'<a href="/files/{wheel.name}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">{wheel.name}</a>'
-            for wheel in found
-        )
+        fragment = lambda wheel: f"#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}" if index.hashes else ""  # noqa: E731
+        links = "".join(f'<a href="/files/{each.name}{fragment(each)}">{each.name}</a>' for each in found)
         self._answer(f"<!DOCTYPE html><html><body>{links}</body></html>".encode(), "text/html")
 
     def _answer(self, data: bytes, kind: str) -> None:
@@ -325,11 +323,11 @@ class _IndexHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def serve(wheels: Path) -> Iterator[Callable[..., Index]]:
-    """Serves the wheels; ``password=``: to who knows it."""
+    """Serves the wheels; ``password=``: to who knows it; ``hashes=False``: without saying their hashes."""
     running: list[tuple[Index, threading.Thread]] = []
 
-    def start(password: str = "") -> Index:
-        index = Index(wheels, password)
+    def start(password: str = "", *, hashes: bool = True) -> Index:
+        index = Index(wheels, password, hashes=hashes)
         thread = threading.Thread(target=index.serve_forever, args=(0.01,))
         thread.start()
         running.append((index, thread))

@@ -31,14 +31,14 @@ async def test_a_file_is_read_with_all_that_it_refers_to(tmp_path: Path, monkeyp
     monkeypatch.setenv("A_TOKEN", "canary-0123")
     (tmp_path / "sub").mkdir()
     (tmp_path / "main.txt").write_text(
-        "# a comment\n-r sub/more.txt  # another\n--constraint=sub/limits.txt\nnumpy>=2 \\\n    --hash=sha256:00\n"
+        "# a comment\n-r sub/more.txt  # another\n--constraint=sub/limits.txt\nnumpy>=2, \\\n    <3\n"
         "private @ https://me:${A_TOKEN}@host/private#egg=private\n\n--pre\n"
     )
     (tmp_path / "sub" / "more.txt").write_text("six\n-r ../main.txt\n-c limits.txt\n")
     (tmp_path / "sub" / "limits.txt").write_text("six<2\n")
     found = await read(pip=["idna"], requirements=tmp_path / "main.txt")
     assert found.text.splitlines() == [
-        "idna", "six", "numpy>=2      --hash=sha256:00",
+        "idna", "six", "numpy>=2,      <3",
         "private @ https://me:${A_TOKEN}@host/private#egg=private", "--pre",
     ]  # fmt: skip
     assert found.constraints == "six<2\n"

@@ -1,0 +1,61 @@
+"""The hashes that a user's requirements give their packages, and whether a file has one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+# Of a requirement in pip's format: `--hash=sha256:...`, and the same at the end of a file's URL: `#sha256=...`.
+_OPTION = re.compile(r"\s--hash(?:\s*=\s*|\s+)(\w+):([0-9a-fA-F]+)")
+_FRAGMENT = re.compile(r"://\S*?[#&](sha\d+|md5)=([0-9a-fA-F]+)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILE = re.compile(r"[a-z+]+://\S*/([A-Za-z0-9._]+)-")
+
+
+class Hash(NamedTuple):
+    algorithm: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}:{self.value}"
+
+
+def has_option(requirement: str) -> bool:
+    """Return whether the line demands, as pip does, that every package has a hash."""
+    return bool(_OPTION.search(requirement)) or requirement.startswith("--require-hashes")
+
+
+def hashes_in(requirement: str) -> frozenset[Hash]:
+    found = (*_OPTION.findall(requirement), *_FRAGMENT.findall(requirement))
+    return frozenset(Hash(algorithm.lower(), value.lower()) for algorithm, value in found)
+
+
+def name_of(requirement: str) -> str:
+    """The package's name, as uv writes it; of a URL without a name, that in the file's name."""
+    found = _FILE.match(requirement) or _NAME.match(requirement)
+    return re.sub(r"[-_.]+", "-", found[found.re.groups]).lower() if found else requirement
+
+
+def hashes_by_package(requirements: Iterable[str]) -> dict[str, frozenset[Hash]]:
+    """All hashes of each package that has any. A package may be there several times, for different systems."""
+    known: dict[str, frozenset[Hash]] = {}
+    for line in requirements:
+        if found := hashes_in(line):
+            name = name_of(line)
+            known[name] = known.get(name, frozenset()) | found
+    return known
+
+
+def has_one_of(path: Path, hashes: Iterable[Hash]) -> bool:
+    """Return whether the file has one of the hashes. Reads the file, once for each algorithm."""
+    digests: dict[str, str] = {}
+    for wanted in hashes:
+        if wanted.algorithm not in digests:
+            with path.open("rb") as file:
+                digests[wanted.algorithm] = hashlib.file_digest(file, wanted.algorithm).hexdigest()
+        if digests[wanted.algorithm] == wanted.value:
+            return True
+    return False
