@@ -12,7 +12,7 @@ import pytest
 
 from outrider import BroadcastFailed, compute, instance_info, plugins
 
-FAREWELL_S = 2.0  # as in engine.node.scheduler
+FAREWELL_S = 2.0  # as in engine.node.worker_scheduler
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ class Deliver(NamedTuple):
 
 
 class Steal(NamedTuple):
-    """Take back what the worker has not read: call `Scheduler.finished` for its results, then `Scheduler.stolen`."""
+    """Take back what the worker has not read. Call `WorkerScheduler.finished` for its results, then `stolen`."""
 
     worker: int
 
@@ -31,7 +31,7 @@ class Interrupt(NamedTuple):
 
 
 class EndWorker(NamedTuple):
-    """Kill the worker's whole process tree; `Scheduler.gone` is called when it is proved gone."""
+    """Kill the worker's whole process tree; `WorkerScheduler.gone` is called when it is proved gone."""
 
     worker: int
 

@@ -28,8 +28,8 @@ from .failure import lacking
 from .freeports import FreePorts
 from .notice_page import NoticePage
 from .notices import sources
-from .scheduler import Scheduler
 from .worker_connection import WorkerConnection
+from .worker_scheduler import WorkerScheduler
 
 _LISTENS = int(wire.RunFlag.LISTENS)
 _VALUES = {wire.Done: "value", wire.Yield: "item", wire.Failed: "error"}  # where messages have what may be a blob
@@ -62,7 +62,7 @@ class WorkerPool:
         self._send = send
         self._failed = failed
         self.ended = asyncio.Event()  # set when the fork server has ended and nothing of any worker is left
-        self._scheduler = Scheduler()
+        self._scheduler = WorkerScheduler()
         self._connections: dict[int, WorkerConnection] = {}
         self._functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
         self._view = b""

@@ -1,7 +1,7 @@
 """The executor on a simulated machine: the real decisions and the real session, on processes that are only played.
 
 It does what `node.server` and `node.worker_pool` do, on virtual time; whatever they decide is decided by the same
-`node.scheduler.Scheduler`, and counted by the same `wire.session.Session`.
+`node.worker_scheduler.WorkerScheduler`, and counted by the same `wire.session.Session`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from ....actors.interfaces import AttemptId
 from ...node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from ...node.output import Backlog
-from ...node.scheduler import Scheduler
+from ...node.worker_scheduler import WorkerScheduler
 from ...wire import codec
 from ...wire.messages import (
     PROTOCOL_VERSION,
@@ -61,7 +61,7 @@ class Daemon:
 
     def __init__(self, host: Host) -> None:
         self.host, self.sim = host, host.sim
-        self.core = Scheduler()
+        self.core = WorkerScheduler()
         self.workers: dict[int, Process] = {}
         self.blobs: set[str] = set()
         self.ports = [host.free_port() for _ in range(PORTS_KEPT)]

@@ -20,8 +20,8 @@ from outrider.actors.membership import Membership
 from outrider.actors.stragglers import Stragglers
 from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
-from outrider.engine.node.scheduler import Scheduler
 from outrider.engine.node.slots import StartFailures
+from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.testing.simulator import faults as f
 from outrider.engine.testing.simulator.draw import draw
 from outrider.engine.testing.simulator.play import play
@@ -109,7 +109,7 @@ def sends_to_closed_nodes(patch: Patch) -> None:
 
 
 def runs_beside_the_slots(patch: Patch) -> None:
-    patch.setattr(Scheduler, "_queue_of", lambda self, attempt: self._ranks)
+    patch.setattr(WorkerScheduler, "_queue_of", lambda self, attempt: self._ranks)
 
 
 def starts_workers_for_ever(patch: Patch) -> None:
@@ -220,7 +220,7 @@ def believes_every_node(patch: Patch) -> None:
 
 
 def blames_every_executor_that_ends(patch: Patch) -> None:
-    patch.setattr(Scheduler, "has_run", False)
+    patch.setattr(WorkerScheduler, "has_run", False)
 
 
 def used_and_barren(seed: int) -> Scenario:

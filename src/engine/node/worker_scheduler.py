@@ -41,7 +41,7 @@ _UNSHARED = int(RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH)
 _FRESH, _ANNOUNCE, _BESIDE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE), int(RunFlag.BESIDE)
 
 
-class Scheduler:
+class WorkerScheduler:
     def __init__(self) -> None:
         self._effects: list[Effect] = []
         self._queue: deque[Attempt] = deque()

@@ -1,4 +1,4 @@
-"""A model of the workers of one executor, which holds the scheduler to its invariants: see `test_scheduler_machine`."""
+"""A model of one executor's workers, which holds the scheduler to its invariants in `test_worker_scheduler_machine`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from outrider.engine.node import scheduler as scheduler_module
+from outrider.engine.node import worker_scheduler as scheduler_module
 from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
-from outrider.engine.node.scheduler import Scheduler
 from outrider.engine.node.slots import PAUSE_S, TRIES
+from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
 
 BESIDE = RunFlag.FRESH | RunFlag.BESIDE
@@ -48,7 +48,7 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler()
+        self.scheduler = WorkerScheduler()
         self.now = 1000.0
         self.workers: dict[int, ModelWorker] = {}
         self.runs: dict[int, Run] = {}

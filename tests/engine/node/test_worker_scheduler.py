@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from outrider.engine.node import scheduler as scheduler_module
+from outrider.engine.node import worker_scheduler as scheduler_module
 from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Relay, Steal
-from outrider.engine.node.scheduler import Scheduler
 from outrider.engine.node.slots import TRIES
+from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.wire.messages import Cause, Ended, Run, RunFlag, Value
 
 
 def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
     """Its last result, heard with its death, makes the next in its pipe the first: one that is to be killed."""
-    scheduler = Scheduler()
+    scheduler = WorkerScheduler()
     scheduler.open(1, threads=False, now=0.0)
     (fork,) = scheduler.decide(0.0)
     assert isinstance(fork, Fork)
@@ -32,7 +32,7 @@ def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
 
 
 def test_attempts_beyond_the_slots_lie_in_the_workers_pipes_until_the_first_takes_long() -> None:
-    scheduler = Scheduler()
+    scheduler = WorkerScheduler()
     scheduler.open(1, threads=False, now=0.0)
     (fork,) = scheduler.decide(0.0)
     assert isinstance(fork, Fork)
@@ -51,7 +51,7 @@ def test_attempts_beyond_the_slots_lie_in_the_workers_pipes_until_the_first_take
 
 def test_an_answer_after_the_timeout_is_none() -> None:
     """As when the fork server stands still, which is to kill the worker: the task goes on, and returns at last."""
-    scheduler = Scheduler()
+    scheduler = WorkerScheduler()
     scheduler.open(1, threads=False, now=0.0)
     (fork,) = scheduler.decide(0.0)
     assert isinstance(fork, Fork)
@@ -71,7 +71,7 @@ def test_an_answer_after_the_timeout_is_none() -> None:
 
 def test_a_fresh_worker_whose_attempt_was_taken_back_does_not_keep_its_slot() -> None:
     """Found by the simulator: a task that was cancelled before its own process had read it cost the node a slot."""
-    scheduler = Scheduler()
+    scheduler = WorkerScheduler()
     scheduler.open(1, threads=False, now=0.0)
     (warm,) = scheduler.decide(0.0)
     assert isinstance(warm, Fork)
@@ -91,7 +91,7 @@ def test_a_fresh_worker_whose_attempt_was_taken_back_does_not_keep_its_slot() ->
 
 def test_fresh_workers_that_die_before_they_read_failed_to_start() -> None:
     """What they had not read is told just before their end."""
-    scheduler, now = Scheduler(), 0.0
+    scheduler, now = WorkerScheduler(), 0.0
     scheduler.open(1, threads=False, now=now)
     (warm,) = scheduler.decide(now)
     assert isinstance(warm, Fork)
@@ -109,7 +109,7 @@ def test_fresh_workers_that_die_before_they_read_failed_to_start() -> None:
 
 def test_workers_that_have_waited_for_work_had_started_well() -> None:
     """Found by the simulator: workers that somebody killed hours apart, on a node without work, ended its executor."""
-    scheduler, now = Scheduler(), 0.0
+    scheduler, now = WorkerScheduler(), 0.0
     scheduler.open(1, threads=False, now=now)
     (fork,) = scheduler.decide(now)
     for _ in range(TRIES + 1):

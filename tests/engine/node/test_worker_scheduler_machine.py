@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from outrider.engine.node import scheduler as scheduler_module
 from outrider.engine.node import slots
+from outrider.engine.node import worker_scheduler as scheduler_module
 from outrider.engine.node.effects import Answer, Relay
-from outrider.engine.node.scheduler import Scheduler
 from outrider.engine.node.slots import StartFailures
+from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.wire.messages import Cause, Returned
 
-from .scheduler_machine import ExecutorMachine
+from .worker_scheduler_model import ExecutorMachine
 
 MACHINE = settings(max_examples=150, stateful_step_count=50, deadline=None, report_multiple_bugs=False,
                    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])  # fmt: skip
@@ -30,7 +30,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def _replace(name: str, make: Callable[[Any], Any]) -> Patch:
-    return lambda patch: patch.setattr(Scheduler, name, make(getattr(Scheduler, name)))
+    return lambda patch: patch.setattr(WorkerScheduler, name, make(getattr(WorkerScheduler, name)))
 
 
 def _nothing(_: Any) -> Any:
@@ -38,7 +38,7 @@ def _nothing(_: Any) -> Any:
 
 
 def _ended_at_once(end_worker: Any) -> Any:
-    def say_it_already(self: Scheduler, worker: Any, now: float) -> None:
+    def say_it_already(self: WorkerScheduler, worker: Any, now: float) -> None:
         end_worker(self, worker, now)
         for slot in self._slots:
             if slot.worker is worker and slot.pipe:
@@ -48,7 +48,7 @@ def _ended_at_once(end_worker: Any) -> Any:
 
 
 def _forget(_: Any) -> Any:
-    def vacated(self: Scheduler, slot: Any, *_: Any) -> None:
+    def vacated(self: WorkerScheduler, slot: Any, *_: Any) -> None:
         while slot.pipe:
             del self._attempts[slot.pipe.pop().run.attempt]
         slot.leaves_by = None
@@ -57,7 +57,7 @@ def _forget(_: Any) -> Any:
 
 
 def _requeue_all(vacate: Any) -> Any:
-    def vacated(self: Scheduler, slot: Any, *_: Any) -> None:
+    def vacated(self: WorkerScheduler, slot: Any, *_: Any) -> None:
         while slot.pipe:
             self._unstarted(slot.pipe.pop())
         slot.leaves_by = None
@@ -67,7 +67,7 @@ def _requeue_all(vacate: Any) -> Any:
 
 
 def _recall_started_too(recalled: Any) -> Any:
-    def take(self: Scheduler, attempts: tuple[int, ...]) -> None:
+    def take(self: WorkerScheduler, attempts: tuple[int, ...]) -> None:
         running = tuple(a for a in attempts if a in self._attempts and self._attempts[a].slot is not None)
         self._effects.append(Answer(Returned(running)))
         recalled(self, attempts)
@@ -76,7 +76,7 @@ def _recall_started_too(recalled: Any) -> Any:
 
 
 def _believe(finished: Any) -> Any:
-    def finish(self: Scheduler, worker: int, attempt: int, body: bytes, *rest: Any, **more: Any) -> None:
+    def finish(self: WorkerScheduler, worker: int, attempt: int, body: bytes, *rest: Any, **more: Any) -> None:
         if attempt not in self._attempts:
             self._effects.append(Relay(body))
         finished(self, worker, attempt, body, *rest, **more)
@@ -85,7 +85,7 @@ def _believe(finished: Any) -> Any:
 
 
 def _take_what_is_late(finished: Any) -> Any:
-    def finish(self: Scheduler, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
+    def finish(self: WorkerScheduler, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
         known = self._attempts.get(attempt)
         if known is not None and known.kill_cause is Cause.TIMEOUT:
             known.kill_cause = None
@@ -95,7 +95,7 @@ def _take_what_is_late(finished: Any) -> Any:
 
 
 def _free_while_fresh(finished: Any) -> Any:
-    def finish(self: Scheduler, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
+    def finish(self: WorkerScheduler, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
         known = self._attempts.get(attempt)
         slot = known.slot if known is not None else None
         finished(self, worker, attempt, *rest, **more)
@@ -106,7 +106,7 @@ def _free_while_fresh(finished: Any) -> Any:
 
 
 def _keep_the_fresh(end_worker: Any) -> Any:
-    def ends(self: Scheduler, worker: Any, now: float) -> None:
+    def ends(self: WorkerScheduler, worker: Any, now: float) -> None:
         slots = [slot for slot in self._slots if slot.worker is worker]  # several, where threads share it
         if not worker.fresh or any(slot.pipe or slot.leaves_by is not None for slot in slots):
             end_worker(self, worker, now)
@@ -120,7 +120,7 @@ def _ready_early(worker: Any) -> Any:
 
 
 MUTATIONS: dict[str, tuple[str, Patch]] = {
-    "a timer stays due": ("EXEC-0", lambda patch: patch.setattr(Scheduler, "due", lambda self: 0.0)),
+    "a timer stays due": ("EXEC-0", lambda patch: patch.setattr(WorkerScheduler, "due", lambda self: 0.0)),
     "a dead worker's attempts are forgotten": ("EXEC-1", _replace("_vacate", _forget)),
     "repeated results are believed": ("EXEC-1", _replace("finished", _believe)),
     "what began is queued again": ("EXEC-2", _replace("_vacate", _requeue_all)),
@@ -142,11 +142,11 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "what was handed over counts as begun": ("EXEC-10", _replace("_make", lambda make: lambda self, *which, **how: (
         _ready_early(make(self, *which, **how))))),
     "what runs does not count as run": ("EXEC-11", lambda patch: patch.setattr(
-        Scheduler, "has_run", property(lambda self: self._has_run))),
+        WorkerScheduler, "has_run", property(lambda self: self._has_run))),
     "who is ready counts as having run": ("EXEC-11", lambda patch: patch.setattr(
-        Scheduler, "has_run", property(lambda self: any(worker.ready for worker in self._workers.values())))),
+        WorkerScheduler, "has_run", property(lambda self: any(worker.ready for worker in self._workers.values())))),
     "what runs beside counts as having run": ("EXEC-11", lambda patch: patch.setattr(
-        Scheduler, "has_run", property(lambda self: self._has_run or any(slot.pipe for slot in self._slots)))),
+        WorkerScheduler, "has_run", property(lambda self: self._has_run or any(slot.pipe for slot in self._slots)))),
     "an answer after its timeout is taken": ("EXEC-12", _replace("finished", _take_what_is_late)),
     "time passes unnoticed": ("EXEC-9", _replace("ticked", _nothing)),
 }  # fmt: skip
