@@ -280,14 +280,10 @@ class NodeLink:
             self._over(attempt)
             return Finished(AttemptId(attempt), _verdict(message), message, 0.0)
         value = message.value if isinstance(message, wire.Done) else message.error
-        later = None
-        if items := self._items.get(attempt):
-            later = self._end_after(items, message)
-        elif value is not None and value.blob is not None and not self._same_host:
-            later = self._fetch(message, value)
-        if later is not None:
+        items = {*self._items.get(attempt, ())}
+        if items or (value is not None and value.blob is not None and not self._same_host):
             self._fetching.add(attempt)
-            self._transfers.spawn(later)
+            self._transfers.spawn(self._end_later(message, value, items))
             return None
         try:
             received = None if value is None else self._arrived(value, message.duration_us)
@@ -356,10 +352,23 @@ class NodeLink:
             self._defined.add(payload.function)
             self.send(wire.Define(payload.function, b"", blob.name))
 
-    async def _fetch(self, message: wire.Done | wire.Failed, value: wire.Value) -> None:
+    async def _end_later(
+        self, message: wire.Done | wire.Failed, value: wire.Value | None, items: set[asyncio.Task[Received]]
+    ) -> None:
+        """Report how an attempt ended when its value, and a generator's items, are here. If the node is lost before,
+        that is how it ended, which is told by itself.
+        """
         try:
-            finished = self._finished(message, await self._transfers.fetch(value, message.duration_us))
-        except ConnectionError:  # the node is lost, which is told by itself
+            if items:
+                await asyncio.wait(items)
+                if any(map(_lost, items)):
+                    return
+            if value is None or value.blob is None or self._same_host:
+                received = None if value is None else self._arrived(value, message.duration_us)
+            else:
+                received = await self._transfers.fetch(value, message.duration_us)
+            finished = self._finished(message, received)
+        except ConnectionError:
             return
         except Exception as error:  # noqa: BLE001  it will not come: whoever waits for it is told
             finished = self._failed(message.attempt, "fetch", error)
@@ -387,17 +396,6 @@ class NodeLink:
         items.add(fetching)
         fetching.add_done_callback(lambda task: None if _lost(task) else items.discard(task))
         return fetching
-
-    async def _end_after(self, items: set[asyncio.Task[Received]], message: wire.Done | wire.Failed) -> None:
-        """Report how a generator ended when its values are here. If the node is lost before, that is how it ended."""
-        fetching = {*items}
-        await asyncio.wait(fetching)
-        if not any(map(_lost, fetching)):
-            del self._items[message.attempt]
-            self._fetching.discard(message.attempt)
-            report = self._ended(message)
-            if report is not None:
-                self._reports([report])
 
     def _grant(self, attempt: int, count: int) -> None:
         if attempt in self._orders:

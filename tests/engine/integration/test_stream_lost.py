@@ -29,7 +29,7 @@ def pieces(count: int) -> Iterator[bytes]:
 
 async def test_values_that_are_lost_after_the_generators_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by random faults: the stream ended after its first value as if there had been no more."""
-    fetched, end_after = NodeLink._fetch_item, NodeLink._end_after
+    fetched, end_later = NodeLink._fetch_item, NodeLink._end_later
     ended, lost = asyncio.Event(), asyncio.Event()
     numbers = iter(range(10))
 
@@ -39,12 +39,12 @@ async def test_values_that_are_lost_after_the_generators_end_are_an_error(monkey
             raise ConnectionResetError("the node is lost")
         return await fetched(self, order, item)
 
-    async def ends(self: NodeLink, items: Any, message: Any) -> None:
+    async def ends(self: NodeLink, *of: Any) -> None:
         ended.set()
-        await end_after(self, items, message)
+        await end_later(self, *of)
 
     monkeypatch.setattr(NodeLink, "_fetch_item", lost_after_the_first)
-    monkeypatch.setattr(NodeLink, "_end_after", ends)
+    monkeypatch.setattr(NodeLink, "_end_later", ends)
     async with Pool(provider=Local(as_remote=True), nodes=1, console="silent") as pool:
         stream = pool.stream(pieces(4))
         assert (await anext(stream))[0] == 0

@@ -293,6 +293,17 @@ async def test_a_generator_has_ended_when_its_values_are_here() -> None:
     assert (await anext(output)).data == b"a"
 
 
+async def test_a_generator_may_end_in_the_turn_in_which_its_last_value_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by random faults: nothing was left to wait for when the waiting began, and the end was never reported."""
+    monkeypatch.setattr(link, "map_shared", lambda path: path.encode())
+    node, output = Node(same_host=True), Values()
+    node.run(1, output=output, flags=STREAM)
+    node.says(wire.Yield(1, wire.Value(b"", None, "a")))
+    asyncio.get_running_loop().call_soon(node.says, wire.Done(1, SOME, 0))
+    (report,) = await node.finished()
+    assert (report.attempt, report.outcome.data) == (1, SOME.data)
+
+
 @pytest.mark.parametrize("end", [wire.Done(1, SOME, 0), wire.Failed(1, "call", "ValueError", "", "", None, 0)])
 async def test_a_generator_whose_values_went_with_its_executor_is_left_to_the_nodes_loss(end: wire.Message) -> None:
     """Found by random faults: the stream ended after its first value as if there had been no more."""
