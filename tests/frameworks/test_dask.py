@@ -39,13 +39,31 @@ async def test_a_client_computes_on_all_nodes(place: Any) -> None:
         assert await pool.run(from_a_task(10)) == 285
 
 
-async def test_who_has_no_certificate_is_not_let_in(place: Any) -> None:
+async def test_who_has_no_certificate_is_neither_let_in_nor_told_anything(place: Any) -> None:
     from distributed import Client
+
+    async def pages(dask_scheduler: Any = None, dask_worker: Any = None) -> tuple[str, set[int]]:
+        """Where a scheduler or worker answers HTTP, and the answers for what Dask has there without being asked."""
+        import asyncio
+        from http.client import HTTPConnection
+
+        server = (dask_scheduler or dask_worker).http_server
+
+        def status(path: str) -> int:
+            connection = HTTPConnection(server.address, server.port, timeout=10)
+            connection.request("GET", path)
+            return connection.getresponse().status
+
+        paths = ("/info/main/workers.html", "/json/identity.json", "/metrics", "/health")
+        return server.address, {await asyncio.to_thread(status, path) for path in paths}
 
     async with place.pool(1, plugins.dask(dashboard=False)) as pool:
         cluster = pool.handle("dask")
         assert cluster.address.startswith("tls://")
         assert cluster.dashboard is None
+        async with cluster.client(asynchronous=True) as client:
+            told = [await client.run_on_scheduler(pages), *(await client.run(pages)).values()]
+            assert told == [("127.0.0.1", {404})] * 2
         with pytest.raises((OSError, TimeoutError, ValueError)):
             await Client(cluster.address.replace("tls://", "tcp://"), asynchronous=True, timeout=3)
         stranger = plugins.dask()

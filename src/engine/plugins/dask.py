@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ..api.plugin import NodeSide, PluginContext, Setup
 
 CONFIG = "DASK_DISTRIBUTED__COMM__"
+# Dask's HTTP server asks nobody for a password and cannot be switched off, not even by `--no-dashboard`: logs, code and
+# the scheduler's identity remain. So it gets no pages, and a port that other hosts do not reach.
+SILENT = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+NO_PAGES = {"DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]", "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]"}
 
 
 def dask(
@@ -108,16 +112,17 @@ class DaskFramework(Framework):
             file.unlink(missing_ok=True)
             command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", *common]
             command += ["--scheduler-file", str(file)]
-            command += ["--dashboard-address", f"{side.address}:0"]  # the port is needed without the dashboard too
-            command += [] if self.plugin.dashboard else ["--no-dashboard"]
+            command += ["--dashboard-address", f"{side.address}:0"] if self.plugin.dashboard else SILENT
         else:
             workers = self.plugin.workers
             threads = self.plugin.threads or max(1, processors(order.sharing) // workers)
             command = [sys.executable, "-m", "distributed.cli.dask_worker", order.head, *common]
             command += ["--nworkers", str(workers), "--nthreads", str(threads), "--name", f"node-{side.node}"]
-            command += ["--local-directory", str(directory), "--no-dashboard"]
+            command += ["--local-directory", str(directory), *SILENT]
             command += ["--memory-limit", self.plugin.memory_limit] if self.plugin.memory_limit else []
         variables = {"DASK_TEMPORARY_DIRECTORY": str(directory), "PYTHONUNBUFFERED": "1"}
+        if "--no-dashboard" in command:
+            variables |= NO_PAGES
         return Program(command, {**self.plugin.tls_variables, **variables})
 
     def up(self, order: Order, directory: Path, markers: int) -> Mapping[str, str] | None:
