@@ -12,8 +12,9 @@ from typing import Any, cast
 from ..wire import values
 from ..wire.messages import Cause, Done, Ended, Message, Run, RunFlag, Yield
 from . import blobs, context, limits
+from .environ import RankVariables, Variable
 from .failure import failed, lacking
-from .info import VARIABLE, Info, Variable
+from .info import VARIABLE, Info
 from .worker_streams import Streams
 
 Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
@@ -35,6 +36,7 @@ class Caller:
         self._send = send
         self._alone = alone
         self._variable = Variable(VARIABLE)
+        self._ranks = RankVariables()
         self._codes: dict[bytes, bytes | int] = {}  # not unpickled yet; an int is the descriptor of a blob
         self._programs: dict[bytes, Program] = {}
 
@@ -48,6 +50,10 @@ class Caller:
         task = context.TaskContext(run.attempt, run.job, run.number, fields, streams)
         context.enter(task, alone=self._alone)
         self._variable.set(text)
+        if run.world is not None and self._alone:  # threads share one environment, and may be ranks of several worlds
+            self._ranks.set(fields)
+        elif self._ranks.present:
+            self._ranks.clear()
         began = perf_counter_ns()
 
         def load() -> Any:

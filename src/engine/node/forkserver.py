@@ -26,6 +26,7 @@ from typing import Any, NoReturn, cast
 import msgpack
 
 from . import context, limits, process
+from .environ import RANK_VARIABLES
 from .notice_page import NoticePage
 from .template import IMPORT_S, Template
 from .worker import ThreadWorker, Worker
@@ -310,6 +311,8 @@ def _draw_other_numbers() -> None:
 
 
 def _settle_in(setup: dict[str, Any]) -> None:
+    for name in RANK_VARIABLES:  # of a broadcast, or of `torchrun`, in which the client itself is a rank
+        os.environ.pop(name, None)
     os.environ.update(setup["env"])
     asked = setup["env"].get("PYTHONPATH", "").split(os.pathsep)
     if "OUTRIDER_PATH" in os.environ:  # a host's: what its image includes, and the runtime

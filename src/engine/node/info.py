@@ -1,8 +1,7 @@
-"""A task's `instance_info`: the node's view, the generation's world and the worker itself, merged; and its variable."""
+"""A task's `instance_info`: the node's view, the generation's world and the worker itself, merged."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import socket
@@ -95,36 +94,9 @@ class _Alike:
         return fields, text + "}"
 
 
-class Variable:
-    """An environment variable with another value for every task, which C code and child processes see as well.
-
-    glibc keeps every value that `setenv` was ever given, and looks through them all: 700 bytes a task for ever, and
-    2 us. What `putenv` was given is ours, and is written over.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = os.fsencode(name)
-        self._place = ctypes.create_string_buffer(0)
-
-    def set(self, text: str) -> None:
-        value = os.fsencode(text)
-        entry = b"%b=%b" % (self._name, value)
-        if len(entry) < len(self._place):
-            self._place.value = entry
-            _putenv(self._place)  # again: the task before may have set the variable itself
-        else:
-            place = ctypes.create_string_buffer(entry, 2 * len(entry))
-            _putenv(place)
-            self._place = place
-        os.environ._data[self._name] = value  # type: ignore[attr-defined]  # its own putenv would be another setenv
-
-
 def free_port() -> int:
     """Return a TCP port that was free a moment ago."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         port: int = sock.getsockname()[1]
     return port
-
-
-_putenv = ctypes.PyDLL(None).putenv

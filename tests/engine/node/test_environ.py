@@ -1,4 +1,4 @@
-"""The variable of each task: what a process and its children read, and what is left of those before."""
+"""The variables of each task: what a process and its children read, and what is left of those before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from outrider.engine.node.info import Variable
+from outrider.engine.node.environ import RANK_VARIABLES, RankVariables, Variable
 
 NAME = "OUTRIDER_TEST"
 
@@ -50,7 +50,7 @@ def test_what_a_task_did_to_it_is_undone_by_the_next(variable):
 def test_values_are_not_kept():
     script = f"""
 import resource
-from outrider.engine.node.info import Variable
+from outrider.engine.node.environ import Variable
 variable = Variable({NAME!r})
 def peak(values):
     for number in range(values):
@@ -60,3 +60,78 @@ print(-peak(100) + peak(20_000))
 """
     grown = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
     assert int(grown.stdout) < 2_000  # KiB: of 20,000
+
+
+def rank(number, **others):
+    """What is known of a rank, of four on two nodes."""
+    places = {"rank": number, "local_rank": number % 2, "node": number // 2}
+    world = {"world_size": 4, "local_world_size": 2, "head_addr": "10.0.0.7", "head_port": 20001}
+    return places | world | others
+
+
+def variables():
+    return {name: os.environ[name] for name in RANK_VARIABLES if name in os.environ}
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    for name in RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    made = RankVariables()
+    yield made
+    made.clear()
+
+
+OF_RANK_3 = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "NODE_RANK": "1",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "10.0.0.7",
+    "MASTER_PORT": "20001",
+}
+
+
+def test_a_rank_has_the_variables_of_torchrun_and_its_children_have_them(ranks):
+    ranks.set(rank(3))
+    assert variables() == OF_RANK_3
+    code = f"import os; print(*map(os.environ.get, {RANK_VARIABLES}))"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert child.stdout.split() == list(OF_RANK_3.values())
+
+
+def test_the_next_rank_of_the_process_has_its_own(ranks):
+    ranks.set(rank(3))
+    ranks.set(rank(3, head_port=20002))
+    assert variables() == OF_RANK_3 | {"MASTER_PORT": "20002"}
+    ranks.set(rank(0, world_size=2, head_addr="::1"))
+    assert variables() == {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "0",
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "::1",
+        "MASTER_PORT": "20001",
+    }
+
+
+def test_what_a_rank_did_to_them_is_undone_for_the_next(ranks):
+    ranks.set(rank(3))
+    os.environ["RANK"] = "its own"
+    del os.environ["WORLD_SIZE"]
+    ranks.set(rank(3))
+    assert variables() == OF_RANK_3
+
+
+def test_other_tasks_have_what_was_there_before_the_first_rank(ranks):
+    os.environ["MASTER_PORT"] = "of the image"
+    for _ in range(2):
+        ranks.set(rank(3))
+        ranks.set(rank(1))
+        ranks.clear()
+        assert variables() == {"MASTER_PORT": "of the image"}
+    del os.environ["MASTER_PORT"]

@@ -1,0 +1,78 @@
+"""The environment variables that differ from task to task: each task's own facts, and what ranks find each other by."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from typing import Any
+
+RANK_VARIABLES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+
+
+class Variable:
+    """An environment variable with another value for every task, which C code and child processes see as well.
+
+    glibc keeps every value that `setenv` was ever given, and looks through them all: 700 bytes a task for ever, and
+    2 us. What `putenv` was given is ours, and is written over.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = os.fsencode(name)
+        self._place = ctypes.create_string_buffer(0)
+
+    def set(self, text: str) -> None:
+        value = os.fsencode(text)
+        entry = b"%b=%b" % (self._name, value)
+        if len(entry) < len(self._place):
+            self._place.value = entry
+            _putenv(self._place)  # again: the task before may have set the variable itself
+        else:
+            place = ctypes.create_string_buffer(entry, 2 * len(entry))
+            _putenv(place)
+            self._place = place
+        os.environ._data[self._name] = value  # type: ignore[attr-defined]  # its own putenv would be another setenv
+
+
+class RankVariables:
+    """The variables of ``torchrun``, for a process that runs one task at a time. Only ranks of a broadcast have them."""
+
+    def __init__(self) -> None:
+        self.present = False
+        self._variables = {name: Variable(name) for name in RANK_VARIABLES}
+        self._outside: dict[str, str] = {}  # what other tasks have under these names, as by `Image(env=...)`
+        self._place: tuple[object, ...] = ()
+        self._texts: dict[str, str] = {}
+        self._values: dict[bytes, bytes] = {}  # the same as `os.environ` keeps it; the port, which always differs, apart
+
+    def set(self, info: Mapping[str, Any]) -> None:
+        """Set them for the rank that has this ``instance_info``. It takes 2 us where the last rank had the same place."""
+        if not self.present:
+            self.present = True
+            self._outside = {name: os.environ[name] for name in RANK_VARIABLES if name in os.environ}
+        place = (
+            info["rank"], info["world_size"], info["local_rank"], info["local_world_size"], info["node"],
+            info["head_addr"],
+        )  # fmt: skip
+        if place != self._place:
+            rank, size, local_rank, local_size, node, address = self._place = place
+            texts = rank, size, local_rank, local_size, node, node, address
+            self._texts = {name: str(text) for name, text in zip(RANK_VARIABLES, texts, strict=False)}
+            self._values = {os.fsencode(name): os.fsencode(text) for name, text in self._texts.items()}
+        found = os.environ._data  # type: ignore[attr-defined]
+        if any(found.get(name) != value for name, value in self._values.items()):
+            for name, text in self._texts.items():
+                self._variables[name].set(text)
+        self._variables["MASTER_PORT"].set(str(info["head_port"]))
+
+    def clear(self) -> None:
+        """Restore what was there before the first rank."""
+        self.present = False
+        for name in RANK_VARIABLES:
+            os.environ.pop(name, None)
+        os.environ.update(self._outside)
+
+
+_putenv = ctypes.PyDLL(None).putenv
