@@ -1,4 +1,4 @@
-"""The torch plugin: a process group around every task, as ``torchrun`` sets it up. Only this module imports torch."""
+"""The torch plugin: a process group around every task, as ``torchrun`` sets it up."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
+from .initialized_group import found_again
 from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
@@ -22,24 +23,44 @@ if TYPE_CHECKING:
 LEAVE_S = 5.0  # how long a task waits for its process group to be destroyed
 GONE_S = 30.0  # how much longer the next task in the same process waits for that
 
+_ALONE = {  # the variables of a task that is no rank of a broadcast; ranks have theirs from the node
+    "WORLD_SIZE": "1",
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "NODE_RANK": "0",
+    "GROUP_RANK": "0",
+}
+
 
 def torch(
     backend: str | None = None,
     ranks_per_node: Ranks = "auto",
     timeout: float | timedelta | None = None,
+    *,
+    init: bool = True,
 ) -> Torch:
     """Run tasks inside ``torch.distributed``: a broadcast's ranks are one process group, any other task its own.
 
     ``backend``: by default nccl where every rank has a GPU, otherwise gloo. ``ranks_per_node``: "auto" means one per
-    GPU, at least one. ``timeout``: seconds after which a collective fails; by default torch's own.
+    GPU, at least one. ``timeout``: seconds after which a collective fails; by default torch's own. ``init=False``:
+    make no group, for functions that do it themselves; each task runs in a process of its own, which has its GPU.
 
     Raises:
         SpecError: an option is not valid.
     """
     if backend is not None and not isinstance(backend, str):
         raise SpecError(f'plugins.torch: backend takes a name such as "gloo" or "nccl", not {backend!r}.')
+    ranks = checked_ranks("torch", ranks_per_node)
+    if not init:
+        if backend is not None or timeout is not None:
+            raise SpecError(
+                "plugins.torch: backend and timeout are for the group that the plugin makes, and with init=False the "
+                "function makes it: give them to its init_process_group."
+            )
+        return TorchWithoutGroup(ranks=ranks)
     within_s = None if timeout is None else checks.seconds("plugins.torch: timeout", timeout)
-    return Torch(backend, checked_ranks("torch", ranks_per_node), within_s)
+    return Torch(backend, ranks, within_s)
 
 
 @dataclass(frozen=True)
@@ -60,15 +81,9 @@ class Torch(Plugin):
         return ranks_on(facts, self.ranks)
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:
-        variables = {
-            "MASTER_ADDR": info.head_addr,
-            "MASTER_PORT": str(info.head_port),
-            "WORLD_SIZE": str(info.world_size),
-            "RANK": str(info.rank),
-            "LOCAL_RANK": str(info.local_rank),
-            "LOCAL_WORLD_SIZE": str(info.local_world_size),
-            "NODE_RANK": str(info.rank // info.local_world_size),
-        }
+        variables = (
+            {} if info.generation else _ALONE | {"MASTER_ADDR": info.head_addr, "MASTER_PORT": str(info.head_port)}
+        )
         if (name := interface(own_address(info))) is not None:  # otherwise gloo resolves this host's own name
             variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
         if sharing(info) > 1:  # as torchrun does: otherwise each rank takes every core
@@ -80,9 +95,16 @@ class Torch(Plugin):
         import torch as torch_
         import torch.distributed
 
-        distributed: Any = torch_.distributed
-        _teardown.wait(distributed)
         device = _device(torch_, info)
+        if device is not None:
+            torch_.cuda.set_device(device)
+        with _threads(torch_), self._group(torch_, info, device):
+            yield
+
+    @contextmanager
+    def _group(self, torch_: Any, info: InstanceInfo, device: int | None) -> Iterator[None]:
+        distributed = torch_.distributed
+        _teardown.wait(distributed)
         options: dict[str, Any] = {}
         if self.timeout_s is not None:
             options["timeout"] = timedelta(seconds=self.timeout_s)
@@ -91,18 +113,27 @@ class Torch(Plugin):
         backend = self.backend or ("gloo" if device is None else "nccl")
         if self.also_on_cpu and backend == "nccl":
             backend = "cuda:nccl,cpu:gloo"
-        if device is not None:
-            torch_.cuda.set_device(device)
-            if "nccl" in backend:
-                options["device_id"] = torch_.device("cuda", device)
+        if device is not None and "nccl" in backend:
+            options["device_id"] = torch_.device("cuda", device)
         _forget_failures(distributed)
-        with _threads(torch_):
-            try:
-                with _all_connected(info):
-                    distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
+        try:
+            with _all_connected(info):
+                distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
+            with found_again(distributed, backend):
                 yield
-            finally:  # also for a group that was made and whose barrier failed
-                _teardown.start(distributed)
+        finally:  # also for a group that was made and whose barrier failed
+            _teardown.start(distributed)
+
+
+@dataclass(frozen=True)
+class TorchWithoutGroup(Torch):
+    """The plugin that `torch(init=False)` makes."""
+
+    fresh_process: ClassVar[bool] = True  # the function may leave its group, and whatever else a script leaves
+
+    @contextmanager
+    def _group(self, torch_: Any, info: InstanceInfo, device: int | None) -> Iterator[None]:  # noqa: ARG002
+        yield
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from outrider import InstanceInfo, SpecError, plugins
 from outrider.actors.interfaces import NodeFacts
+from outrider.engine.plugins.initialized_group import refuse_another
 from outrider.engine.plugins.torch import _device
 
 Place = Callable[..., InstanceInfo]
@@ -23,15 +24,20 @@ import json, os, sys, time
 from datetime import timedelta
 from outrider import compute, plugins
 from outrider.engine.node import context
+from outrider.engine.node.environ import RankVariables
 from outrider.engine.serialization.program import build
 import pickle
 
+ranks = RankVariables()
+
 def run(body, info, **options):
     context.enter(context.TaskContext(1, 1, 1, info), alone=True)
+    ranks.set(info)
     try:
         program = pickle.loads(build(compute(body), [plugins.torch(**options)]))
         return program(lambda: ((), {}))
     finally:
+        ranks.clear()
         context.leave()
 
 info = json.loads(sys.argv[1])
@@ -154,6 +160,73 @@ def test_a_rank_whose_peer_dies_gets_the_error_and_is_not_held_up(pending: bool)
     assert not initialized
 
 
+SELF = (
+    RANK
+    + """
+def body():
+    from datetime import timedelta
+    import torch, torch.distributed as dist
+    from torch.distributed import init_process_group
+    made = dist.group.WORLD
+    init_process_group("gloo", rank=dist.get_rank(), world_size=2, timeout=timedelta(seconds=7))
+    dist.distributed_c10d.init_process_group(init_method="env://")
+    value = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(value)
+    same = dist.group.WORLD is made
+    timeout = made._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    try:
+        init_process_group("mpi")
+    except Exception as error:
+        refused = str(error)
+    dist.destroy_process_group()
+    with_a_store = dict(backend="gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(**with_a_store)  # there is none any more: it is the function's own
+    return value.item(), same, timeout, refused, dist.get_world_size()
+
+print(json.dumps(run(body, info)))
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # outside: torch's own
+dist.destroy_process_group()
+"""
+)
+
+
+def test_a_function_that_initializes_the_group_itself_finds_it_there() -> None:
+    for rank, process in enumerate([start(SELF, info) for info in world(2)]):
+        out, err = process.communicate(timeout=120)
+        value, same, timeout, refused, size = json.loads(out or "[]" + err)
+        assert (value, same, timeout, size) == (3.0, True, 7.0, 1)
+        assert refused == (
+            "init_process_group(backend='mpi') asks for another group than the one that plugins.torch() has made, of "
+            f"rank {rank} of 2 with gloo: use plugins.torch(init=False), with which the function makes its own."
+        )
+        assert process.returncode == 0, err
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend"),
+    [
+        ({}, "gloo"),
+        ({"backend": None, "rank": -1, "world_size": -1}, "gloo"),
+        ({"backend": "GLOO", "rank": 1, "world_size": 2, "init_method": "tcp://10.0.0.1:29500"}, "gloo"),
+        ({"backend": "nccl"}, "cuda:nccl,cpu:gloo"),
+        ({"backend": "cuda:nccl,cpu:gloo"}, "cuda:nccl,cpu:gloo"),
+    ],
+)
+def test_what_asks_for_the_group_that_is_there_is_content(asked: dict[str, Any], backend: str) -> None:
+    refuse_another(asked, backend, rank=1, size=2)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"backend": "nccl"}, {"rank": 0}, {"world_size": 1}, {"pg_options": object()}],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_what_asks_for_another_group_is_told_what_to_do(asked: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"another group .* rank 1 of 2 with gloo: use plugins\.torch\(init=False\)"):
+        refuse_another(asked, "gloo", rank=1, size=2)
+
+
 AGAIN = (
     RANK
     + """
@@ -252,19 +325,23 @@ def test_ranks_per_node_is_one_per_gpu_and_at_least_one() -> None:
 
 def test_variables_follow_the_generations_view(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     info = place(5, nodes=4, each=2)
-    assert plugins.torch().env(info) == {
-        "MASTER_ADDR": "10.0.0.0",
-        "MASTER_PORT": "29500",
-        "WORLD_SIZE": "8",
-        "RANK": "5",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "NODE_RANK": "2",
-        "OMP_NUM_THREADS": "1",
-    }
+    assert plugins.torch().env(info) == {"OMP_NUM_THREADS": "1"}  # the node sets those of a rank
     assert "OMP_NUM_THREADS" not in plugins.torch().env(place(1))  # a host for itself
     monkeypatch.setenv("OMP_NUM_THREADS", "6")
     assert plugins.torch().env(info)["OMP_NUM_THREADS"] == "6"
+
+
+def test_a_task_of_its_own_has_the_variables_of_a_world_of_one(place: Place) -> None:
+    assert plugins.torch().env(replace(place(0, nodes=1), generation=0)) == {
+        "MASTER_ADDR": "10.0.0.0",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "1",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": "0",
+        "GROUP_RANK": "0",
+    }
 
 
 def test_gloo_is_told_the_interface_by_which_the_others_reach_this_rank(
@@ -308,6 +385,7 @@ def test_tasks_in_several_slots_take_the_devices_in_turn(place: Place) -> None:
 
 def test_invalid_options_are_refused() -> None:
     wrong: list[dict[str, Any]] = [{"ranks_per_node": 0}, {"ranks_per_node": "many"}, {"backend": 3}, {"timeout": -1}]
+    wrong += [{"init": False, "backend": "gloo"}, {"init": False, "timeout": 3}]
     for options in wrong:
         with pytest.raises(SpecError, match=r"plugins\.torch: "):
             plugins.torch(**options)

@@ -1,0 +1,67 @@
+"""A function's own ``init_process_group`` inside the torch plugin: it finds the group that the plugin has made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+from ..api.errors import SpecError
+
+_MARK = "finds_the_plugins_group"
+_present: list[str] = []  # the backend of the plugin's group, while the function runs
+
+
+@contextmanager
+def found_again(distributed: Any, backend: str) -> Iterator[None]:
+    """Let `init_process_group` return at once during the block, for as long as the default group is there.
+
+    The function is replaced once in a process, for good: modules that are imported in the block may keep it.
+    """
+    original = distributed.init_process_group
+    if not hasattr(original, _MARK):
+        for module in (distributed, distributed.distributed_c10d):
+            module.init_process_group = _finding(distributed, original)
+    _present.append(backend)
+    try:
+        yield
+    finally:
+        _present.pop()
+
+
+def _finding(distributed: Any, original: Any) -> Any:
+    @wraps(original)
+    def init_process_group(*args: Any, **options: Any) -> None:
+        if not _present or not distributed.is_initialized():
+            original(*args, **options)
+            return
+        asked = signature(original).bind(*args, **options).arguments
+        refuse_another(asked, _present[-1], distributed.get_rank(), distributed.get_world_size())
+        if asked.get("timeout") is not None:
+            distributed.distributed_c10d._set_pg_timeout(asked["timeout"])
+
+    setattr(init_process_group, _MARK, True)
+    return init_process_group
+
+
+def refuse_another(asked: Mapping[str, Any], backend: str, rank: int, size: int) -> None:
+    """Refuse a call for a group that is not the one that is there. How its ranks would meet does not matter any more.
+
+    Raises:
+        SpecError: another backend, rank or world size, or options of the backend.
+    """
+    backends = {None, "undefined", backend, *(each.rpartition(":")[2] for each in backend.split(","))}
+    for name, fits in (
+        ("backend", lambda value: (value.lower() if isinstance(value, str) else value) in backends),
+        ("rank", lambda value: value in (-1, rank)),
+        ("world_size", lambda value: value in (-1, None, size)),
+        ("pg_options", lambda value: value is None),
+    ):
+        if name in asked and not fits(asked[name]):
+            raise SpecError(
+                f"init_process_group({name}={asked[name]!r}) asks for another group than the one that plugins.torch() "
+                f"has made, of rank {rank} of {size} with {backend}: use plugins.torch(init=False), with which the "
+                "function makes its own."
+            )
