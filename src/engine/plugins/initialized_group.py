@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
@@ -53,13 +53,14 @@ def refuse_another(asked: Mapping[str, Any], backend: str, rank: int, size: int)
         SpecError: another backend, rank or world size, or options of the backend.
     """
     backends = {None, "undefined", backend, *(each.rpartition(":")[2] for each in backend.split(","))}
-    for name, fits in (
-        ("backend", lambda value: (value.lower() if isinstance(value, str) else value) in backends),
-        ("rank", lambda value: value in (-1, rank)),
-        ("world_size", lambda value: value in (-1, None, size)),
-        ("pg_options", lambda value: value is None),
-    ):
-        if name in asked and not fits(asked[name]):
+    fits: dict[str, Callable[[Any], bool]] = {
+        "backend": lambda value: (value.lower() if isinstance(value, str) else value) in backends,
+        "rank": lambda value: value in (-1, rank),
+        "world_size": lambda value: value in (-1, None, size),
+        "pg_options": lambda value: value is None,
+    }
+    for name in fits.keys() & asked.keys():
+        if not fits[name](asked[name]):
             raise SpecError(
                 f"init_process_group({name}={asked[name]!r}) asks for another group than the one that plugins.torch() "
                 f"has made, of rank {rank} of {size} with {backend}: use plugins.torch(init=False), with which the "
