@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from inspect import Parameter, Signature
 from types import TracebackType
@@ -14,12 +14,15 @@ from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known, one_of
 from .api.compute import Compute, compute
-from .api.errors import CleanupError, ItemOutcome, NotACall, PoolClosed, SpecError
+from .api.errors import CleanupError, ItemOutcome, NodeLost, NotACall, PoolClosed, SpecError, TransferError
 from .client.opening import Opening
 from .client.signals import TaskHold
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
 
 if TYPE_CHECKING:
+    from os import PathLike
+    from pathlib import Path
+
     from ..actors.events import Event
     from ..providers.base import Provider
     from .api.plugin import Attaching
@@ -53,9 +56,10 @@ class Pool:
     ``image``: the nodes' software. ``plugins`` prepare every task's process. ``on_loss``: what a broadcast does when it
     loses a rank, for functions that do not say it themselves. ``checkpoints``: where tasks keep theirs: a folder that
     all nodes share, or a URL. ``volumes``: buckets that are folders on every node. ``name``: by which one finds it
-    again, as `attach` does; others may have the same. ``console``: "rich" is a live table, "plain" lines, "silent"
-    nothing, what tasks print included; "auto" is a table on a terminal, only what tasks print in notebooks and in
-    applications that have set up logging, else lines. ``chaos``: faults to inject, for tests: see
+    again, as `attach` does; others may have the same. ``keep``: a folder of the nodes' work folders that is copied to
+    the same one here, as `fetch` does it, when the block ends. ``console``: "rich" is a live table, "plain" lines,
+    "silent" nothing, what tasks print included; "auto" is a table on a terminal, only what tasks print in notebooks and
+    in applications that have set up logging, else lines. ``chaos``: faults to inject, for tests: see
     `outrider.testing.Chaos`.
 
     Seconds: ``boot_timeout`` from a launch to a ready node (a straggler, which does not answer while those launched
@@ -137,7 +141,7 @@ class Pool:
         self._ended = True
         self._hold.at_rest.clear()
         try:
-            await self._close(core, failed=error is not None)
+            await self._close(core, error)
         except CleanupError as cleanup:
             if error is None:
                 raise
@@ -178,17 +182,28 @@ class Pool:
         if self._injector is not None:
             self._injector.start()
 
-    async def _close(self, core: OpenPool, *, failed: bool) -> None:
+    async def _close(self, core: OpenPool, error: BaseException | None) -> None:
         try:
-            try:
+            async with AsyncExitStack() as ending:
+                ending.push_async_callback(core.stop, failed=error is not None)
+                ending.push_async_callback(self._keep, core, error)
                 if self._injector is not None:
-                    await self._injector.end()
-            finally:
-                await core.stop(failed=failed)
+                    ending.push_async_callback(self._injector.end)
         finally:
             core.observer.close()
             if self._injector is not None:
                 await self._injector.collect()
+
+    async def _keep(self, core: OpenPool, error: BaseException | None) -> None:
+        if self._settings.keep is not None and core.takes_jobs:
+            from .client import file_transfer
+
+            try:
+                await file_transfer.keep(core, self._settings.keep, error)
+            except (NodeLost, TransferError) as lacking:
+                if error is None:
+                    raise
+                error.add_note(f"Pool(keep=): {lacking}")
 
     def __enter__(self) -> SyncPool:
         from .sync import SyncPool
@@ -363,6 +378,50 @@ class Pool:
             job.result()
         finally:
             job.cancel()
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    async def fetch(
+        self,
+        pattern: str,
+        /,
+        *,
+        to: str | PathLike[str] = ".",
+        on: int | Literal["head"] | None = None,
+        max_files: int = 100_000,
+        max_gb: float = 100.0,
+    ) -> list[Path]:
+        """Copy files of every node's work folder, or of the one ``on=`` names, to ``to/node-0/``, ``to/node-1/`` ...
+
+        ``pattern``: a file, a folder, or a glob as "log/**". Returns the paths here. It takes no task slot, and works
+        while tasks run and after they have failed. Each file is here whole or not at all, and replaces an earlier one:
+        cancelling is safe, and so is fetching again. Links to folders, devices and pipes are left out.
+
+        Raises:
+            TransferError: a file cannot be written here or read there, or there are more than the limits.
+            NodeLost: what had come of it stays, and the files of other nodes come.
+        """
+        from .client import file_transfer
+
+        asked = file_transfer.Fetch.of(pattern, to, max_files=max_files, max_gb=max_gb)
+        return await file_transfer.fetch(self._opened(), asked, on)
+
+    async def push(
+        self, path: str | PathLike[str], /, *, to: str = ".", on: int | Literal["head"] | None = None
+    ) -> None:
+        """Copy a file or a folder of this computer into the folder ``to`` of each ready node's work folder, under its
+        own name. Nodes that join later do not get it.
+
+        Each file replaces an earlier one when it is whole: cancelling is safe, and so is pushing again.
+
+        Raises:
+            SpecError: there is no such file.
+            TransferError: a file cannot be read here, or written there.
+            NodeLost
+        """
+        from .client import file_transfer
+
+        await file_transfer.push(self._opened(), path, to, on)
 
     # --- the pool itself ------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from .api.settings import (
     chosen,
     is_free,
     pool_name,
+    work_files,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class AttachOptions(MachineNeeds, total=False):
     on_loss: OnLossOption
     checkpoints: str | PathLike[str] | None
     volumes: Sequence[Volume]
+    keep: str | None
     boot_timeout: float
     replace_timeout: float
     lease: float
@@ -64,6 +66,7 @@ DEFAULTS: PoolOptions = {
     "on_loss": "auto",
     "checkpoints": None,
     "volumes": (),
+    "keep": None,
     "boot_timeout": 600.0,
     "replace_timeout": 600.0,
     "lease": 120.0,
@@ -121,4 +124,5 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         max_lifetime_s=None if lifetime is None else seconds("max_lifetime", lifetime),
         max_cost=None if cost is None else amount("max_cost", cost, "USD"),
         volumes=volumes,
+        keep=None if options["keep"] is None else work_files("keep", options["keep"]),
     )

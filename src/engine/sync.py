@@ -20,6 +20,9 @@ from .client.signals import ThreadHold
 from .serialization.client_streams import marked_blocking
 
 if TYPE_CHECKING:
+    from os import PathLike
+    from pathlib import Path
+
     from ..actors.events import Event
     from .api.compute import Compute
     from .api.errors import ItemOutcome
@@ -159,6 +162,25 @@ class SyncPool:
     def stream(self, call: StreamCall[T], /) -> Iterator[T]:
         """See `Pool.stream`."""
         return self._iterate(lambda: self._pool.stream(call))
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        pattern: str,
+        /,
+        *,
+        to: str | PathLike[str] = ".",
+        on: int | Literal["head"] | None = None,
+        max_files: int = 100_000,
+        max_gb: float = 100.0,
+    ) -> list[Path]:
+        """See `Pool.fetch`."""
+        return self._wait(self._pool.fetch, pattern, to=to, on=on, max_files=max_files, max_gb=max_gb)
+
+    def push(self, path: str | PathLike[str], /, *, to: str = ".", on: int | Literal["head"] | None = None) -> None:
+        """See `Pool.push`."""
+        self._wait(self._pool.push, path, to=to, on=on)
 
     # --- the pool itself --------------------------------------------------------------------------------------------
 

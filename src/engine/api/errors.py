@@ -160,6 +160,17 @@ class SerializationError(OutriderError):
         self.path, self.task, self.kind = path, task, kind
 
 
+class TransferError(OutriderError):
+    """A file could not be fetched from a node, pushed to one, or written here. ``path``: where, or its name there.
+
+    ``full``: no space is left. ``node``: by its number, as `instance_info` has it.
+    """
+
+    def __init__(self, message: str, *, path: str = "", node: int | None = None, full: bool = False) -> None:
+        super().__init__(message)
+        self.path, self.node, self.full = path, node, full
+
+
 class CheckpointError(OutriderError):
     """A checkpoint could not be written or read. ``run``: its name; ``url``: where; ``full``: no space is left."""
 

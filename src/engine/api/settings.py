@@ -267,6 +267,7 @@ class Settings:
     max_lifetime_s: float | None
     max_cost: float | None  # USD
     volumes: tuple[Volume, ...] = ()
+    keep: str | None = None  # a folder in the nodes' work folders
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
@@ -280,6 +281,15 @@ def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
     if on >= most:
         refuse(f"on={on} is the rank of no node of this pool: the last of {most} has rank {most - 1}.")
     return on
+
+
+def work_files(option: str, pattern: object) -> str:
+    """Check what names files in a node's work folder: a file, a folder or a pattern."""
+    if not isinstance(pattern, str) or not pattern.strip():
+        refuse(f"{option} takes what is in a node's work folder, as in 'log/', not {shown(pattern)}.")
+    if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
+        refuse(f"{option}: {pattern!r} is not in the work folder, which relative paths of tasks are in.")
+    return pattern
 
 
 def pool_name(name: object, *, most: int = NAME_LENGTH) -> str:

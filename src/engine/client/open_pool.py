@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import anyio
@@ -69,6 +70,7 @@ class OpenPool:
         self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
+        self.began_in = Path.cwd()
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
@@ -295,6 +297,10 @@ class OpenPool:
             error.__cause__ = self._failure
             return error
         return PoolClosed("The pool is not open: use it inside `async with Pool(...) as pool`.")
+
+    @property
+    def takes_jobs(self) -> bool:
+        return self._ref is not None
 
     @property
     def packer(self) -> Packer:

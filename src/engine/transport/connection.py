@@ -95,6 +95,10 @@ class Connector:
             raise ConnectionResetError(f"node {node} has gone")
         return await connection.forward(port, self._forwards)
 
+    def link(self, node: NodeId) -> NodeLink | None:
+        connection = self._connections.get(node)
+        return None if connection is None else connection.link
+
     @property
     def facts(self) -> list[NodeFacts]:
         return self._settings.views.facts
@@ -373,7 +377,7 @@ class NodeConnection:
             asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
 
     def _tell_others(self, batch: Sequence[Report]) -> None:
-        if others := self._settings.plugins.reported(self._node, batch):
+        if others := self._settings.plugins.reported(batch):
             self._reports(others)
 
     def _heartbeat(self) -> None:

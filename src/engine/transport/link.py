@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,8 @@ from ...actors.interfaces import (
     Returned,
     Started,
     StopAt,
+    Task,
+    TaskId,
     Unfit,
     Verdict,
 )
@@ -29,7 +31,6 @@ from ...providers.base import MachineId, PreemptionNotice
 from ..api.errors import TaskFailed
 from ..node import limits
 from ..node.notices.watcher import NAME_CHARS, bounded
-from ..node.worker_streams import WINDOW
 from ..serialization.client_streams import AHEAD
 from ..serialization.payload import Blob, Payload, Received, map_shared
 from ..wire import messages as wire
@@ -37,10 +38,10 @@ from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, refuse_lost
+from .task_inputs import InputStream
 
 if TYPE_CHECKING:
     from ..wire.session import Session
-    from ..wire.values import Dumped
     from .instance_views import InstanceViews
 
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
 
 
+FIRST_BESIDE = 1 << 62  # attempts of Outrider's own: the pool actor, which never hears of these, counts its own from 1
 _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine sends to its processes
 
 
@@ -68,7 +70,8 @@ class NodeLink:
     ) -> None:
         self.node, self.session, self._machine = node, session, machine
         self._views, self._same_host = views, same_host
-        self._reports, self._printed = reports, printed
+        self._reports = self._pool_reports = reports
+        self._printed = printed
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
@@ -78,6 +81,8 @@ class NodeLink:
         self._orders: dict[int, Order] = {}
         self._recalled: set[int] = set()  # of them, and may come back
         self._awaited: set[int] = set()  # attempts whose end `kill_all` waits for
+        self._beside: dict[int, Callable[[Finished | None], None]] = {}  # attempts that the pool's actor does not know
+        self._beside_ids = itertools.count(FIRST_BESIDE)
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._inputs: dict[tuple[int, int], InputStream] = {}
@@ -113,6 +118,31 @@ class NodeLink:
                 self._schedule()
         else:
             self._held_back[order.attempt] = self._transfers.spawn(self._run_with_blobs(run, payload))
+
+    def run_beside(self, payload: Payload, ended: Callable[[Finished | None], None]) -> AttemptId:
+        """Run a task of Outrider's own beside the slots, of which the pool's actor hears nothing. ``ended`` is called
+        once; with None, the node is lost.
+        """
+        attempt = AttemptId(next(self._beside_ids))
+        self._beside[attempt] = ended
+        self._reports = self._told_apart
+        task = Task(TaskId(0), JobId(0), payload.function, payload, retries=0, at_most_once=True)
+        self.run(Order(attempt, task, 1))
+        return attempt
+
+    def _told_apart(self, reports: Sequence[Report]) -> None:
+        """Tell the pool what is its own, as long as something else runs beside it."""
+        others: list[Report] = []
+        for report in reports:
+            ended = self._beside.pop(report.attempt, None) if isinstance(report, Finished) else None
+            if ended is None:
+                others.append(report)
+            else:
+                ended(cast("Finished", report))
+        if not self._beside:
+            self._reports = self._pool_reports
+        if others:
+            self._pool_reports(others)
 
     def _send_run(self, run: wire.Run) -> None:
         self.session.send(run)
@@ -187,6 +217,9 @@ class NodeLink:
         self._transfers.close()
         for attempt in [*self._orders]:
             self._over(attempt)
+        besides, self._beside = self._beside, {}
+        for ended in besides.values():
+            ended(None)
         for blob in self._codes.values():
             blob.close()
 
@@ -440,44 +473,6 @@ class NodeLink:
                 feed = self._inputs.pop((attempt, stream), None)
                 if feed is not None:
                     feed.close()
-
-
-class InputStream:
-    """The items that a `streams.Source` gives a task, in order. What they leave on the node is dropped again."""
-
-    def __init__(self, transfers: BlobTransfers, attempt: int, stream: int) -> None:
-        self._transfers, self._attempt, self._stream = transfers, attempt, stream
-        self._given = self._granted = 0
-        self._blobs: deque[tuple[int, Blob]] = deque()  # with the number of their item
-
-    async def give(self, item: Dumped | None, error: bytes | None = None) -> None:
-        value = None
-        if item is not None:
-            value = values.inline(item) if item.total <= values.INLINE_BYTES else await self._place(item)
-        self._given += 1
-        self._transfers.send(wire.Input(self._attempt, self._stream, value, error))
-
-    async def _place(self, item: Dumped) -> wire.Value:
-        blob = Blob(f"{self._attempt}.{self._stream}.{self._given}", item.parts, item.total)
-        self._blobs.append((self._given, blob))
-        await self._transfers.place(blob)
-        return wire.Value(b"", item.sizes, blob.name)
-
-    def granted(self, count: int) -> None:
-        """The task takes ``count`` more, so of those before all but a window's worth have been taken."""
-        if self._granted + count - self._given > WINDOW:
-            raise ProtocolError(f"attempt {self._attempt} asks for {count} items more, of at most {WINDOW} on the way")
-        self._granted += count
-        while self._blobs and self._blobs[0][0] < self._granted - WINDOW:
-            self._let_go(self._blobs.popleft()[1])
-
-    def close(self) -> None:
-        while self._blobs:
-            self._let_go(self._blobs.popleft()[1])
-
-    def _let_go(self, blob: Blob) -> None:
-        blob.close()
-        self._transfers.send(wire.Drop((blob.name,)))
 
 
 def _lost(fetched: asyncio.Task[Received]) -> bool:

@@ -7,8 +7,6 @@ started, messages are passed, and it is ended in order. See `api.plugin` for wha
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import itertools
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,34 +14,28 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from ...actors.interfaces import (
-    AttemptId,
     ConnectFailed,
     Finished,
-    JobId,
     NodeFacts,
     NodeId,
-    Order,
     Report,
     Settled,
-    Task,
-    TaskId,
 )
 from ..api.errors import BootstrapError, OutriderError, SpecError
 from ..api.plugin import Heard, Joined, Left, News, Plugin
 from ..api.printable import plainly
 from ..runtime.plugin_host import READY, STARTING, plugin_host
 from ..serialization import pickling, program
-from ..serialization.client_streams import Source, Values
+from ..serialization.client_streams import Values
 from ..serialization.error_translation import error_of, pickling_error
-from ..serialization.payload import Payload
 from ..wire import values
-from ..wire.messages import RunFlag
+from .beside import beside_payload
+from .link import FIRST_BESIDE
 
 if TYPE_CHECKING:
     from ..serialization.pickling import ImportableModules
     from .link import NodeLink
 
-FIRST_ATTEMPT = 1 << 62  # the pool actor, which never hears of these, counts its own from 1
 KILL_S = 5.0  # for the tasks of a node to be gone
 STOP_S = 20.0  # for all halves of a node to be taken down
 RETIRE_S = 4.5  # for tasks and halves of a node that the pool does not want any more
@@ -64,7 +56,6 @@ class PluginHosts:
         self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
         self.inboxes = {plugin.name: PluginInbox() for plugin in plugins if type(plugin).attach is not Plugin.attach}
         self._by_node: dict[NodeId, PluginHost] = {}
-        self._attempts = itertools.count(FIRST_ATTEMPT)
         self._stopped = False  # then reports of ended tasks are dropped: their slots are not to be filled again
 
     @property
@@ -93,7 +84,7 @@ class PluginHosts:
             "address": facts.address,
             "accelerators": facts.accelerators,
         }
-        host.run(AttemptId(next(self._attempts)), *packed, about_node)
+        host.run(*packed, about_node)
         try:
             env, accelerators = await host.ready
         except BaseException:
@@ -104,16 +95,8 @@ class PluginHosts:
         self.publish(Joined(node, found))
         return found
 
-    def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]:
-        ended = [report for report in reports if type(report) is Finished and report.attempt >= FIRST_ATTEMPT]
-        if ended and (host := self._by_node.get(node)) is not None:
-            for report in ended:
-                host.ended(report)
-        if self._stopped:
-            return []
-        if not ended:
-            return reports
-        return [report for report in reports if type(report) is not Finished or report.attempt < FIRST_ATTEMPT]
+    def reported(self, reports: Sequence[Report]) -> Sequence[Report]:
+        return [] if self._stopped else reports
 
     def left(self, node: NodeId) -> None:
         """Forget the plugin host of a node whose connection is closed for good."""
@@ -171,32 +154,22 @@ class PluginHost:
         self._setting_up = "?"  # the plugin
         self._stopping = False
 
-    def run(self, attempt: AttemptId, code: bytes, plugins: bytes, facts: dict[str, Any]) -> None:
+    def run(self, code: bytes, plugins: bytes, facts: dict[str, Any]) -> None:
         items: Any = self._items()
-        args, kwargs, inputs = plugin_host(plugins, facts, items).detach()
-        digest = hashlib.blake2b(code, digest_size=16).digest()
-        self._payload = Payload(
-            name="plugins",
-            function=digest,
-            code=code,
-            args=values.inline(values.dump((args, kwargs), ("args", "kwargs"))),
-            flags=int(RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE),
-            output=self._output,
-            inputs=tuple(Source(each) for each in inputs),
-        )
-        task = Task(TaskId(0), JobId(0), digest, self._payload, retries=0, at_most_once=True)
+        self._payload = beside_payload(plugin_host(plugins, facts, items), code, output=self._output, name="plugins")
         self._reading = asyncio.get_running_loop().create_task(self._read())
-        self._attempt = attempt
-        self._link.run(Order(attempt, task, 1))
+        self._attempt = self._link.run_beside(self._payload, self.ended)
 
     async def _items(self) -> AsyncIterator[Any]:
         while (item := await self.outbox.get()) is not _END:
             yield item
 
-    def ended(self, report: Finished) -> None:
+    def ended(self, report: Finished | None) -> None:
         """Note that the plugin host's process is over, for whatever reason. That is acted on once everything that it
-        had sent before is read.
+        had sent before is read. None: its node is lost, which `abandon` follows.
         """
+        if report is None:
+            return
         self._output.end()
         if not self._done.done():
             self._done.set_result(None)
@@ -238,7 +211,7 @@ class PluginHost:
         if self._stopping or not self.ready.done():
             return
         self._stopping = True
-        await self._link.kill_all(FIRST_ATTEMPT, within_s=KILL_S)
+        await self._link.kill_all(FIRST_BESIDE, within_s=KILL_S)
         self.outbox.put_nowait(_END)
         await asyncio.wait([self._done], timeout=STOP_S)
 

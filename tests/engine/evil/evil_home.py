@@ -79,6 +79,7 @@ class Order(NamedTuple):
     facts: tuple[tuple[str, object], ...] = ()  # of its welcome
     hangs_up: bool = False  # as soon as it has greeted
     acknowledges: bool = True  # what it has received
+    yields: tuple[bytes, ...] = ()  # values of the very attempt that came
 
 
 OWN: dict[str, Callable[[int], m.Message]] = {
@@ -167,6 +168,8 @@ class EvilExecutor(ExecutorServer):
                     yield codec.body(words[kind](attempt))
         for kind, often in self._order.own:
             yield from [codec.body(OWN[kind](newest))] * often
+        for data in self._order.yields:
+            yield codec.body(m.Yield(newest, m.Value(data)))
 
 
 class _Ungrateful(Session):

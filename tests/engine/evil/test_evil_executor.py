@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pickle
 import sys
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import evil_home
 from evil_home import Order, packed
 
-from outrider import Local, OutriderError, Pool, compute
+from outrider import Local, NodeLost, OutriderError, Pool, TransferError, compute
 from outrider.engine.client import from_settings
 from outrider.engine.transport import blob_transfers
 from outrider.engine.transport.channels import Receiving, Sending
@@ -288,6 +289,52 @@ async def test_an_absurd_size_is_the_error_of_its_task(folder: Path) -> None:
                 assert isinstance(found, OutriderError), repr(found)[:300]
             await site.settled(errors=True)
         assert not site.events["NodeSuspect"]
+        await site.check_books()
+
+
+def began(name: str, size: int = 1) -> tuple[object, ...]:
+    return ("file", name, size, False)
+
+
+FILES: dict[str, Any] = {
+    "a path above": [began("../../x"), b"x", ("end",)],
+    "an absolute path": [began("/tmp/outrider-evil"), b"x", ("end",)],
+    "a link": [("link", "x", "/etc/passwd")],
+    "a device": [(*began("x"), 0o60000)],
+    "more than it has announced": [began("x"), b"xy", ("end",)],
+    "more files than were asked for": [part for n in range(9000) for part in (began(f"{n}", 0), ("end",))],
+    "a file without an end": [began("x", 2**60)],
+    "code": [Path("x")],
+    "no parts": 5,
+}
+
+
+@pytest.mark.parametrize("said", FILES.values(), ids=FILES)
+async def test_files_that_are_no_files_are_refused_and_nothing_is_written(
+    folder: Path, tmp_path: Path, said: object
+) -> None:
+    async with evil(folder, Order(yields=(pickle.dumps(said, 5),))) as site:
+        rank, to = site.rank(evil_home.HOSTNAME), tmp_path / "deep" / "to"
+        async with asyncio.timeout(PATIENCE_S):
+            found = await _settled(site.pool.fetch("**", to=to, on=rank, max_files=1000))
+            assert isinstance(found, TransferError), repr(found)[:300]
+            assert found.node == rank
+            assert [each for each in (tmp_path / "deep").rglob("*") if each.is_file()] == []
+            assert await site.pool.fetch("**", to=to, on=site.rank("honest")) == []
+        assert not Path("/tmp/outrider-evil").exists()
+        assert not site.events["NodeSuspect"]
+        await site.check_books()
+
+
+async def test_a_part_of_a_file_in_a_blob_costs_the_node(folder: Path, tmp_path: Path) -> None:
+    """A blob may be of any size, and what is read of files is small."""
+    word = packed(m.Yield, 1 << 62, (b"", (2**40,), "b"))
+    async with evil(folder, Order(frames=(word,))) as site:
+        async with asyncio.timeout(PATIENCE_S):
+            found = await _settled(site.pool.fetch("**", to=tmp_path, on=site.rank(evil_home.HOSTNAME)))
+            assert isinstance(found, NodeLost), repr(found)[:300]
+            assert await site.pool.fetch("**", to=tmp_path, on=site.rank("honest")) == []
+        assert site.events["NodeLost"] == 1
         await site.check_books()
 
 

@@ -1,0 +1,278 @@
+"""`Pool.fetch`, `Pool.push` and ``Pool(keep=)``: files of the nodes' work folders. Tasks beside the slots read and
+write them there (see `runtime.work_files`); what nodes say is checked by `incoming_files`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import os
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
+
+import anyio
+
+from ...actors.interfaces import Finished, NodeId, Verdict
+from ...providers.threads import in_thread
+from ..api.checks import refuse
+from ..api.errors import NodeLost, TransferError
+from ..api.printable import plain
+from ..api.settings import placement, work_files
+from ..runtime.work_files import FileWriter, Part, below, grouped, parts_of, send_files, take_files
+from ..serialization import program
+from ..serialization.client_streams import Values
+from ..serialization.payload import Received
+from ..transport.beside import beside_payload
+from ..wire.codec import ProtocolError
+from ..wire.messages import Ended, Failed
+from .incoming_files import FetchLimits, IncomingFiles, plain_value
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from os import PathLike
+    from typing import Literal
+
+    from ..api.calls import PendingCall
+    from .open_pool import OpenPool
+
+T = TypeVar("T")
+MAX_FILES, MAX_GB = 100_000, 100.0
+KEEP_S = 20.0  # for the files to be kept of a block that was cancelled or interrupted: its program wants to end
+
+
+class Place:
+    """A node that is ready: the number that users know it by, and how it is reached."""
+
+    def __init__(self, core: OpenPool, node: NodeId, rank: int) -> None:
+        link = core.connector.link(node)
+        if link is None:
+            raise _lost(rank)
+        self._link, self.rank = link, rank
+
+    async def run(
+        self, call: PendingCall, what: str, *, output: Values | None = None, during: Awaitable[None] | None = None
+    ) -> None:
+        """Run a task beside the slots, and ``during`` at the same time. The task is ended if that fails, and if it is
+        cancelled.
+
+        Raises:
+            NodeLost
+            TransferError: the task failed.
+        """
+        over: asyncio.Future[Finished | None] = asyncio.get_running_loop().create_future()
+
+        def ended(report: Finished | None) -> None:
+            if output is not None:
+                output.end()
+            for feed in payload.inputs:
+                feed.stop()
+            if not over.done():
+                over.set_result(report)
+
+        payload = beside_payload(call, program.build(call.function), name=what, output=output)
+        attempt = self._link.run_beside(payload, ended)
+        try:
+            if during is not None:
+                await during
+            report = await over
+        finally:
+            if not over.done():
+                self._link.kill(attempt)
+        self._check(report, what)
+
+    def _check(self, report: Finished | None, what: str) -> None:
+        if report is None:
+            raise _lost(self.rank)
+        if report.verdict is Verdict.RETURNED:
+            return
+        outcome = report.outcome
+        if report.verdict is Verdict.RAISED:  # its error is not unpickled: it may be anything
+            failed = cast("tuple[Failed, object]", outcome)[0]
+            story, full = f"{failed.kind}: {failed.message}", f"Errno {errno.ENOSPC}]" in failed.message
+        else:
+            story, full = f"its process ended by {cast('Ended', outcome).cause}", False
+        raise TransferError(f"{what} on node {self.rank} failed ({plain(story)}).", node=self.rank, full=full)
+
+
+# --- from the nodes ---------------------------------------------------------------------------------------------------
+
+
+class Fetch(NamedTuple):
+    """One call of `Pool.fetch`. ``to``: the folder here. ``strip``: begins the names there, and is left out here."""
+
+    pattern: str
+    to: Path
+    limits: FetchLimits
+    strip: str = ""
+
+    @classmethod
+    def of(cls, pattern: str, to: str | PathLike[str], *, max_files: int, max_gb: float) -> Self:
+        return cls(work_files("fetch", pattern), _absolute(to), FetchLimits.of(max_files, max_gb))
+
+    async def run(self, places: Sequence[Place]) -> list[Path]:
+        fetched = await _each(_fetch_from(place, self) for place in places)
+        return [path for paths in fetched for path in paths]
+
+
+async def fetch(core: OpenPool, asked: Fetch, on: int | Literal["head"] | None) -> list[Path]:
+    """See `Pool.fetch`."""
+    return await asked.run(_places(core, on))
+
+
+async def _fetch_from(place: Place, asked: Fetch) -> list[Path]:
+    output, incoming = _PlainValues(), IncomingFiles(place.rank, asked.limits)
+    writer = FileWriter(asked.to / f"node-{place.rank}", strip=asked.strip)
+
+    async def receive() -> None:
+        async for received in output:
+            try:
+                said = plain_value(received.data)
+            except Exception as error:
+                story = f"node {place.rank} sent what is no part of a file: nothing more is taken from it."
+                raise TransferError(story, node=place.rank) from error
+            await in_thread(_write, writer, incoming.take(said))
+
+    try:
+        await place.run(send_files(asked.pattern), f"fetch of {asked.pattern!r}", output=output, during=receive())
+    finally:
+        await in_thread(writer.close)
+    if incoming.unread:
+        (name, why), others = incoming.unread[0], len(incoming.unread) - 1
+        more = f", and {others} more" if others else ""
+        raise TransferError(
+            f"{name} of node {place.rank} could not be read there ({why}){more}; all other files have been fetched.",
+            path=name,
+            node=place.rank,
+        )
+    return writer.written
+
+
+def _write(writer: FileWriter, parts: Sequence[Part]) -> None:
+    try:
+        for part in parts:
+            writer.write(part)
+    except OSError as error:
+        path, full = str(writer.path), error.errno in {errno.ENOSPC, errno.EDQUOT}
+        mend = "free some space, or fetch to another disk with to=." if full else "see what stands in the way there."
+        raise TransferError(f"{path} could not be written ({error.strerror}): {mend}", path=path, full=full) from error
+
+
+class _PlainValues(Values):
+    def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
+        """Take an item of files. One in a blob, which could be of any size, breaks the protocol and costs the node."""
+        if not isinstance(item, Received):
+            cast("asyncio.Task[Received]", item).cancel()
+            raise ProtocolError("a part of a file in a blob")
+        super().push(item, grant)
+
+
+# --- to the nodes -----------------------------------------------------------------------------------------------------
+
+
+async def push(core: OpenPool, path: str | PathLike[str], to: str, on: int | Literal["head"] | None) -> None:
+    """See `Pool.push`."""
+    found, folder = _absolute(path), work_files("push(to=)", to)
+    if not found.exists() or not found.name:
+        refuse(f"push takes a file or a folder, and {str(path)!r} is none here.")
+    await _each(_push_to(place, found, folder) for place in _places(core, on))
+
+
+async def _push_to(place: Place, path: Path, to: str) -> None:
+    unread: list[OSError] = []
+
+    def items() -> Iterator[list[Part]]:
+        try:
+            yield from grouped(_parts_below(path))
+        except OSError as error:
+            unread.append(error)
+            raise
+
+    call = take_files(to, items())
+    try:
+        await place.run(call, f"push of {path.name!r}")
+    except TransferError as error:
+        if not unread:
+            raise
+        at = str(unread[0].filename or path)
+        raise TransferError(f"{at} cannot be read here ({unread[0].strerror}).", path=at) from error
+
+
+def _parts_below(path: Path) -> Iterator[Part]:
+    names = [path.name] if path.is_file() else (os.path.relpath(each, path.parent) for each in below(path))
+    for name in names:
+        for part in parts_of(name, path.parent / name):
+            if part[0] == "unread":
+                raise PermissionError(errno.EACCES, str(part[2]), str(path.parent / name))
+            yield part
+
+
+# --- at the end of a pool -------------------------------------------------------------------------------------------
+
+
+async def keep(core: OpenPool, folder: str, block_error: BaseException | None) -> None:
+    """Fetch a folder of every node at the end of the pool's block, whoever cancels meanwhile. When the program is to
+    end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`.
+
+    Raises:
+        TransferError, NodeLost
+        asyncio.CancelledError: it was cancelled; raised at the end.
+    """
+    hurried = isinstance(block_error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
+    asked = Fetch(folder, core.began_in / folder, FetchLimits.of(MAX_FILES, MAX_GB), f"{folder.rstrip('/')}/")
+    loop = asyncio.get_running_loop()
+    keeping = loop.create_task(asked.run(_places(core)))
+    until, cancelled = loop.time() + KEEP_S if hurried else math.inf, None
+    with anyio.CancelScope(shield=True):
+        while not keeping.done():
+            left_s = until - loop.time()
+            if left_s <= 0:
+                keeping.cancel()
+            try:
+                await asyncio.wait([keeping], timeout=left_s if 0 < left_s < math.inf else None)
+            except asyncio.CancelledError as error:
+                cancelled, until = cancelled or error, min(until, loop.time() + KEEP_S)
+    if cancelled is not None:
+        raise cancelled
+    if keeping.cancelled():
+        story = f"not all of keep={folder!r} came within {KEEP_S:g} s, and the program was to end."
+        raise TransferError(story, path=str(asked.to))
+    keeping.result()
+
+
+# --- what both have in common -----------------------------------------------------------------------------------------
+
+
+async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all of them to their ends, and raise what the first failed with; cancelled, end them all."""
+    tasks = [asyncio.ensure_future(each) for each in transfers]
+    try:
+        await asyncio.wait(tasks) if tasks else None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    errors = [error for task in tasks if (error := task.exception()) is not None]
+    if not errors:
+        return [task.result() for task in tasks]
+    for other in errors[1:]:
+        errors[0].add_note(f"and {other}")
+    raise errors[0]
+
+
+def _places(core: OpenPool, on: int | Literal["head"] | None = None) -> list[Place]:
+    rank = placement(on, most=core.settings.nodes.max)
+    ready = sorted((node.rank, node.node) for node in core.observer.snapshot().nodes if node.rank is not None)
+    chosen = [(each, node) for each, node in ready if rank in {None, each}]
+    if rank is not None and not chosen:
+        raise NodeLost(f"node {rank} is not ready.", node=rank)
+    return [Place(core, NodeId(node), each) for each, node in chosen]
+
+
+def _absolute(path: str | PathLike[str]) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100  without following links: a pushed one keeps its own name
+
+
+def _lost(rank: int) -> NodeLost:
+    return NodeLost(f"node {rank} was lost before its files had been transferred.", node=rank)

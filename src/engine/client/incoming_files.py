@@ -1,0 +1,132 @@
+"""The check of files that nodes send. A node is not trusted: what is not in order is refused before anything of it is
+written.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self, cast
+
+from ..api.checks import amount, count, shown
+from ..api.errors import TransferError
+from ..api.printable import plain
+from ..runtime.work_files import Part
+
+LONGEST_NAME = 255  # bytes of one component, as Linux has it
+LONGEST_PATH = 4000  # bytes; with the folder here the kernel's limit of 4096 may still be met
+
+
+@dataclass(slots=True)
+class FetchLimits:
+    """The rest of what all nodes of one fetch may send together."""
+
+    files: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, max_files: object, max_gb: object) -> Self:
+        count("max_files", max_files)
+        return cls(cast("int", max_files), int(amount("max_gb", max_gb, "GB") * 1e9))
+
+
+class IncomingFiles:
+    """The decider for one node's files, in the order of what it says:
+
+    FETCH-1  no name leads out of the folder that the files are for, nor is more than a name
+    FETCH-2  a file has no more bytes than were announced for it
+    FETCH-3  no more files, and no more bytes, are taken than the limits allow
+    FETCH-4  what is given is plain: whole parts of files, one file after another
+    """
+
+    def __init__(self, node: int, limits: FetchLimits) -> None:
+        self._node, self._limits = node, limits
+        self._name = ""
+        self._left_bytes = 0  # of the file that has begun
+        self.unread: list[tuple[str, str]] = []  # files that could not be read there, and why
+
+    def take(self, said: object) -> list[Part]:
+        """Return the parts to be written.
+
+        Raises:
+            TransferError: the node says what it may not, or more than the limits allow.
+        """
+        if not isinstance(said, list):
+            self._refuse(f"sent {shown(said)} where parts of files belong")
+        return [part for part in said if self._is_written(part)]
+
+    def _is_written(self, part: object) -> bool:
+        match part:
+            case bytes():
+                self._bytes(len(part))
+            case ("file", str(name), int(size_bytes), bool()):
+                self._file(name, size_bytes)
+            case ("end",) if self._name:
+                self._name = ""
+            case ("unread", str(name), str(why)) if not self._name:
+                self._count(name)
+                self.unread.append((name, why))
+                return False
+            case _:
+                self._refuse(f"sent {shown(part)} where a part of a file belongs")
+        return True
+
+    def _file(self, name: str, size_bytes: int) -> None:
+        if self._name:
+            self._refuse("began a file within another", self._name)
+        if (why := objection(name)) is not None:
+            self._refuse(f"named a file {name!r}, which {why}", name)
+        self._count(name)
+        self._limits.size_bytes -= size_bytes
+        if size_bytes < 0 or self._limits.size_bytes < 0:
+            story = f"there is more than max_gb= allows; {name!r} of node {self._node} would be the next."
+            raise TransferError(f"{story} Fetch less, or raise it.", path=name, node=self._node)
+        self._name, self._left_bytes = name, size_bytes
+
+    def _count(self, name: str) -> None:
+        self._limits.files -= 1
+        if self._limits.files < 0:
+            story = f"there are more files than max_files= allows; {name!r} of node {self._node} would be the next."
+            raise TransferError(f"{story} Fetch less, or raise it.", path=name, node=self._node)
+
+    def _bytes(self, count: int) -> None:
+        if not self._name:
+            self._refuse("sent bytes of no file")
+        self._left_bytes -= count
+        if self._left_bytes < 0:
+            self._refuse("sent more of a file than it had announced", self._name)
+
+    def _refuse(self, what: str, name: str = "") -> NoReturn:
+        raise TransferError(f"node {self._node} {what}: nothing more is taken from it.", path=name, node=self._node)
+
+
+def objection(name: str) -> str | None:
+    """Return why no file below a folder of ours can have this name; None: one can."""
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        return "is no name of a file"
+    parts = name.split("/")
+    if "" in parts or "." in parts or ".." in parts:
+        return "is no path below a folder"
+    if plain(name) != name or "\n" in name or "\t" in name:
+        return "has control characters"
+    if len(encoded) > LONGEST_PATH or any(len(os.fsencode(each)) > LONGEST_NAME for each in parts):
+        return "is too long"
+    return None
+
+
+class _Plain(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def plain_value(data: Any) -> object:
+    """Unpickle numbers, texts, bytes and collections of these. Anything else is refused, before it is imported.
+
+    Raises:
+        pickle.UnpicklingError, and whatever else broken pickles raise.
+    """
+    return _Plain(io.BytesIO(data)).load()

@@ -1,0 +1,163 @@
+"""Files of a node's work folder on their way to the client and back, by tasks of Outrider's own beside the slots.
+
+A file travels as ``("file", name, size_bytes, executable)``, its bytes in pieces, and ``("end",)``. Several of these
+parts come in one item, so that small files do not each wait for a round trip.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, BinaryIO
+
+from ..api.compute import compute
+
+PIECE_BYTES = 32 << 10  # of a file
+ITEM_BYTES = 56 << 10  # of the parts of an item: it rides in a frame
+_PART_BYTES = 64  # at most, of what surrounds a part's bytes and texts
+
+Part = tuple[Any, ...] | bytes
+
+
+@compute
+def send_files(pattern: str) -> Iterator[list[Part]]:
+    """Yield the files in the working directory that match. One that cannot be read is ``("unread", name, why)``."""
+    yield from grouped(part for name in matching(pattern) for part in parts_of(name, Path(name)))
+
+
+@compute
+def take_files(to: str, items: Iterator[list[Part]]) -> int:
+    """Put files below ``to``, and return how many."""
+    writer = FileWriter(Path(to))
+    try:
+        for parts in items:
+            for part in parts:
+                writer.write(part)
+    finally:
+        writer.close()
+    return len(writer.written)
+
+
+def matching(pattern: str) -> Iterator[str]:
+    """Yield the names of files that match the pattern, or are below a folder that does. Each is given once."""
+    seen: set[str] = set()
+    base = pattern.removesuffix("/").removesuffix("**").removesuffix("/")  # the end of "log/**" differs among Pythons
+    for found in [Path()] if base in {"", "."} else sorted(Path().glob(base)):
+        names = below(found) if found.is_dir() and not found.is_symlink() else [str(found)]
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                yield name
+
+
+def below(folder: Path) -> Iterator[str]:
+    for where, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            yield os.path.normpath(os.path.join(where, name))  # noqa: PTH118  a path of bytes that are no text, too
+
+
+def parts_of(name: str, path: Path) -> Iterator[Part]:
+    """Yield one file; nothing if it is no regular file, or none any more."""
+    try:
+        file = _opened(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield "unread", name, error.strerror or type(error).__name__
+        return
+    if file is None:
+        return
+    with file:
+        status = os.fstat(file.fileno())
+        left = status.st_size  # what is written meanwhile does not make it endless
+        yield "file", name, left, bool(status.st_mode & stat.S_IXUSR)
+        while left and (piece := file.read(min(PIECE_BYTES, left))):
+            left -= len(piece)
+            yield piece
+        yield ("end",)
+
+
+def grouped(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    item: list[Part] = []
+    size = 0
+    for part in parts:
+        texts = [part] if isinstance(part, bytes) else [os.fsencode(each) for each in part if isinstance(each, str)]
+        needs = _PART_BYTES + sum(map(len, texts))
+        if item and size + needs > ITEM_BYTES:
+            yield item
+            item, size = [], 0
+        item.append(part)
+        size += needs
+    if item:
+        yield item
+
+
+class FileWriter:
+    """Writes files below a folder, each whole or not at all. ``written``: where those are that are complete."""
+
+    def __init__(self, folder: Path, *, strip: str = "") -> None:
+        """``strip``: begins the names of all files, and is left out of them."""
+        self._folder, self._strip = folder, strip
+        self.written: list[Path] = []
+        self.path: Path | None = None  # of the file that is being written
+        self._part: Path | None = None
+        self._file: BinaryIO | None = None
+        self._executable = False
+
+    def write(self, part: Part) -> None:
+        match part:
+            case bytes() if self._file is not None:
+                self._file.write(part)
+            case ("file", str(name), _, executable):
+                self._begin(name, bool(executable))
+            case ("end",) if self._file is not None:
+                self._finish()
+            case _:
+                raise ValueError(f"no part of a file: {part!r}")
+
+    def close(self) -> None:
+        """Remove what is not complete."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+        if self._part is not None:
+            self._part.unlink(missing_ok=True)
+            self._part = None
+
+    def _begin(self, name: str, executable: bool) -> None:
+        self.close()
+        self.path, self._executable = self._folder / name.removeprefix(self._strip), executable
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_name(f".outrider-{token_hex(8)}.part")
+        self._file = part.open("xb")
+        self._part = part
+
+    def _finish(self) -> None:
+        assert self._file is not None, "a file has been begun"
+        assert self._part is not None, "a file has been begun"
+        assert self.path is not None, "a file has been begun"
+        if self._executable:
+            mode = os.fstat(self._file.fileno()).st_mode
+            os.fchmod(self._file.fileno(), mode | (mode & 0o444) >> 2)  # for whoever may read it
+        self._file.close()
+        self._file = None
+        self._part.replace(self.path)
+        self._part = None
+        self.written.append(self.path)
+
+
+def _opened(path: Path) -> BinaryIO | None:
+    """Open a regular file, or what a link to one leads to; None: it is something else, which might wait for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        return None
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)  # noqa: SIM115, PTH123
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    return None

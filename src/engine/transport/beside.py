@@ -1,0 +1,30 @@
+"""The payloads of tasks of Outrider's own, which run on a node beside its slots: see `NodeLink.run_beside`."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from ..serialization.client_streams import Source
+from ..serialization.payload import Payload
+from ..wire import values
+from ..wire.messages import RunFlag
+
+if TYPE_CHECKING:
+    from ..api.calls import PendingCall
+    from ..serialization.client_streams import Values
+
+
+def beside_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
+    """``code``: the `serialization.program` of the call's function. ``output``: takes what it yields."""
+    args, kwargs, inputs = call.detach()
+    flags = RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE | (RunFlag.STREAM if output is not None else 0)
+    return Payload(
+        name=name,
+        function=hashlib.blake2b(code, digest_size=16).digest(),
+        code=code,
+        args=values.inline(values.dump((args, kwargs), ("args", "kwargs"))),
+        flags=int(flags),
+        output=output,
+        inputs=tuple(Source(each) for each in inputs),
+    )
