@@ -13,7 +13,7 @@ from outrider import Secret, Volume
 from outrider.engine.api.image import Image
 from outrider.engine.image.install_plan import install_plan, prepare
 from outrider.engine.image.installer import apt, volumes
-from outrider.engine.image.installer.work import Failed, Work
+from outrider.engine.image.installer.installation import Failed, Installation
 from outrider.engine.image.probe import HostFacts
 
 HOST = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", None, None, frozenset(), ())
@@ -32,7 +32,7 @@ class Machine:
         monkeypatch.setattr(volumes.os, "access", lambda *_: self.is_fuse_ours)
         monkeypatch.setattr(apt, "install", self._install)
 
-    def _install(self, _: Work, packages: Sequence[str]) -> None:
+    def _install(self, _: Installation, packages: Sequence[str]) -> None:
         self.installed += packages
 
 
@@ -43,9 +43,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def work() -> Any:
+def installation() -> Any:
     out = os.open(os.devnull, os.O_WRONLY)
-    yield Work(out)
+    yield Installation(out)
     os.close(out)
 
 
@@ -60,15 +60,15 @@ def test_below_home_a_user_needs_nobody(machine: Machine, tmp_path: Path) -> Non
     assert not volumes._user_can_mount([f"{home}/data"])
 
 
-def test_missing_packages_are_installed_or_named(machine: Machine, work: Work) -> None:
-    volumes._install(work)
+def test_missing_packages_are_installed_or_named(machine: Machine, installation: Installation) -> None:
+    volumes._install(installation)
     assert machine.installed == []
     machine.tools -= {"fusermount3"}
-    volumes._install(work)
+    volumes._install(installation)
     assert machine.installed == ["fuse3"]
     machine.tools -= {"rclone", "apt-get"}
     with pytest.raises(Failed, match="no rclone and no fuse3, and no apt") as caught:
-        volumes._install(work)
+        volumes._install(installation)
     assert "Debian or Ubuntu" in caught.value.hint
 
 

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Sequence
 
-from .work import Failed, Work, ask, become_root
+from .installation import Failed, Installation, ask, become_root
 
 _LOCK_S = 300  # how long to wait for another installer, such as a fresh machine's unattended upgrades
 _RETRY_S = 2.0
@@ -26,20 +26,20 @@ def missing(packages: Sequence[str]) -> list[str]:
     return [package for package in packages if not _is_installed(package)]
 
 
-def install(work: Work, packages: Sequence[str]) -> None:
+def install(installation: Installation, packages: Sequence[str]) -> None:
     become = become_root("apt", f"install by hand: sudo apt-get install {' '.join(packages)}")
     try:
-        _apt(work, become, "update")
+        _apt(installation, become, "update")
     except Failed as failure:  # one broken source of several need not matter
-        work.line(f"{failure.reason}: trying with the package lists that are there")
+        installation.line(f"{failure.reason}: trying with the package lists that are there")
     install = ("install", "--yes", "--no-install-recommends", "--", *packages)
     try:
-        _apt(work, become, *install)
+        _apt(installation, become, *install)
     except Failed as failure:
         if not any("dpkg was interrupted" in line for line in failure.log):
             raise
-        work.run([*become, *_QUIETLY, "dpkg", "--configure", "-a"], shown="dpkg --configure -a")
-        _apt(work, become, *install)
+        installation.run([*become, *_QUIETLY, "dpkg", "--configure", "-a"], shown="dpkg --configure -a")
+        _apt(installation, become, *install)
 
 
 def _is_installed(package: str) -> bool:
@@ -50,16 +50,18 @@ def _is_installed(package: str) -> bool:
     return any(state[0] == "installed" and version in ("", state[-1]) for state in states)
 
 
-def _apt(work: Work, become: Sequence[str], *arguments: str) -> None:
+def _apt(installation: Installation, become: Sequence[str], *arguments: str) -> None:
     """Run apt-get; wait for the lock of the package lists, as apt itself waits only for dpkg's."""
     deadline = time.monotonic() + _LOCK_S
     while True:
         try:
-            work.run([*become, *_QUIETLY, "apt-get", *_OPTIONS, *arguments], shown=f"apt-get {' '.join(arguments)}")
+            installation.run(
+                [*become, *_QUIETLY, "apt-get", *_OPTIONS, *arguments], shown=f"apt-get {' '.join(arguments)}"
+            )
         except Failed as failure:
             if not any(map(_LOCKED.search, failure.log)) or time.monotonic() > deadline:
                 raise
-            work.line("another program holds apt's lock: waiting")
+            installation.line("another program holds apt's lock: waiting")
             time.sleep(_RETRY_S)
         else:
             return

@@ -13,14 +13,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from . import files
+from .installation import Failed, Installation, try_lock
 from .protocol import Inbox
-from .work import Failed, Work, try_lock
 
 _REACH_S = 4.0  # enough for two repetitions of a lost SYN, after 1 and 3 s
 _POLL_S = 0.2
 
 
-def prepare(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) -> Path:
+def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) -> Path:
     """Make the environment unless it exists; return its interpreter. ``wanted``: see `install_plan.environment`."""
     place: Path = cache / "envs" / wanted["digest"]
     python = place / "bin" / "python"
@@ -29,7 +29,7 @@ def prepare(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) ->
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(place.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600), "wb") as lock:
         if not try_lock(lock.fileno()):
-            work.line("another pool is making this environment: waiting for it")
+            installation.line("another pool is making this environment: waiting for it")
             while not try_lock(lock.fileno()):
                 time.sleep(_POLL_S)
         if _works(python):  # another pool has made it while we waited
@@ -39,8 +39,8 @@ def prepare(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) ->
             shutil.rmtree(leftover, ignore_errors=True)
         umask = os.umask(0o077)  # private, as later pools run what is there; tasks keep the login's
         try:
-            with work.half_made(beside):
-                _make(work, inbox, cache, wanted, beside)
+            with installation.half_made(beside):
+                _make(installation, inbox, cache, wanted, beside)
                 beside.rename(place)
         finally:
             os.umask(umask)
@@ -51,23 +51,23 @@ def _works(python: Path) -> bool:
     return os.access(python, os.X_OK)  # follows the symlink, whose target may have been removed
 
 
-def _make(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any], place: Path) -> None:
-    uv = _Uv(work, cache, wanted)
-    with work.during("python", wanted["python"]):
+def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping[str, Any], place: Path) -> None:
+    uv = _Uv(installation, cache, wanted)
+    with installation.during("python", wanted["python"]):
         uv.run("venv", "--no-project", "--relocatable", *wanted["venv"], "--python", wanted["python"], str(place))
     if not wanted["requirements"]:
         return
     scratch = place.with_suffix(".wheels")
-    with work.during("packages"), work.half_made(scratch):
+    with installation.during("packages"), installation.half_made(scratch):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(mode=0o700)
         requirements, sources = wanted["requirements"], []
         offline = wanted["offline"]
         if offline is None and not uv.has_way_out():
-            work.line("this host does not reach the package index: packages come from the client")
+            installation.line("this host does not reach the package index: packages come from the client")
             offline = True
         if offline:
-            requirements = _fetch(work, inbox, cache / "files", scratch)
+            requirements = _fetch(installation, inbox, cache / "files", scratch)
             sources = ["--offline", "--no-index"]
         elif wanted["constraints"]:
             (scratch / "constraints.txt").write_text(wanted["constraints"])
@@ -77,12 +77,12 @@ def _make(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any], plac
         uv.run(*install, "--requirements", "-", stdin=requirements.encode(), cwd=scratch, folder=folder)
 
 
-def _fetch(work: Work, inbox: Inbox, store: Path, folder: Path) -> str:
+def _fetch(installation: Installation, inbox: Inbox, store: Path, folder: Path) -> str:
     """Have the client send the wheels that are missing; return requirements to install from ``folder``."""
-    work.send("need", wheels=True)
+    installation.send("need", wheels=True)
     answer = inbox.next()
     wheels: Sequence[Sequence[Any]] = answer["wheels"]
-    files.receive(work, inbox, store, {digest: size for _, digest, size in wheels})
+    files.receive(installation, inbox, store, {digest: size for _, digest, size in wheels})
     for name, digest, _ in wheels:
         source = store / digest
         try:
@@ -96,8 +96,8 @@ def _fetch(work: Work, inbox: Inbox, store: Path, folder: Path) -> str:
 class _Uv:
     """The uv binary. Its indexes are passed in the environment, as arguments would show their passwords."""
 
-    def __init__(self, work: Work, cache: Path, wanted: Mapping[str, Any]) -> None:
-        self._work, self._wanted = work, wanted
+    def __init__(self, installation: Installation, cache: Path, wanted: Mapping[str, Any]) -> None:
+        self._installation, self._wanted = installation, wanted
         self._binary = str(cache / wanted["uv"])
         self._base = {
             "UV_HTTP_TIMEOUT": "30",
@@ -115,7 +115,7 @@ class _Uv:
         """Run uv and return its output. ``folder``: use the wheels in it and nothing else."""
         env = self._online if folder is None else {**self._base, "UV_FIND_LINKS": str(folder)}
         shown = f"uv {' '.join(arguments)}"
-        return self._work.run([self._binary, *arguments], env=env, cwd=cwd, stdin=stdin, shown=shown)
+        return self._installation.run([self._binary, *arguments], env=env, cwd=cwd, stdin=stdin, shown=shown)
 
     def has_way_out(self) -> bool:
         """Return whether one of the indexes, or a proxy, can be reached. Only uv knows which index is its default."""

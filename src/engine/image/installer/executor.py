@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .work import TAIL_LINES, Failed, Work, try_lock
+from .installation import TAIL_LINES, Failed, Installation, try_lock
 
 _SUN_PATH = 104  # bytes of a socket's path that every system accepts, including the final NUL
 _TAKEOVER_S = 10.0
@@ -122,7 +122,7 @@ def socket_path_of(directory: Path) -> Path:
 
 
 def start(
-    work: Work,
+    installation: Installation,
     plan: Mapping[str, Any],
     python: Path,
     directory: Path,
@@ -134,7 +134,7 @@ def start(
     path = socket_path_of(directory)
     if path.parent != directory:
         _make_private(path.parent)
-        work.scratch.append(path.parent)
+        installation.scratch.append(path.parent)
     log = directory / "log"
     with suppress(FileNotFoundError):
         log.unlink()
@@ -147,7 +147,7 @@ def start(
         options += ["--volumes", str(mounted.fileno())]
     pass_on = [] if mounted is None else [mounted]
     try:
-        work.run([str(python), "-I", plan["runtime"], "daemon", *options], env=env, pass_on=pass_on)
+        installation.run([str(python), "-I", plan["runtime"], "daemon", *options], env=env, pass_on=pass_on)
     except Failed as failure:
         with suppress(OSError):
             failure.log = [*failure.log, *log.read_text(errors="replace").splitlines()][-TAIL_LINES:]

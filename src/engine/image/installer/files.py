@@ -11,26 +11,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .installation import Installation
 from .protocol import Inbox
-from .work import Work
 
 _CHUNK_BYTES = 1 << 20
 _KEPT_S = 30 * 86400  # files that no pool has used for so long are deleted
 
 
-def receive(work: Work, inbox: Inbox, store: Path, wanted: Mapping[str, int]) -> None:
+def receive(installation: Installation, inbox: Inbox, store: Path, wanted: Mapping[str, int]) -> None:
     """Make sure that each of ``wanted`` (size by SHA-256) is in ``store``; the client sends those that are missing."""
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing = [name for name, size in wanted.items() if not _has(store / name, size)]
     if not missing:
         return
     inbox.folder = store
-    work.send("need", files=missing)
+    installation.send("need", files=missing)
     left = set(missing)
     while left:
         left.discard(inbox.next().get("sha256", ""))
     size = sum(wanted[name] for name in missing)
-    work.line(f"received {len(missing)} of {len(wanted)} files, {_in_words(size)}")
+    installation.line(f"received {len(missing)} of {len(wanted)} files, {_in_words(size)}")
 
 
 def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:

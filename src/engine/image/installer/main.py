@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import apt, environment, executor, files, volumes
+from .installation import Failed, Installation
 from .protocol import Inbox
-from .work import Failed, Work
 
 
 def main() -> NoReturn:
@@ -30,72 +30,72 @@ def main() -> NoReturn:
 def _bootstrapped() -> bool:
     out = os.dup(1)
     os.dup2(2, 1)  # anything else that is printed must not look like a frame
-    work = Work(out)
-    signal.signal(signal.SIGTERM, lambda *_: work.end("it was ended by signal"))
-    work.send("hello")
-    inbox = Inbox(sys.stdin.buffer, lambda: work.end("the client has gone"))
+    installation = Installation(out)
+    signal.signal(signal.SIGTERM, lambda *_: installation.end("it was ended by signal"))
+    installation.send("hello")
+    inbox = Inbox(sys.stdin.buffer, lambda: installation.end("the client has gone"))
     try:
         plan = inbox.next()
-        work.hide(plan["secrets"])
-        limit = threading.Timer(plan["timeout_s"], work.end, ["it takes too long"], {"timed_out": True})
+        installation.hide(plan["secrets"])
+        limit = threading.Timer(plan["timeout_s"], installation.end, ["it takes too long"], {"timed_out": True})
         limit.daemon = True
         limit.start()
-        work.send("result", **_carry_out(work, inbox, plan))
+        installation.send("result", **_carry_out(installation, inbox, plan))
     except Failed as failure:
-        work.fail(failure)
+        installation.fail(failure)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        work.fail(Failed(f"{error.strerror or error}{where}"))
+        installation.fail(Failed(f"{error.strerror or error}{where}"))
     except Exception as error:  # noqa: BLE001 - the edge: a defect of ours is reported like any failure
         log = traceback.format_exc().splitlines()
         hint = "this is a defect of Outrider: report it with the lines below"
-        work.fail(Failed(f"the installer failed: {type(error).__name__}: {error}", log=log, hint=hint))
+        installation.fail(Failed(f"the installer failed: {type(error).__name__}: {error}", log=log, hint=hint))
     else:
         return True
-    work.clear()
+    installation.clear()
     return False
 
 
-def _carry_out(work: Work, inbox: Inbox, plan: Mapping[str, Any]) -> dict[str, str]:
+def _carry_out(installation: Installation, inbox: Inbox, plan: Mapping[str, Any]) -> dict[str, str]:
     cache = Path(plan["cache"])
     directory = cache / "pools" / plan["node"]
     executor.sweep(directory.parent, socket.gethostname())
     executor.end_others(directory.parent, plan["machine"], directory)
     with executor.only_installer(directory):
         if not executor.is_running(directory):  # a running executor keeps its directory, even if we fail
-            work.scratch.append(directory)
+            installation.scratch.append(directory)
         (directory / "host").write_text(socket.gethostname())
         python = Path(plan["python"])
         if plan["apt"] and (missing := apt.missing(plan["apt"])):
-            with work.during("apt", " ".join(missing)):
-                apt.install(work, missing)
+            with installation.during("apt", " ".join(missing)):
+                apt.install(installation, missing)
         if plan["environment"] is not None:
-            python = environment.prepare(work, inbox, cache, plan["environment"])
+            python = environment.prepare(installation, inbox, cache, plan["environment"])
         if not executor.is_running(directory):
-            _start(work, inbox, plan, python, directory)
+            _start(installation, inbox, plan, python, directory)
     return {"socket": str(executor.socket_path_of(directory)), "python": str(python), "runtime": plan["runtime"]}
 
 
-def _start(work: Work, inbox: Inbox, plan: Mapping[str, Any], python: Path, directory: Path) -> None:
+def _start(installation: Installation, inbox: Inbox, plan: Mapping[str, Any], python: Path, directory: Path) -> None:
     tree, store = directory / "includes", Path(plan["cache"]) / "files"
     files.forget(store)
     if plan["files"]:
-        with work.during("files", f"{len(plan['files'])} files"):
-            files.receive(work, inbox, store, {digest: size for _, digest, size, _ in plan["files"]})
+        with installation.during("files", f"{len(plan['files'])} files"):
+            files.receive(installation, inbox, store, {digest: size for _, digest, size, _ in plan["files"]})
             files.lay_out(tree, store, plan["files"])
     tree.mkdir(mode=0o700, exist_ok=True)
     env = _environment(plan, python, tree)
-    mounted = volumes.mount(work, plan)
+    mounted = volumes.mount(installation, plan)
     if plan["run"]:
-        with work.during("run"):
+        with installation.during("run"):
             asked = {**env, **plan["env"]}
             asked["PYTHONPATH"] = os.pathsep.join(filter(None, [asked.get("PYTHONPATH"), env["OUTRIDER_PATH"]]))
             for command in plan["run"]:
                 is_line = isinstance(command, str)
                 words = ["/bin/sh", "-c", command] if is_line else command
-                work.run(words, env=asked, cwd=tree, shown=command if is_line else "")
-    with work.during("executor"):
-        executor.start(work, plan, python, directory, env=env, mounted=mounted)
+                installation.run(words, env=asked, cwd=tree, shown=command if is_line else "")
+    with installation.during("executor"):
+        executor.start(installation, plan, python, directory, env=env, mounted=mounted)
 
 
 def _environment(plan: Mapping[str, Any], python: Path, tree: Path) -> dict[str, str]:

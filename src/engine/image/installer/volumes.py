@@ -15,21 +15,21 @@ from typing import Any
 from outrider.engine.volumes import mount_path, rclone
 
 from . import apt
-from .work import Failed, Work, ask, become_root
+from .installation import Failed, Installation, ask, become_root
 
 PACKAGES = {"rclone": "rclone", "fusermount3": "fuse3"}
 _FUSE = (10, 229)  # Documentation/admin-guide/devices.txt
 
 
-def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
+def mount(installation: Installation, plan: Mapping[str, Any]) -> socket.socket | None:
     """Mount the plan's volumes until every copy of the returned socket is closed; None: there are none."""
     volumes: Sequence[Mapping[str, Any]] = plan["volumes"]
     if not volumes:
         return None
     as_user = _user_can_mount([volume["mount"] for volume in volumes])
     if not as_user:
-        _install(work)
-    with work.during("volumes", ", ".join(f"{volume['source']} at {volume['mount']}" for volume in volumes)):
+        _install(installation)
+    with installation.during("volumes", ", ".join(f"{volume['source']} at {volume['mount']}" for volume in volumes)):
         _check_host()
         become = [] if as_user else become_root("mounting", f"mount below {_home()}, with rclone and fuse3 installed")
         is_root = bool(become) or os.geteuid() == 0
@@ -42,7 +42,7 @@ def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
             "gid": os.getgid(),
             "login": rclone.inherited(os.environ, _home()),
         }
-        return _start_supervisor(work, [*become, sys.executable, "-I", plan["runtime"], "volumes"], order)
+        return _start_supervisor(installation, [*become, sys.executable, "-I", plan["runtime"], "volumes"], order)
 
 
 def _home() -> str:
@@ -57,7 +57,7 @@ def _user_can_mount(folders: Sequence[str]) -> bool:
     return below and os.access("/dev/fuse", os.R_OK | os.W_OK)
 
 
-def _install(work: Work) -> None:
+def _install(installation: Installation) -> None:
     lacking = [package for tool, package in PACKAGES.items() if shutil.which(tool) is None]
     if not lacking:
         return
@@ -66,8 +66,8 @@ def _install(work: Work) -> None:
             f"this host has no {' and no '.join(lacking)}, and no apt to install it by",
             hint="install rclone and fuse3 there, or use a host with Debian or Ubuntu",
         )
-    with work.during("apt", " ".join(lacking)):
-        apt.install(work, lacking)
+    with installation.during("apt", " ".join(lacking)):
+        apt.install(installation, lacking)
 
 
 def _check_host() -> None:
@@ -84,10 +84,10 @@ def _check_host() -> None:
         raise Failed(f"its rclone is {has}, and at least {needs} is needed", hint="install a newer one there")
 
 
-def _start_supervisor(work: Work, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
+def _start_supervisor(installation: Installation, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
     """Start the supervisor as a process of its own; return its socket once everything is mounted."""
     ours, theirs = socket.socketpair()
-    work.held.append(ours)
+    installation.held.append(ours)
     with theirs:
         started = ask(argv, stdin=theirs.fileno())
     if started.returncode != 0:

@@ -1,4 +1,4 @@
-"""The installer's reports to the client, the commands it runs (as root where needed), and ending them when it ends."""
+"""An installation reports to the client, runs commands (as root where needed), and ends them when it ends itself."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Failed(Exception):
         self.reason, self.command, self.exit_status, self.log, self.hint = reason, command, exit_status, log, hint
 
 
-class Work:
-    """One bootstrap. ``out`` goes to the client; nothing else may write to it."""
+class Installation:
+    """One run of the installer. ``out`` goes to the client; nothing else may write to it."""
 
     def __init__(self, out: int) -> None:
         self._out = out
