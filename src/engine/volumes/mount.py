@@ -260,7 +260,7 @@ class MountEntry(NamedTuple):
 def parse(mounts: str) -> list[MountEntry]:
     """Parse text in the form of ``/proc/self/mounts``, proc(5). Later mounts hide earlier ones."""
     lines = (line.split(" ") for line in mounts.split("\n"))  # not splitlines: names may have what it splits at
-    return [MountEntry(_plain(words[1]), words[2], _plain(words[0])) for words in lines if len(words) == 6]
+    return [MountEntry(_plain(words[1]), words[2], _plain(words[0])) for words in lines if len(words) >= 6]
 
 
 def _plain(written: str) -> str:

@@ -27,6 +27,10 @@ def test_lines_that_are_no_mounts_are_skipped() -> None:
     assert mount.parse("something else\n") == []
 
 
+def test_a_line_may_have_further_fields() -> None:
+    assert mount.parse("s3:b /data fuse.rclone rw 0 0 new\n") == [mount.MountEntry("/data", "fuse.rclone", "s3:b")]
+
+
 def test_this_machine_has_a_root() -> None:
     found = mount.mount_at("/")
     assert found is not None
