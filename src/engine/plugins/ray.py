@@ -8,14 +8,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..api import checks
+from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from ..node.info import free_port
 from ..serialization.program import environment
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
     from ..api.plugin import NodeSide, PluginContext, Setup
 
+TOKENS_SINCE = (2, 52)  # https://docs.ray.io/en/latest/ray-security/token-auth.html
 STORE_BYTES = 200 << 20  # object store per node where several nodes share a computer and its memory
 
 
@@ -66,6 +69,8 @@ class Ray(Plugin):
         return address_variable(RayFramework(self), "RAY_ADDRESS")
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
+        with suppress(PackageNotFoundError):  # Ray's own output says so later
+            check_tokens(version("ray"))
         return node_half(side, RayFramework(self), self.variables)
 
     @asynccontextmanager
@@ -174,6 +179,16 @@ class RayCluster(Cluster):
         self._address = f"ray://{await self.context.forward(node, int(port))}" if port else self.head["address"]
 
 
+def check_tokens(version: str) -> None:
+    """Raise `SpecError` for a version of Ray that would disregard the token and let everybody in."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) < TOKENS_SINCE:
+        raise SpecError(
+            f"plugins.ray: this node has Ray {version}, which lets in whoever reaches its ports: install Ray "
+            f"{'.'.join(map(str, TOKENS_SINCE))} or newer there, which asks for a token."
+        )
+
+
 def _read_again() -> None:
     """Make Ray read its settings again, which it reads on import; it also keeps the first token that it finds."""
     if "ray" not in sys.modules:
@@ -182,5 +197,5 @@ def _read_again() -> None:
         raylet: Any = __import__("ray._raylet", fromlist=["Config"])
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
-    except (ImportError, AttributeError):  # a version of Ray without tokens
+    except (ImportError, AttributeError):  # this program has a Ray without tokens
         pass
