@@ -71,7 +71,7 @@ bench: $(VENV)/.demo  ## measure against ProcessPoolExecutor(4); a table, and JS
 bench-lab: $(VENV)/.demo  ## how soon losses are seen and mended, on hosts in network namespaces (root; an hour and a half)
 	$(BIN)/python -m benchmarks.lab
 
-chaos: $(VENV)/.dev  ## random work under random faults; MINUTES=5, SEED=1, SEEDS=10, ONLY=kill-keeper
+chaos: $(VENV)/.dev  ## random work under random faults; MINUTES=5, SEED=1, SEEDS=10, ONLY=kill-supervisor
 	PYTHONPATH=tests/chaos $(BIN)/python -m localchaos --seed $(or $(SEED),1) \
 		$(if $(SEEDS),--seeds $(SEEDS),--minutes $(or $(MINUTES),5)) $(if $(ONLY),--only $(ONLY))
 

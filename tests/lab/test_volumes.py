@@ -176,7 +176,7 @@ async def test_a_killed_mount_comes_back(hosts, ssh, store):
     assert ours(host) == []
 
 
-async def test_what_a_killed_keeper_left_is_mended_by_the_next_pool(hosts, ssh, store):
+async def test_what_a_killed_supervisor_left_is_mended_by_the_next_pool(hosts, ssh, store):
     [host] = hosts(1)
     async with Pool(provider=ssh([host]), volumes=[store.volume()], console="silent"):
         kill(host, "rclone", "volumes")

@@ -12,7 +12,7 @@ PAGE = ROOT / "docs" / "decisions" / "0036-rooms-of-the-engine.md"
 
 # Old names that are words of other things as well: of English, of Python, or of another module.
 OF_OTHER_THINGS = """
-    base board box choice claim clean core definitions ec2 executor hand home keeper leaving places ports post reach
+    base board box choice claim clean core definitions ec2 executor hand home leaving places ports post reach
     refusal remote rules runtime shield sides silence site source spec task terms testing translate views wanted
     Asked At Blow Calls Ending Front Host Left Place Printed Refused Seen Snapshot Template Turn Where Wish World
     alike calls ending front hits inventory kinds pace seen turn where wishes words world

@@ -24,7 +24,7 @@ from outrider.engine.node import process
 pytestmark = pytest.mark.anyio
 
 LIMITS = (12, 96, *(pytest.param(limit, marks=pytest.mark.nightly) for limit in (40, 256, 512)))
-PLACES = ("keeper", "fork server", "executor", "SSH server", "worker")
+PLACES = ("supervisor", "fork server", "executor", "SSH server", "worker")
 CALLS = 48  # each with a descriptor at its node, at its worker, and at its client
 LARGE = 100_000
 PATIENCE_S = 60.0
@@ -82,13 +82,13 @@ async def _processes(pool: Pool, place: str) -> Sequence[int]:
             return servers
         if place == "worker":
             return await pool.broadcast(worker())
-    keeper = _parent(servers[0])
-    if place == "keeper":
-        return [keeper]
+    supervisor = _parent(servers[0])
+    if place == "supervisor":
+        return [supervisor]
     executors = {int(node.facts["pid"]) for node in pool.snapshot().nodes if node.facts}
     if place == "executor":
         return list(executors)
-    return [*set(process.children(keeper)) - executors - set(servers)]
+    return [*set(process.children(supervisor)) - executors - set(servers)]
 
 
 @contextmanager
@@ -131,7 +131,7 @@ async def test_calls_settle_where_nodes_lack_descriptors(local: Pool, as_remote:
     pool = as_remote if place == "SSH server" else local
     victim = (await _processes(pool, "fork server"))[1]
     with _limited(await _processes(pool, place), limit):
-        if place == "keeper":  # which has nothing to do unless a node is to be replaced
+        if place == "supervisor":  # which has nothing to do unless a node is to be replaced
             os.kill(victim, signal.SIGKILL)
         _check(await _settled(pool))
     async with asyncio.timeout(PATIENCE_S):

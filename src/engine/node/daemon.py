@@ -26,7 +26,7 @@ from typing import NoReturn
 from . import devices, forkserver, limits
 
 LEASE_S = 600.0  # the lease until a client has given its own
-_UNMOUNTED_S = 6.0  # volumes still mounted then are unmounted later, by their keeper
+_UNMOUNTED_S = 6.0  # volumes still mounted then are unmounted later, by their supervisor
 _READY = b"+"
 
 
@@ -165,12 +165,12 @@ async def _until_ended(
 
 
 def _unmounted(fd: int) -> None:
-    """Tell the volumes' keeper that no task uses them any more; it closes its end when it has unmounted them."""
-    with socket.socket(fileno=fd) as keeper:
-        keeper.settimeout(_UNMOUNTED_S)
+    """Tell the volumes' supervisor that no task uses them any more; it closes its end when it has unmounted them."""
+    with socket.socket(fileno=fd) as supervisor:
+        supervisor.settimeout(_UNMOUNTED_S)
         with suppress(OSError):
-            keeper.shutdown(socket.SHUT_WR)
-            keeper.recv(1)
+            supervisor.shutdown(socket.SHUT_WR)
+            supervisor.recv(1)
 
 
 def _is_ours(options: argparse.Namespace) -> bool:

@@ -1,4 +1,4 @@
-"""The client's end of one keeper, from its start to its end: requests, what it says, and that it stands still."""
+"""The client's end of one supervisor, from its start to its end: requests, what it says, and that it stands still."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ..errors import ProviderError
 from ..inherited_files import keep_here
 
 CLOSE_DEADLINE_S = 10.0
-KILL_DEADLINE_S = 8.0  # for the warden to end what a keeper had, which has 5 s to be gone
+KILL_DEADLINE_S = 8.0  # for the watchdog to end what a supervisor had, which has 5 s to be gone
 READ_BYTES = 64 * 1024
-LOWEST_FD = 10  # of what the keeper is given: its own numbers are below
+LOWEST_FD = 10  # of what the supervisor is given: its own numbers are below
 CONTROL_FD, CLIENT_FD = 3, 4  # there
 
 
-class KeeperGone(ProviderError):
-    """The keeper has ended, and with it every machine."""
+class SupervisorGone(ProviderError):
+    """The supervisor has ended, and with it every machine."""
 
 
-class KeeperClient:
+class SupervisorClient:
     """``heard`` gets each of its messages; ``over`` is called once, when it has ended. `listen` runs beside."""
 
     def __init__(
@@ -44,16 +44,16 @@ class KeeperClient:
         heard: Callable[[dict[str, Any]], None],
         over: Callable[[], None],
     ) -> None:
-        """Start a keeper. ``heard`` gets each of its messages; ``over`` is called at its end.
+        """Start a supervisor. ``heard`` gets each of its messages; ``over`` is called at its end.
 
         Raises:
             OSError: it cannot be started.
         """
-        self._log = directory / "keeper.log"
+        self._log = directory / "supervisor.log"
         self._heard, self._over = heard, over
         self._control, self._pid = _spawn(directory, entry_points, work_mib)
         keep_here(self._control)
-        self._keeper = self._pid  # the pid above is the warden's; until it says its own
+        self._supervisor = self._pid  # the pid above is the watchdog's; until it says its own
         self._worked = False
         self._numbers = itertools.count(1)
         self._taken: dict[int, anyio.Event] = {}
@@ -68,10 +68,10 @@ class KeeperClient:
         return self._done.is_set()
 
     async def request(self, message: dict[str, object]) -> None:
-        """Return when the keeper has taken it. One that stands still is killed.
+        """Return when the supervisor has taken it. One that stands still is killed.
 
         Raises:
-            KeeperGone
+            SupervisorGone
         """
         from . import processes
 
@@ -86,7 +86,7 @@ class KeeperClient:
                 with anyio.move_on_after(processes.LOOK_S):
                     await self._send()
                     await taken.wait()
-                if not taken.is_set() and stands.lasts(self._keeper):
+                if not taken.is_set() and stands.lasts(self._supervisor):
                     await self._kill(f"stood still for {processes.STILL_S:g} s")
         finally:
             del self._taken[number]
@@ -105,7 +105,7 @@ class KeeperClient:
                     return
 
     async def listen(self) -> None:
-        """Receive the keeper's messages until its end. A second call goes on where a cancelled one stopped."""
+        """Receive the supervisor's messages until its end. A second call goes on where a cancelled one stopped."""
         async with self._listening:
             if self.ended:
                 return
@@ -126,8 +126,8 @@ class KeeperClient:
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["op"]:
-            case "keeper":
-                self._keeper = message["pid"]
+            case "supervisor":
+                self._supervisor = message["pid"]
             case "taken":
                 self._worked = True
                 taken = self._taken.get(message["request"])
@@ -145,7 +145,7 @@ class KeeperClient:
         self._over()
 
     async def _kill(self, why: str) -> None:
-        """End the keeper by its warden, which ends all that it had. The wait is bounded; a frozen warden is killed."""
+        """End the supervisor by its watchdog, which ends all it had. The wait is bounded: a frozen one is killed."""
         self._why = self._why or why
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.ended:
@@ -167,10 +167,10 @@ class KeeperClient:
         if not self.ended:
             await self._kill(f"did not end within {CLOSE_DEADLINE_S:g} s")
 
-    def gone(self) -> KeeperGone:
-        """Return the error for the ended keeper. It may be retried if the keeper has worked: another one will, too."""
+    def gone(self) -> SupervisorGone:
+        """Return the error for the ended supervisor. It may be retried if that one has worked: another will, too."""
         what = f"the process that keeps the local nodes {self.how}{self.last_words()}"
-        return KeeperGone(what, retry_after_s=1.0 if self._worked else None)
+        return SupervisorGone(what, retry_after_s=1.0 if self._worked else None)
 
     def last_words(self) -> str:
         try:
@@ -191,22 +191,22 @@ def _collect(pid: int) -> str:
 
 
 def _spawn(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> tuple[socket.socket, int]:
-    """Start the keeper in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
+    """Start the supervisor in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
 
     What it is given stays closed to other children, also to those that another thread starts meanwhile.
     """
     paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
-    given: list[tuple[int, int]] = []  # our number of it, and the keeper's
+    given: list[tuple[int, int]] = []  # our number of it, and the supervisor's
     control, theirs = socket.socketpair()
     try:
         with theirs:
             _give(given, theirs.fileno(), CONTROL_FD)
         client = _give_ourselves(given)
         _give_opened(given, os.open(os.devnull, os.O_RDWR), 0, 1)
-        _give_opened(given, os.open(directory / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+        _give_opened(given, os.open(directory / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
         found = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # it collects nothing while it only imports
-        code = f"{found}; from {__package__}.keeper import main; main{arguments!r}"
+        code = f"{found}; from {__package__}.machine_supervisor import main; main{arguments!r}"
         control.setblocking(False)
         pid = os.posix_spawn(
             sys.executable,

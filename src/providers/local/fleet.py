@@ -1,4 +1,4 @@
-"""A local pool's machines: asks the keeper for them, hears what becomes of them, and starts another when it is gone."""
+"""A local pool's machines: it asks the supervisor for them, hears of their end, and starts another after its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import anyio
 from ..base import Address, EntryPoints, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
 from ..errors import NoCapacity, ProviderError
 from ..threads import in_thread
-from .client import KeeperClient, KeeperGone
+from .client import SupervisorClient, SupervisorGone
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET
 from .state import PoolDirectory, sweep
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 NOTICES = ("signal,USR1=30,USR2=withdrawn",)  # to the machine's process group; 30 s: the shortest that a cloud gives
 LAUNCH_DEADLINE_S = 30.0
-TERMINATE_DEADLINE_S = 15.0  # the keeper itself takes 5 s at most for what does not want to end
+TERMINATE_DEADLINE_S = 15.0  # the supervisor itself takes 5 s at most for what does not want to end
 
 
 @dataclass(slots=True)
 class _Call:
-    """A launch that waits for the keeper's answers."""
+    """A launch that waits for the supervisor's answers."""
 
     missing: int
     got: list[Machine] = field(default_factory=list)
@@ -42,7 +42,7 @@ class _Call:
 class LocalFleet:
     """Implements `providers.base.Fleet`. `start` it; it ends with `close`.
 
-    A keeper that has ended takes its machines along. The next launch starts another one.
+    A supervisor that has ended takes its machines along. The next launch starts another one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LocalFleet:
     ) -> None:
         self._directory, self._shared_memory, self._as_remote = directory, shared_memory, as_remote
         self._entry_points, self._work_mib = entry_points, work_mib
-        self._keeper = self._new_keeper()  # first: it may be all that fails
+        self._supervisor = self._new_supervisor()  # first: it may be all that fails
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
         self._host_keys: dict[str, str] = {}  # of machines that are reached by SSH: their public ones
@@ -70,31 +70,31 @@ class LocalFleet:
         self._listen()
         tasks.start_soon(partial(in_thread, sweep, self._directory.path.parent, abandon=True))
 
-    def _new_keeper(self) -> KeeperClient:
-        return KeeperClient(
-            self._directory.path, self._entry_points, self._work_mib, heard=self._heard, over=self._keeper_ended
+    def _new_supervisor(self) -> SupervisorClient:
+        return SupervisorClient(
+            self._directory.path, self._entry_points, self._work_mib, heard=self._heard, over=self._supervisor_ended
         )
 
     def _listen(self) -> None:
-        self._tasks.start_soon(_shielded, self._keeper.listen)
+        self._tasks.start_soon(_shielded, self._supervisor.listen)
 
-    def _living_keeper(self) -> KeeperClient:
-        """Return the keeper, or start another one if it has ended.
+    def _living_supervisor(self) -> SupervisorClient:
+        """Return the supervisor, or start another one if it has ended.
 
         Raises:
             ProviderError: the last one has ended, and no other can be started.
         """
-        if self._keeper.ended:
+        if self._supervisor.ended:
             try:
-                self._keeper = self._new_keeper()
+                self._supervisor = self._new_supervisor()
             except OSError as error:
                 what = f"the process that keeps local nodes cannot be started ({error})"
                 raise ProviderError(what, retry_after_s=1.0) from error
             self._listen()
-        return self._keeper
+        return self._supervisor
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        from .computer import refuse_too_much  # when the keeper has been started
+        from .computer import refuse_too_much  # when the supervisor has been started
         from .devices import divide, find_devices, warn_of_too_few
 
         refuse_too_much(request, self._directory.path)
@@ -102,7 +102,7 @@ class LocalFleet:
             self._devices = await find_devices()
             warn_of_too_few(self._devices, request.nodes, request.accelerator)
         shares = divide(self._devices, request.nodes, request.accelerator)
-        keeper = self._living_keeper()
+        supervisor = self._living_supervisor()
         call = _Call(count)
         orders = []
         for _ in range(count):
@@ -119,14 +119,14 @@ class LocalFleet:
                     "ssh": self._ssh(name, request.client_key) if self._as_remote else None,
                 }
             )
-        await keeper.request({"op": "launch", "machines": orders})
+        await supervisor.request({"op": "launch", "machines": orders})
         with anyio.move_on_after(LAUNCH_DEADLINE_S):
             await call.done.wait()
         if call.missing:
-            await self._give_up(call, keeper)
+            await self._give_up(call, supervisor)
         if not call.got:
             causes = "; ".join(call.causes)
-            raise NoCapacity(f"no local node started ({causes}){keeper.last_words()}", retry_after_s=1.0)
+            raise NoCapacity(f"no local node started ({causes}){supervisor.last_words()}", retry_after_s=1.0)
         return call.got
 
     def _ssh(self, name: str, client_key: str) -> dict[str, str]:
@@ -136,14 +136,14 @@ class LocalFleet:
         private, self._host_keys[name] = new_host_key()
         return {"host_key": private, "client_key": client_key}
 
-    async def _give_up(self, call: _Call, keeper: KeeperClient) -> None:
+    async def _give_up(self, call: _Call, supervisor: SupervisorClient) -> None:
         """Nobody will ask for the machines of ``call`` that are still missing.
 
         Raises:
-            KeeperGone
+            SupervisorGone
         """
-        if keeper.ended:
-            raise keeper.gone()
+        if supervisor.ended:
+            raise supervisor.gone()
         late = [name for name, waiting in self._launching.items() if waiting is call]
         for name in late:
             del self._launching[name]
@@ -152,7 +152,7 @@ class LocalFleet:
             await self.terminate([MachineId(name) for name in late])
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End machines, and return when the keeper confirms it.
+        """End machines, and return when the supervisor confirms it.
 
         Raises:
             ProviderError: it is not confirmed in time.
@@ -160,8 +160,8 @@ class LocalFleet:
         number, done = next(self._calls), anyio.Event()
         self._terminating[number] = done
         try:
-            with suppress(KeeperGone):  # and with it every machine
-                await self._keeper.request({"op": "terminate", "call": number, "ids": list(ids)})
+            with suppress(SupervisorGone):  # and with it every machine
+                await self._supervisor.request({"op": "terminate", "call": number, "ids": list(ids)})
                 with anyio.move_on_after(TERMINATE_DEADLINE_S):
                     await done.wait()
                 if not done.is_set():
@@ -180,12 +180,12 @@ class LocalFleet:
         async for event in self._events:
             yield event
 
-    # --- the keeper -------------------------------------------------------------------------------------------------
+    # --- the supervisor ---------------------------------------------------------------------------------------------
 
-    def _keeper_ended(self) -> None:
+    def _supervisor_ended(self) -> None:
         """Every machine has ended with it."""
         for name in list(self._seats):
-            self._gone(name, f"the process that keeps the local nodes {self._keeper.how}")
+            self._gone(name, f"the process that keeps the local nodes {self._supervisor.how}")
         for call in self._launching.values():
             call.done.set()
         for done in self._terminating.values():
@@ -237,7 +237,7 @@ class LocalFleet:
 
     async def close(self) -> None:
         """Every process of the pool ends, and its directory goes. Bounded."""
-        await self._keeper.close()
+        await self._supervisor.close()
         self._send_event.close()
         self._events.close()
         self._directory.remove()

@@ -1,4 +1,4 @@
-"""The making of the keeper's processes, and the proof that they are gone: fork, prctl(2) and /proc."""
+"""The making of the supervisor's processes, and the proof that they are gone: fork, prctl(2) and /proc."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Local:
         return not self.as_remote
 
     def open(self, pool: str, entry_points: EntryPoints) -> AbstractAsyncContextManager[LocalFleet]:
-        """Start the keeper at once; at the end of the block it and every machine are gone. Enter the block in any case.
+        """Start the supervisor at once; after the block it and every machine are gone. Enter the block in any case.
 
         Raises:
             BadRequest: by entering; not on Linux.

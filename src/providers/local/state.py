@@ -52,15 +52,15 @@ class PoolDirectory:
         self._owner.close()
 
     def discard(self) -> None:
-        """`remove` where no keeper was started, and without a descriptor: there may be none."""
-        for name in ("keeper.log", "owner"):
+        """`remove` where no supervisor was started, and without a descriptor: there may be none."""
+        for name in ("supervisor.log", "owner"):
             (self.path / name).unlink(missing_ok=True)
         self.path.rmdir()
         self._owner.close()
 
 
 def sweep(pools: Path) -> None:
-    """Remove the directories of pools whose client is dead and whose keeper was killed before it could tidy up."""
+    """Remove the directories of pools whose client is dead and whose supervisor was killed before it could tidy up."""
     try:
         directories = list(pools.iterdir())
     except OSError:

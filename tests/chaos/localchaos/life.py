@@ -171,7 +171,7 @@ class Alive:
         left = self._left_processes() if exited is not None else []
         for seen in left:
             self._say(f"left: {_described(seen)}")
-        if exited is not None and not left and (SIGNALS.get(self.life.ending) == "KILL" or self.keeper_was_hit):
+        if exited is not None and not left and (SIGNALS.get(self.life.ending) == "KILL" or self.supervisor_was_hit):
             sweep(self.folder / "state" / "local")  # as the next pool does
         if self.journal.find("stall") is not None:
             self.struck.add("stall")
@@ -187,8 +187,8 @@ class Alive:
         )
 
     @property
-    def keeper_was_hit(self) -> bool:
-        return any(fault.endswith(("-keeper", "-warden")) for fault in self.struck)
+    def supervisor_was_hit(self) -> bool:
+        return any(fault.endswith(("-supervisor", "-watchdog")) for fault in self.struck)
 
     def _left_processes(self) -> list[Seen]:
         """But for the child that the program itself forked: that goes last, and nothing has to wait for it."""

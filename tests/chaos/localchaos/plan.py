@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 LIMITS = (12, 40, 96, 256, 512)  # of descriptors
-PARTS = ("warden", "keeper", "forkserver", "executor", "server", "template", "worker")
+PARTS = ("watchdog", "supervisor", "forkserver", "executor", "server", "template", "worker")
 
 KILLS = (*(f"kill-{part}" for part in PARTS), "kill-child", "kill-machine")
 STOPS = (*(f"stop-{part}" for part in PARTS), "stop-machine", "stop-client")
@@ -25,7 +25,7 @@ ENDINGS = (FINISH, RAISE, *SIGNALS, INTERRUPTS, OPENING)
 CLIENT_LIMIT = "limit-client"  # from its beginning, and of all that it starts
 DRAWN = (*FAULTS, *ENDINGS, CLIENT_LIMIT)
 
-WEIGHTS = {f"{verb}-{part}": 2 for verb in ("kill", "stop") for part in ("warden", "keeper")}  # others: 3
+WEIGHTS = {f"{verb}-{part}": 2 for verb in ("kill", "stop") for part in ("watchdog", "supervisor")}  # others: 3
 REPLACE_S, HANG_S = 30.0, 90.0
 
 

@@ -93,7 +93,7 @@ def _full(fault: Strike, what: str, client: int, folder: Path) -> tuple[str, Und
     if what == "checkpoints":
         place, member = folder / "checkpoints", _client(client)
     else:
-        place, member = _machine(fault, folder) / "work", _chosen(fault, "keeper", client)
+        place, member = _machine(fault, folder) / "work", _chosen(fault, "supervisor", client)
     if not disk.has_room(place, member):  # it is not a small one of its own, or is full
         raise Nobody(what)
     stack.enter_context(disk.full(place, member))

@@ -8,7 +8,7 @@ from pathlib import Path
 from outrider.engine.testing.chaos.processes import Process
 
 MARK = "OUTRIDER_CHAOS_LIFE"  # in the environment of a client and of all that descends from it
-KEEPER = ".keeper import main"
+SUPERVISOR = ".machine_supervisor import main"
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,23 @@ def parts(client: int) -> dict[str, list[Process]]:
     def fork_server(seen: Seen) -> None:
         put("forkserver", seen)
         for worker in _sorted(below.get(seen.pid)):
-            forked = KEEPER in worker.command
+            forked = SUPERVISOR in worker.command
             put("worker" if forked else "child", worker)
             for child in _sorted(below.get(worker.pid)):
                 put("child", child)
 
-    wardens = [seen for seen in _sorted(below.get(client)) if KEEPER in seen.command]
-    for warden in wardens:
-        put("warden", warden)
-    for keeper in (keeper for warden in wardens for keeper in _sorted(below.get(warden.pid))):
-        if KEEPER not in keeper.command:  # an orphan that the warden has adopted
+    watchdogs = [seen for seen in _sorted(below.get(client)) if SUPERVISOR in seen.command]
+    for watchdog in watchdogs:
+        put("watchdog", watchdog)
+    for supervisor in (supervisor for watchdog in watchdogs for supervisor in _sorted(below.get(watchdog.pid))):
+        if SUPERVISOR not in supervisor.command:  # an orphan that the watchdog has adopted
             continue
-        put("keeper", keeper)
+        put("supervisor", supervisor)
         machines: set[int] = set()  # the groups whose executor has been seen, which is forked before an SSH server
-        for seen in _sorted(below.get(keeper.pid)):
+        for seen in _sorted(below.get(supervisor.pid)):
             if seen.group == seen.pid:
                 fork_server(seen)
-            elif seen.group == keeper.group:
+            elif seen.group == supervisor.group:
                 put("template", seen)
             else:
                 put("server" if seen.group in machines else "executor", seen)

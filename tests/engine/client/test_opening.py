@@ -44,7 +44,7 @@ def test_the_provider_begins_before_the_pool_imports_its_actors() -> None:
     assert done.stdout.split() == ["begun"]
 
 
-async def test_a_keeper_that_no_pool_takes_is_ended_and_leaves_no_directory(tmp_path: Path) -> None:
+async def test_a_supervisor_that_no_pool_takes_is_ended_and_leaves_no_directory(tmp_path: Path) -> None:
     before = set(children())
     opening = Opening(Pool(provider=Local(state=tmp_path), nodes=1)._settings)
     assert set(children()) > before

@@ -73,21 +73,21 @@ class Table:
                     todo.append(process.pid)
         return found
 
-    def keepers(self) -> list[int]:
-        """What the wardens of this test have forked."""
-        wardens = self.wardens()
-        return [p.pid for p in self.below().values() if p.parent in wardens and p.pid == p.group]
+    def supervisors(self) -> list[int]:
+        """What the watchdogs of this test have forked."""
+        watchdogs = self.watchdogs()
+        return [p.pid for p in self.below().values() if p.parent in watchdogs and p.pid == p.group]
 
-    def wardens(self) -> list[int]:
+    def watchdogs(self) -> list[int]:
         """Sessions of their own right below us, and of this test."""
         me = os.getpid()
         below = self.below().values()
         return [p.pid for p in below if p.parent == me and p.session == p.pid and p.pid not in self.before]
 
     def groups(self) -> set[int]:
-        """The machines: process groups led by a keeper's child."""
-        keepers = self.keepers()
-        return {p.pid for p in self.below().values() if p.parent in keepers and p.group == p.pid}
+        """The machines: process groups led by a supervisor's child."""
+        supervisors = self.supervisors()
+        return {p.pid for p in self.below().values() if p.parent in supervisors and p.group == p.pid}
 
     def of(self, machine: Machine) -> set[int]:
         """Every process of a machine: its group and whatever is below its fork server, in sessions of their own."""

@@ -128,7 +128,7 @@ async def test_an_executor_that_does_not_start_is_a_machine_gone_and_the_log_say
     async with opened(EntryPoints("orphaning:serve", "orphaning:broken")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
         assert (await gone(fleet))[machine.id] == "its executor exited with status 1"
-        assert "no executor today" in (tmp_path / "local" / "p" / "keeper.log").read_text()
+        assert "no executor today" in (tmp_path / "local" / "p" / "supervisor.log").read_text()
 
 
 async def test_an_executor_that_cannot_be_imported_fails_the_launch_with_its_words(request_, table, opened):
@@ -137,8 +137,8 @@ async def test_an_executor_that_cannot_be_imported_fails_the_launch_with_its_wor
             await fleet.launch(request_, 1)
 
 
-@pytest.mark.parametrize("part", ["keeper", "warden", "both"])
-async def test_the_keepers_death_takes_every_machine_and_the_next_launch_starts_another(
+@pytest.mark.parametrize("part", ["supervisor", "watchdog", "both"])
+async def test_the_supervisors_death_takes_every_machine_and_the_next_launch_starts_another(
     part, orphans, request_, table, opened
 ):
     """What a task has started in a session of its own ends as well, whichever of the two is killed."""
@@ -146,10 +146,10 @@ async def test_the_keepers_death_takes_every_machine_and_the_next_launch_starts_
         machines = await fleet.launch(request_, 2)
         await table.until(lambda: len(orphans()) == 2)
         before = orphans()
-        (keeper,), (warden,) = table.keepers(), table.wardens()
-        processes = set(table.below(warden))
+        (supervisor,), (watchdog,) = table.supervisors(), table.watchdogs()
+        processes = set(table.below(watchdog))
         assert before <= processes
-        for pid in {"keeper": [keeper], "warden": [warden], "both": [warden, keeper]}[part]:
+        for pid in {"supervisor": [supervisor], "watchdog": [watchdog], "both": [watchdog, supervisor]}[part]:
             os.kill(pid, signal.SIGKILL)
         causes = await gone(fleet, 2, within_s=5.0)
         said = "the process that keeps the local nodes was killed by signal 9 (SIGKILL)"
@@ -172,18 +172,18 @@ def soon(monkeypatch):
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_keeper_that_stands_still_is_killed_and_the_launch_after_it_goes_on(request_, table, opened):
+async def test_a_supervisor_that_stands_still_is_killed_and_the_launch_after_it_goes_on(request_, table, opened):
     async with opened() as fleet:
         machines = await fleet.launch(request_, 2)
-        (keeper,) = table.keepers()
-        below = set(table.below(keeper))
-        os.kill(keeper, signal.SIGSTOP)
+        (supervisor,) = table.supervisors()
+        below = set(table.below(supervisor))
+        os.kill(supervisor, signal.SIGSTOP)
         said = "the process that keeps the local nodes stood still for 0.3 s and was killed"
         with pytest.raises(ProviderError, match=said) as caught:
             await fleet.launch(request_, 1)
         assert caught.value.retry_after_s == 1.0
         assert await gone(fleet, 2) == {machine.id: said for machine in machines}
-        assert not table.alive({keeper, *below})
+        assert not table.alive({supervisor, *below})
         assert len(await fleet.launch(request_, 2)) == 2
 
 
@@ -191,11 +191,11 @@ async def test_a_keeper_that_stands_still_is_killed_and_the_launch_after_it_goes
 async def test_the_end_of_a_machine_is_not_waited_for_without_a_limit(request_, table, opened):
     async with opened() as fleet:
         (machine,) = await fleet.launch(request_, 1)
-        (keeper,), (warden,) = table.keepers(), table.wardens()
-        for pid in (keeper, warden):
+        (supervisor,), (watchdog,) = table.supervisors(), table.watchdogs()
+        for pid in (supervisor, watchdog):
             os.kill(pid, signal.SIGSTOP)
         await fleet.terminate([machine.id])
-        await table.until(lambda: not table.alive({keeper, warden}))
+        await table.until(lambda: not table.alive({supervisor, watchdog}))
 
 
 CLIENT = """
@@ -214,15 +214,15 @@ anyio.run(main)
 """
 
 
-async def test_the_directory_of_a_killed_client_and_keeper_is_swept_at_the_next_start(table, opened, tmp_path):
+async def test_the_directory_of_a_killed_client_and_supervisor_is_swept_at_the_next_start(table, opened, tmp_path):
     with subprocess.Popen([sys.executable, "-c", CLIENT, tmp_path], stdout=subprocess.PIPE) as client:
         assert client.stdout.readline() == b"\n"
         below = table.below(client.pid)
-        (warden,) = [p.pid for p in below.values() if p.parent == client.pid]
-        (keeper,) = [p.pid for p in below.values() if p.parent == warden]
-        for pid in (client.pid, warden, keeper):  # stopped first, or the keeper would tidy up
+        (watchdog,) = [p.pid for p in below.values() if p.parent == client.pid]
+        (supervisor,) = [p.pid for p in below.values() if p.parent == watchdog]
+        for pid in (client.pid, watchdog, supervisor):  # stopped first, or the supervisor would tidy up
             os.kill(pid, signal.SIGSTOP)
-        for pid in (client.pid, warden, keeper):
+        for pid in (client.pid, watchdog, supervisor):
             os.kill(pid, signal.SIGKILL)
     await table.until(lambda: not table.alive(set(below)))
     left = tmp_path / "local" / "killed"
@@ -260,7 +260,7 @@ async def test_nothing_listens_on_tcp_and_nobody_else_may_look(request_, table, 
             home = directory.parent / machine.id
             assert [mode(path) for path in (directory, home, home / "work")] == [0o700] * 3
             assert mode(Path(machine.address.path)) == 0o600
-        assert mode(directory / "keeper.log") == 0o600
+        assert mode(directory / "supervisor.log") == 0o600
 
 
 async def test_nobody_of_a_machine_pushes_aside_who_runs(request_, table, opened):
@@ -392,11 +392,11 @@ async def test_machines_come_from_one_process_that_has_imported_what_takes_long(
     async with opened(replace(ENTRY_POINTS, preload=("heavy_here",))) as fleet:
         machines = await fleet.launch(request_, 2)
         (template,) = importers(heavy)
-        (keeper,) = table.keepers()
-        below = table.below(keeper)
+        (supervisor,) = table.supervisors()
+        below = table.below(supervisor)
         for machine in machines:
             group = below[int(machine.facts["group"])]
-            assert (group.parent, group.group) == (keeper, group.pid)
+            assert (group.parent, group.group) == (supervisor, group.pid)
         os.killpg(int(machines[0].facts["group"]), signal.SIGKILL)
         assert (await gone(fleet)).keys() == {machines[0].id}
         await fleet.launch(request_, 1)
@@ -404,7 +404,7 @@ async def test_machines_come_from_one_process_that_has_imported_what_takes_long(
     assert not table.alive({template})
 
 
-async def test_without_the_template_machines_come_from_the_keeper(heavy, request_, table, opened):
+async def test_without_the_template_machines_come_from_the_supervisor(heavy, request_, table, opened):
     async with opened(replace(ENTRY_POINTS, preload=("heavy_here",))) as fleet:
         (first,) = await fleet.launch(request_, 1)
         os.kill(importers(heavy)[0], signal.SIGKILL)
@@ -432,5 +432,6 @@ async def test_a_pool_can_end_while_its_template_imports(heavy, request_, table,
 
 
 def fleet_machines(table):
-    """Process groups below the keepers, other than the keepers' own."""
-    return {p.group for keeper in table.keepers() for p in table.below(keeper).values()} - {*table.keepers()}
+    """Process groups below the supervisors, other than the supervisors' own."""
+    leaders = table.supervisors()
+    return {p.group for leader in leaders for p in table.below(leader).values()} - {*leaders}

@@ -1,10 +1,11 @@
-"""The keeper's parent: what the keeper would have ended is ended also when the keeper is killed, or stands still.
+"""The supervisor's parent: what the supervisor had is ended also when the supervisor is killed, or stands still.
 
-    client -- warden -- keeper -- machines
+    client -- watchdog -- supervisor -- machines
 
-A process that a task has started in a session of its own has no other tie to its pool than its ancestors. The keeper
-adopts it when its machine dies, and the warden when the keeper does. When the warden dies the keeper ends everything,
-as when the client does. Either of them holds the control socket, so that the client sees its end when nothing is left.
+A process that a task has started in a session of its own has no other tie to its pool than its ancestors. The
+supervisor adopts it when its machine dies, and the watchdog when the supervisor does. When the watchdog dies the
+supervisor ends everything, as when the client does. Either of them holds the control socket, so that the client sees
+its end when nothing is left.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from typing import NoReturn
 from . import processes
 
 KILL_DEADLINE_S = 5.0
-ENDS_S = 15.0  # for the keeper to end when its client has
+ENDS_S = 15.0  # for the supervisor to end when its client has
 
 
 def stand_by(control: socket.socket, client: int, directory: Path) -> int:
-    """Fork the keeper, and be its warden. Returns in the keeper: what becomes readable when the warden has ended.
+    """Fork the supervisor, and be its watchdog. Return in the supervisor: what is readable once the watchdog ended.
 
     ``client``: a pidfd; -1: there is none.
     """
     lifeline, held = os.pipe2(os.O_CLOEXEC)
-    keeper = os.fork()
-    if keeper:
+    supervisor = os.fork()
+    if supervisor:
         os.close(lifeline)
-        _Warden(keeper, control, client, directory).guard()
+        _Watchdog(supervisor, control, client, directory).guard()
     os.close(held)
     os.setpgid(0, 0)
     return lifeline
 
 
-class _Warden:
-    def __init__(self, keeper: int, control: socket.socket, client: int, directory: Path) -> None:
-        self._keeper, self._control, self._client, self._directory = keeper, control, client, directory
+class _Watchdog:
+    def __init__(self, supervisor: int, control: socket.socket, client: int, directory: Path) -> None:
+        self._supervisor, self._control, self._client, self._directory = supervisor, control, client, directory
         self._woken = processes.wake_on_child_death()
-        signal.signal(signal.SIGTERM, lambda *_: None)  # which wakes us as well: the keeper stands still
+        signal.signal(signal.SIGTERM, lambda *_: None)  # which wakes us as well: the supervisor stands still
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def guard(self) -> NoReturn:
@@ -62,14 +63,14 @@ class _Warden:
             if self._woken.fileno() in ready and signal.SIGTERM in self._woken.recv(4096):
                 end_at = 0.0
             if time.monotonic() >= end_at:
-                processes.kill(self._keeper)
+                processes.kill(self._supervisor)
                 end_at = float("inf")
             for pid, status in processes.ended_children():
-                if pid == self._keeper:
+                if pid == self._supervisor:
                     self._end(status)
 
     def _end(self, status: int) -> NoReturn:
-        """Exit in the way that the keeper ended, once nothing is left of what it had."""
+        """Exit in the way that the supervisor ended, once nothing is left of what it had."""
         deadline = time.monotonic() + KILL_DEADLINE_S
         while processes.kill_children() and time.monotonic() < deadline:
             time.sleep(0.001)

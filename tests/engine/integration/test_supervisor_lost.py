@@ -1,4 +1,4 @@
-"""A pool whose keeper is killed gets another, with nodes; where no node comes, calls say why the last one did not."""
+"""A pool whose supervisor is killed gets another, with nodes; where no node comes, calls say why the last did not."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def starts_another(said: str) -> None:
 
 
 @compute
-def keeper() -> int:
-    """Of this worker: worker, fork server, keeper."""
+def supervisor() -> int:
+    """Of this worker: worker, fork server, supervisor."""
     stat = Path(f"/proc/{os.getppid()}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])
 
@@ -34,10 +34,10 @@ def two() -> int:
     return 2
 
 
-async def kill_keeper(pool: Pool) -> None:
+async def kill_supervisor(pool: Pool) -> None:
     """Return when the pool has heard of it: before that, its nodes may answer still."""
     nodes, happened = pool.snapshot().ready, pool.events()
-    os.kill(await pool.run(keeper()), signal.SIGKILL)
+    os.kill(await pool.run(supervisor()), signal.SIGKILL)
     async for event in happened:
         nodes -= isinstance(event, events.NodeLost)
         if not nodes:
@@ -51,12 +51,12 @@ def lives(pid: int) -> bool:
         return False
 
 
-async def test_a_pool_whose_keeper_is_killed_goes_on_and_what_tasks_have_started_ends(tmp_path: Path) -> None:
+async def test_a_pool_whose_supervisor_is_killed_goes_on_and_what_tasks_have_started_ends(tmp_path: Path) -> None:
     async with Pool(provider=Local(), nodes=2, console="silent") as pool:
         await pool.run(starts_another(str(tmp_path / "said")))
         child = int((tmp_path / "said").read_text())
         assert lives(child)
-        await kill_keeper(pool)
+        await kill_supervisor(pool)
         assert await pool.broadcast(two()) == [2, 2]
         assert not lives(child)
 
@@ -66,11 +66,11 @@ async def test_where_no_node_comes_the_error_says_why_the_last_one_did_not(monke
         raise OSError(11, "Resource temporarily unavailable")
 
     async with Pool(provider=Local(), nodes=1, console="silent", replace_timeout=1) as pool:
-        monkeypatch.setattr(LocalFleet, "_new_keeper", none)
-        await kill_keeper(pool)
+        monkeypatch.setattr(LocalFleet, "_new_supervisor", none)
+        await kill_supervisor(pool)
         cause = r"the last one did not come: .* cannot be started \(.*Resource temporarily unavailable\)"
         said = ""
-        while "cannot be started" not in said:  # a launch that the keeper's end cut off is the first that did not come
+        while "cannot be started" not in said:  # a launch that the supervisor's end cut off is the first
             with pytest.raises(CapacityError, match=rf"{cause}|did not come: .*killed by signal 9") as told:
                 await pool.run(two())
             said = str(told.value)

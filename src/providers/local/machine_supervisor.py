@@ -1,14 +1,14 @@
-"""Owns a local pool's machines: forks them, notices their end, and leaves nothing when its client goes.
+"""The supervisor of a local pool's machines forks them, notices their end, and leaves nothing when its client goes.
 
-    warden -- keeper -+- template                   where tasks use what takes long to import: it forks the fork servers
-                      +- fork server 0 -- workers   a machine is the process group of its fork server
-                      +- executor 0                 in it: serves the client on a unix socket of the machine
-                      +- SSH server 0               in it, with Local(as_remote=True) alone: forwards to that socket
-                      +- fork server 1 -- workers
-                      +- executor 1
+    watchdog -- supervisor -+- template                   imports what takes long, and forks the fork servers
+                            +- fork server 0 -- workers   a machine is the process group of its fork server
+                            +- executor 0                 in it: serves the client on a unix socket of the machine
+                            +- SSH server 0               in it, with Local(as_remote=True): forwards to that socket
+                            +- fork server 1 -- workers
+                            +- executor 1
 
-Single-threaded: it has imported what the executors need, once for all of them, and runs no event loop itself. It is a
-child subreaper, so whatever a dead machine leaves behind becomes its child and is killed. Its control socket is its
+It has one thread and no event loop, and has imported what the executors need, once for all of them. It is a child
+subreaper, so whatever a dead machine leaves behind becomes its child and is killed. Its control socket is its
 lease: when the client closes it, or dies, all of it ends. That the client is dead it also sees by itself: children of
 the client, forked and not executed, hold the socket open.
 """
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from . import processes, warden
+from . import processes, watchdog
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
@@ -106,19 +106,19 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
         processes.wait_ones_turn()
-        lifeline = warden.stand_by(control, client, Path(directory))
-        control.sendall(json.dumps({"op": "keeper", "pid": os.getpid()}).encode() + b"\n")
+        lifeline = watchdog.stand_by(control, client, Path(directory))
+        control.sendall(json.dumps({"op": "supervisor", "pid": os.getpid()}).encode() + b"\n")
         processes.adopt_orphans()  # which a child does not inherit
         processes.raise_descriptors()
         if work_mib is not None:
             _may_mount()
         for module in shared:
             importlib.import_module(module)
-        keeper = Keeper(control, Path(directory), resolve(fork_server), resolve(executor), work_mib)
-        keeper.end_with(lifeline, client)
+        supervisor = MachineSupervisor(control, Path(directory), resolve(fork_server), resolve(executor), work_mib)
+        supervisor.end_with(lifeline, client)
         if template and preload:
-            keeper.start_template(resolve(template), preload)
-        keeper.serve()
+            supervisor.start_template(resolve(template), preload)
+        supervisor.serve()
     except BaseException:  # noqa: BLE001 - nobody above; the log is what the client reads
         traceback.print_exc()
         os._exit(1)
@@ -139,7 +139,7 @@ def _may_mount() -> None:
         os._exit(1)
 
 
-class Keeper:
+class MachineSupervisor:
     """Machines by process group; answers one client."""
 
     def __init__(
@@ -168,7 +168,7 @@ class Keeper:
         self.late_at = 0.0
 
     def end_with(self, lifeline: int, client: int) -> None:
-        """End everything when the descriptor of the warden, or of the client (if it is not -1), becomes readable."""
+        """End everything when the descriptor of the watchdog, or of the client (if it is not -1), becomes readable."""
         self.lifeline, self.client = lifeline, client
         for fd in (lifeline, client):
             if fd >= 0:
@@ -186,7 +186,7 @@ class Keeper:
                 self.end()
                 shutil.rmtree(self.directory, ignore_errors=True)
                 return
-            if self.lifeline in ready:  # the directory is the client's, who starts another keeper there
+            if self.lifeline in ready:  # the directory is the client's, who starts another supervisor there
                 self.end()
                 return
             self.bury()
