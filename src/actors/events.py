@@ -302,8 +302,9 @@ class TaskGaveUp(JobEvent):
 class TaskOutput(Event):
     """A task wrote whole lines, or a piece of a line longer than 64 KiB. ``dropped`` bytes were lost before it.
 
-    ``text`` is as the task wrote it, control characters included; Outrider's consoles and logs remove those. ``rank``
-    of ``ranks`` wrote it; a task that is not part of a broadcast is rank 0 of 1.
+    ``text`` is as the task wrote it, control characters included; Outrider's consoles and logs remove those. Of a line
+    that was redrawn by carriage returns over more than half a second it is the last state. ``rank`` of ``ranks`` wrote
+    it; a task that is not part of a broadcast is rank 0 of 1.
     """
 
     job: int
@@ -313,6 +314,22 @@ class TaskOutput(Event):
     text: str
     function: str = ""
     dropped: int = 0
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedLine(Event):
+    """A task has begun a line and not ended it for half a second: a progress bar, dots. ``text``: what is there of it.
+
+    The next such event of the same job, rank and stream replaces it; when the line ends, `TaskOutput` has all of it.
+    """
+
+    job: int
+    node: int
+    rank: int
+    stream: str
+    text: str
+    function: str = ""
     ranks: int = 1
 
 

@@ -193,7 +193,7 @@ class OpenPool:
             lease_s=self.settings.lease_s,
             image=image,
             observe=self.observer,
-            printed=self.observer.printed,
+            prints=self.observer.prints,
             plugins=hosts,
             interpose=lambda: self.interpose,
         )

@@ -15,6 +15,7 @@ from ..wire.messages import Message, Output
 
 STDOUT, STDERR = 1, 2
 PIECE_BYTES = 64 * 1024
+UNFINISHED_S = 0.5  # after which a line without an end is sent as it is, and so often at most
 AWAY_BYTES = 1 << 20
 
 
@@ -65,7 +66,7 @@ def _text_stream(tap: _Tap) -> io.TextIOWrapper:
 
 
 class Lines:
-    """One stream of one worker: whole lines, or pieces of a line that is longer than `PIECE_BYTES`."""
+    """One stream of one worker: whole lines at once, the rest with `unfinished` or when it exceeds `PIECE_BYTES`."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -74,7 +75,7 @@ class Lines:
 
     def feed(self, attempt: int, data: bytes) -> list[Output]:
         """Split ``data``, printed by ``attempt``, into outputs; first finish an unfinished line of another attempt."""
-        out = self.finish() if attempt != self._attempt else []
+        out = self.unfinished() if attempt != self._attempt else []
         self._attempt = attempt
         whole, newline, tail = (self._tail + data).rpartition(b"\n")
         whole += newline
@@ -83,7 +84,13 @@ class Lines:
         self._tail = tail
         return out + self._cut(whole)
 
-    def finish(self) -> list[Output]:
+    @property
+    def holds(self) -> bool:
+        """Return whether there is a line without an end of which nothing is sent yet, or not all."""
+        return bool(self._tail)
+
+    def unfinished(self) -> list[Output]:
+        """Return what is there of a line without an end; what is printed next continues it."""
         tail, self._tail = self._tail, b""
         return self._cut(tail)
 

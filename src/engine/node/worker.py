@@ -16,6 +16,7 @@ import select
 import socket
 import sys
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
@@ -29,7 +30,7 @@ from .blobs import adopt_shared, drop_shared
 from .call import Answer, Caller, Interrupted
 from .failure import lacking
 from .info import Info
-from .output import STDERR, STDOUT, Lines, Printed
+from .output import STDERR, STDOUT, UNFINISHED_S, Lines, Printed
 from .worker_streams import Streams
 
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
@@ -209,7 +210,11 @@ class ThreadWorker(WorkerProcess):
         self._output_credit = threading.Condition(self._lock)
         self._unread_bytes = 0  # printed, and not yet confirmed as read
         self._credit_requested = False
-        self._routed = _Routed(STDOUT, sys.stdout, self._print), _Routed(STDERR, sys.stderr, self._print)
+        self._unfinished = threading.Event()  # a line without an end waits to be sent
+        self._routed = [
+            _Routed(fd, of_process, self._print, self._unfinished.set)
+            for fd, of_process in ((STDOUT, sys.stdout), (STDERR, sys.stderr))
+        ]
         sys.stdout, sys.stderr = cast("Any", self._routed)
         self._size: int = setup["threads"]
         self._runs: SimpleQueue[tuple[Run, list[int], Streams]] = SimpleQueue()
@@ -219,7 +224,16 @@ class ThreadWorker(WorkerProcess):
     def serve(self) -> NoReturn:
         for thread in range(self._size):
             threading.Thread(target=self._run_next, args=(thread,), daemon=True, name=f"outrider-{thread}").start()
+        threading.Thread(target=self._send_unfinished, daemon=True, name="outrider-lines").start()
         super().serve()
+
+    def _send_unfinished(self) -> NoReturn:
+        while True:
+            self._unfinished.wait()
+            time.sleep(UNFINISHED_S)
+            self._unfinished.clear()
+            for stream in self._routed:
+                stream.send_unfinished()
 
     def _handle(self, body: bytes, fds: list[int]) -> None:
         if body == pipes.OUTPUT_CREDIT:
@@ -316,14 +330,25 @@ def raise_in(thread: int) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))
 
 
-class _Routed(io.TextIOBase):
-    """A standard stream that sends whole lines on as the attempt's whose thread writes."""
+class _TaskLines(Lines):
+    """A stream of one attempt in a thread worker. Who holds ``sending`` takes out of it and sends: order is kept."""
 
-    def __init__(self, stream: int, of_process: Any, send: Callable[[Output], None]) -> None:
+    def __init__(self, stream: int) -> None:
+        super().__init__(stream)
+        self.sending = threading.RLock()  # reentrant: a signal handler may print in the middle of a print
+
+
+class _Routed(io.TextIOBase):
+    """A standard stream that sends lines on as the attempt's whose thread writes."""
+
+    def __init__(
+        self, stream: int, of_process: Any, send: Callable[[Output], None], on_unfinished: Callable[[], None]
+    ) -> None:
         self._stream = stream
         self._of_process = of_process  # for threads that belong to no attempt
         self._send = send
-        self._lines: defaultdict[int, Lines] = defaultdict(lambda: Lines(stream))  # by attempt
+        self._on_unfinished = on_unfinished
+        self._lines: defaultdict[int, _TaskLines] = defaultdict(lambda: _TaskLines(stream))  # by attempt
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -343,8 +368,12 @@ class _Routed(io.TextIOBase):
         task = context.current()
         if task is None:
             return int(self._of_process.write(text))
-        for output in self._lines[task.attempt].feed(task.attempt, text.encode("utf-8", "backslashreplace")):
-            self._send(output)
+        lines = self._lines[task.attempt]
+        with lines.sending:
+            for output in lines.feed(task.attempt, text.encode("utf-8", "backslashreplace")):
+                self._send(output)
+        if lines.holds:
+            self._on_unfinished()
         return len(text)
 
     def flush(self) -> None:
@@ -353,5 +382,16 @@ class _Routed(io.TextIOBase):
     def finish(self, attempt: int) -> None:
         """Send the attempt's unfinished line."""
         if (lines := self._lines.pop(attempt, None)) is not None:
-            for output in lines.finish():
-                self._send(output)
+            with lines.sending:
+                for output in lines.unfinished():
+                    self._send(output)
+
+    def send_unfinished(self) -> None:
+        """Send the unfinished lines of all attempts but those that are just sending by themselves."""
+        for lines in [*self._lines.values()]:
+            if lines.sending.acquire(blocking=False):
+                try:
+                    for output in lines.unfinished():
+                        self._send(output)
+                finally:
+                    lines.sending.release()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..wire.messages import Output
 from . import pipe as pipes
-from .output import Lines
+from .output import UNFINISHED_S, Lines
 
 _READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
 _WORDS_BYTES = 4096  # kept of what a worker prints before it is ready: it belongs to no attempt
@@ -43,6 +43,7 @@ class WorkerConnection:
         self._outputs: dict[int, int] = {}  # stream -> the pipe's reading end
         self._lines = {stream: Lines(stream) for stream in (1, 2)}
         self._unclaimed = dict.fromkeys(self._lines, b"")  # read, and not yet assigned to an attempt
+        self._unfinished: asyncio.TimerHandle | None = None  # when lines without an end are to be sent
         self._reading = False
         self._credit_requested = False
         loop.add_reader(self._pipe, on_readable, self)
@@ -132,7 +133,7 @@ class WorkerConnection:
                     break
                 self._unclaimed[stream] += data
             outputs += self._claim(stream)
-            outputs += lines.finish()
+            outputs += lines.unfinished()
         return outputs
 
     def last_words(self) -> str:
@@ -142,6 +143,8 @@ class WorkerConnection:
     def close(self) -> None:
         self._loop.remove_reader(self._pipe)
         self.read_outputs(reading=False)
+        if self._unfinished is not None:
+            self._unfinished.cancel()
         for _ in self.take_back():
             pass
         for fd in self._outputs.values():
@@ -158,6 +161,13 @@ class WorkerConnection:
         self._unclaimed[stream] += self._read(stream)
         self._on_readable(self)
         if outputs := self._claim(stream):
+            self._on_output(outputs)
+        if self._unfinished is None and self._lines[stream].holds:
+            self._unfinished = self._loop.call_later(UNFINISHED_S, self._send_unfinished)
+
+    def _send_unfinished(self) -> None:
+        self._unfinished = None
+        if outputs := [output for lines in self._lines.values() for output in lines.unfinished()]:
             self._on_output(outputs)
 
     def _read(self, stream: int) -> bytes:

@@ -46,8 +46,10 @@ class RichSink(Sink):
         return sink
 
     def show(self, event: ev.Event) -> None:
-        if isinstance(event, ev.TaskOutput):
-            self._writer.put(marked(event), stream_of(event))
+        if isinstance(event, (ev.TaskOutput, ev.UnfinishedLine)):
+            self._pool_view.unfinished.apply(event)
+            if isinstance(event, ev.TaskOutput):
+                self._writer.put(marked(event), stream_of(event))
             return
         self._pool_view.apply(event)
         if isinstance(event, ev.PoolStarting):

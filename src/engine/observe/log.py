@@ -53,6 +53,8 @@ class LogSink(Sink):
                     facts = where | {"stream": event.stream, "text": line}
                     _PRINTED.info("[%s] %s", origin(event), line, extra={"outrider": facts})
             return
+        if isinstance(event, ev.UnfinishedLine):
+            return
         if isinstance(event, ev.PoolStarting):
             self._pool = event.pool
         level = logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO

@@ -8,17 +8,15 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ...actors import events as ev
-from ...actors.interfaces import NodeId, Order
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
-from ..wire.messages import Output
 from .pool_view import STATES
+from .prints import PrintedLines
 
 if TYPE_CHECKING:
-    from ..serialization.payload import Payload
     from .sink import Sink
 
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
@@ -69,6 +67,7 @@ class Observer:
         self._launched: dict[int, float] = {}
         self._names: dict[int, str] = {}
         self.submitted = self.finished = 0
+        self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
         self.tasks = False
 
     def open(self) -> None:
@@ -128,17 +127,6 @@ class Observer:
                 self._change(event.node, state=STATES[type(event)])
             case _:
                 self._state = POOL_STATES.get(type(event), self._state)
-
-    def printed(self, node: NodeId, order: Order | None, output: Output) -> None:
-        if not self._sinks and not self._readers:
-            return
-        rank, ranks, job, name = 0, 1, 0, ""
-        if order is not None:
-            rank, job, name = order.rank, order.task.job, cast("Payload", order.task.content).name
-            ranks = 1 if order.world is None else order.world.size
-        stream = "stderr" if output.stream == 2 else "stdout"
-        text = output.text.decode(errors="replace")
-        self._publish(ev.TaskOutput(job, node, rank, stream, text, name, output.dropped, ranks, at=time.time()))
 
     def job(self, job: int, name: str) -> None:
         self.submitted += 1

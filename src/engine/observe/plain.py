@@ -3,29 +3,61 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from ...actors import events as ev
 from ..api.printable import one_line
 from .log import shows_prints
-from .prints import marked
+from .prints import Printed, UnfinishedLines, marked
 from .sink import Sink, Writer
 
 STDOUT, STDERR = 1, 2
 LONG_S = 5.0  # steps of preparing a node that took this long get a line
+UNFINISHED_S = 10.0  # between states of a line without an end: a progress bar in a file is to be short
+REFRESH_S = 1.0  # between looks at which are due
 
 
-class PlainSink(Sink):
-    """A sink for pipes, files and CI logs."""
+class PrintsSink(Sink):
+    """A sink for what tasks print, where the log does not show it already: for notebooks, and applications that log.
+
+    A line without an end is shown every `UNFINISHED_S`.
+    """
 
     def __init__(self) -> None:
-        self._writer = Writer(write_plain)
+        self._unfinished = UnfinishedLines()
+        self._writer = Writer(write_plain, refresh=self._write_unfinished, interval_s=REFRESH_S)
+
+    def show(self, event: ev.Event) -> None:
+        if isinstance(event, (ev.TaskOutput, ev.UnfinishedLine)) and not shows_prints():
+            self._print(event)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _print(self, event: Printed) -> None:
+        self._unfinished.apply(event)
+        if isinstance(event, ev.TaskOutput):
+            self._writer.put(marked(event), stream_of(event))
+        else:
+            self._writer.start()
+
+    def _write_unfinished(self) -> None:
+        for event in self._unfinished.due(time.time(), UNFINISHED_S):
+            write_plain(marked(event), stream_of(event), 0)
+
+
+class PlainSink(PrintsSink):
+    """A sink for pipes, files and CI logs: what tasks print, and what happens to the pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._opened_at: float | None = None
         self._ready = False
 
     def show(self, event: ev.Event) -> None:
         match event:
-            case ev.TaskOutput():
-                self._writer.put(marked(event), stream_of(event))
+            case ev.TaskOutput() | ev.UnfinishedLine():
+                self._print(event)
                 return
             case ev.PoolStarting():
                 self._opened_at = event.at
@@ -38,25 +70,8 @@ class PlainSink(Sink):
         if line := describe(event):
             self._print_line(line)
 
-    def close(self) -> None:
-        self._writer.close()
-
     def _print_line(self, line: str) -> None:
         self._writer.put(f"outrider: {line}\n", STDERR)
-
-
-class PrintsSink(Sink):
-    """A sink for notebooks and for applications that log: what tasks print, where the log does not show it already."""
-
-    def __init__(self) -> None:
-        self._writer = Writer(write_plain)
-
-    def show(self, event: ev.Event) -> None:
-        if isinstance(event, ev.TaskOutput) and not shows_prints():
-            self._writer.put(marked(event), stream_of(event))
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def write_plain(text: str, stream: int, dropped: int) -> None:
@@ -69,7 +84,7 @@ def write_plain(text: str, stream: int, dropped: int) -> None:
         target.flush()
 
 
-def stream_of(event: ev.TaskOutput) -> int:
+def stream_of(event: Printed) -> int:
     return STDERR if event.stream == "stderr" else STDOUT
 
 

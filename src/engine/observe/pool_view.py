@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from ...actors import events as ev
+from .prints import UnfinishedLines
 
 LOST_SHOWN = 3
 RANKS = -1
@@ -51,6 +52,7 @@ class PoolView:
     wanted: int = 0  # tasks submitted, ranks of broadcasts
     done: int = 0
     failed: int = 0
+    unfinished: UnfinishedLines = field(default_factory=UnfinishedLines)  # has a lock of its own
     lock: Lock = field(default_factory=Lock, repr=False)  # the event loop writes, the thread that draws reads
 
     @property

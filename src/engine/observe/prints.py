@@ -1,19 +1,155 @@
-"""Lines that show what tasks print, and say where it comes from."""
+"""Lines that tasks print: put together from what arrives, and shown with where they come from. No I/O."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ...actors import events as ev
 from ..api.printable import lines, one_line
 
+if TYPE_CHECKING:
+    from ...actors.interfaces import NodeId, Order
+    from ..serialization.payload import Payload
+    from ..wire.messages import Output
 
-def marked(event: ev.TaskOutput) -> str:
-    """The output of a task, each line prefixed with where it comes from."""
+STREAMS = "stdout", "stderr"
+LINE_BYTES = 64 * 1024  # of an unfinished line; a longer one is given in pieces
+
+Printed = ev.TaskOutput | ev.UnfinishedLine
+
+
+class PrintedLines:
+    """The lines of a pool's tasks, published as events; what a line without an end has so far is kept while it runs.
+
+    Nothing is kept of attempts that the client did not order: a node cannot make it keep more than 128 KiB for each.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[Printed], object],
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._publish, self._wanted, self._now = publish, wanted, now
+        self.begun: dict[tuple[int, str], bytes] = {}  # by attempt and stream; while it is empty, no end is of interest
+
+    def wrote(self, node: NodeId, order: Order | None, output: Output) -> None:
+        """Handle what an attempt printed; ``order`` None: one that is over."""
+        if not self._wanted():
+            return
+        source, at = _Source.of(node, order, STREAMS[output.stream == 2]), self._now()
+        if order is None:
+            self._publish(source.whole(output.text, at, output.dropped))
+            return
+        key = order.attempt, source.stream
+        begun = self.begun.pop(key, b"")
+        if output.dropped and begun:
+            self._publish(source.whole(begun, at))
+            begun = b""
+        text, newline, rest = (begun + output.text).rpartition(b"\n")
+        text, rest = text + newline, last_state(rest)
+        if len(rest) > LINE_BYTES:
+            text, rest = text + rest, b""
+        if text or output.dropped:
+            self._publish(source.whole(text, at, output.dropped))
+        if rest:
+            self.begun[key] = rest
+            self._publish(source.unfinished(rest, at))
+
+    def ended(self, node: NodeId, order: Order) -> None:
+        """Handle the end of an attempt: the lines that it has begun end with it."""
+        for stream in STREAMS:
+            if begun := self.begun.pop((order.attempt, stream), b""):
+                erased = not begun.strip()  # as a progress bar that leaves nothing behind
+                self._publish(_Source.of(node, order, stream).whole(b"" if erased else begun, self._now()))
+
+
+class _Source(NamedTuple):
+    job: int
+    node: int
+    rank: int
+    ranks: int
+    stream: str
+    function: str
+
+    @classmethod
+    def of(cls, node: NodeId, order: Order | None, stream: str) -> _Source:
+        if order is None:
+            return cls(0, node, 0, 1, stream, "")
+        ranks = 1 if order.world is None else order.world.size
+        return cls(order.task.job, node, order.rank, ranks, stream, cast("Payload", order.task.content).name)
+
+    def whole(self, text: bytes, at: float, dropped: int = 0) -> ev.TaskOutput:
+        job, node, rank, ranks, stream, function = self
+        return ev.TaskOutput(job, node, rank, stream, _decoded(text), function, dropped, ranks, at=at)
+
+    def unfinished(self, text: bytes, at: float) -> ev.UnfinishedLine:
+        job, node, rank, ranks, stream, function = self
+        return ev.UnfinishedLine(job, node, rank, stream, _decoded(text), function, ranks, at=at)
+
+
+class UnfinishedLines:
+    """The newest state of each line that tasks have begun and not ended."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, int, int, str], _Unfinished] = {}
+        self._lock = Lock()  # the event loop writes, the thread that draws or prints reads
+
+    def apply(self, event: Printed) -> None:
+        key = event.job, event.node, event.rank, event.stream
+        with self._lock:
+            if isinstance(event, ev.TaskOutput):
+                self._lines.pop(key, None)
+            elif (line := self._lines.get(key)) is None:
+                self._lines[key] = _Unfinished(event, event.at)
+            else:
+                line.newest = event
+
+    def newest(self) -> list[ev.UnfinishedLine]:
+        """Return the lines as they are now, in the order of their ranks and nodes."""
+        with self._lock:
+            events = [line.newest for line in self._lines.values() if line.newest.text.strip()]
+        return sorted(events, key=lambda event: (event.rank, event.node, event.job))
+
+    def due(self, now: float, every_s: float) -> list[ev.UnfinishedLine]:
+        """Return the lines that began, or were returned, ``every_s`` ago or earlier, and have changed since then."""
+        due: list[ev.UnfinishedLine] = []
+        with self._lock:
+            for line in self._lines.values():
+                if line.newest is not line.told and now - line.told_at >= every_s and line.newest.text.strip():
+                    line.told, line.told_at = line.newest, now
+                    due.append(line.newest)
+        return due
+
+
+class _Unfinished:
+    """A line, with the state that was printed last, and when; at first, when it began."""
+
+    __slots__ = ("newest", "told", "told_at")
+
+    def __init__(self, newest: ev.UnfinishedLine, began_at: float) -> None:
+        self.newest, self.told_at = newest, began_at
+        self.told: ev.UnfinishedLine | None = None
+
+
+def last_state(line: bytes) -> bytes:
+    """Return what is left of a line that was redrawn with carriage returns, as progress bars are."""
+    return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]
+
+
+def marked(event: Printed) -> str:
+    """Return what a task has printed, each line prefixed with where it comes from."""
     mark = f"[{origin(event)}] "
-    gap = f"{mark}... {event.dropped:,} bytes were lost here\n" if event.dropped else ""
+    dropped = event.dropped if isinstance(event, ev.TaskOutput) else 0
+    gap = f"{mark}... {dropped:,} bytes were lost here\n" if dropped else ""
     return gap + "".join(f"{mark}{line}\n" for line in lines(event.text))
 
 
-def origin(event: ev.TaskOutput) -> str:
+def origin(event: Printed) -> str:
     """``rank 3 · train`` in a broadcast with several ranks; elsewhere ``node 2 · f #17``, with the job's number."""
     name = one_line(event.function)
     if event.ranks > 1:
@@ -21,3 +157,7 @@ def origin(event: ev.TaskOutput) -> str:
     if not event.job:  # of an attempt that is over
         return f"node {event.node}"
     return f"node {event.node} · {name or 'task'} #{event.job}"
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")

@@ -12,6 +12,7 @@ from rich.text import Text
 from ..api.printable import one_line
 from .plain import count, seconds
 from .pool_view import PoolView, Row
+from .prints import origin
 
 COLOURS = {"launching": "cyan", "ready": "green", "standby": "blue", "lost": "red"}  # others: yellow
 AROUND = 5  # lines of the terminal for the header, the bar, the count of hidden rows and the prompt
@@ -32,13 +33,18 @@ class View:
 
     def _parts(self, options: ConsoleOptions) -> list[RenderableType]:
         pool_view = self.pool_view
-        rows = chosen_rows(pool_view, max(3, (options.height or options.size.height) - AROUND))
+        height = options.height or options.size.height
+        unfinished = pool_view.unfinished.newest()[: height // 3]
+        rows = chosen_rows(pool_view, max(3, height - AROUND - len(unfinished)))
         parts: list[RenderableType] = [self._header(), self._nodes(rows, options.max_width >= WIDE)]
         if hidden := len(pool_view.rows) - len(rows):
             parts.append(Text(f"  and {count(hidden, 'node')} more", style="dim"))
         ended = pool_view.done + pool_view.failed
         if pool_view.wanted >= BAR_FROM and ended < pool_view.wanted:
             parts.append(ProgressBar(pool_view.wanted, ended, width=min(60, options.max_width - 2)))
+        for line in unfinished:
+            text = Text(f"[{origin(line)}] ", style="dim", no_wrap=True, overflow="ellipsis")
+            parts.append(text.append(one_line(line.text), style="not dim"))
         return parts
 
     def _header(self) -> Text:

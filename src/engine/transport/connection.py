@@ -153,7 +153,7 @@ class NodeConnection:
             same_host=machine.same_host,
             bulk=self,
             reports=self._tell_others if settings.plugins.present else reports,
-            printed=lambda order, output: settings.printed(node, order, output),
+            prints=settings.prints,
         )
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...actors.events import Event
-from ...actors.interfaces import NodeId, Order
 from ...providers.base import Machine
-from ..wire import messages as wire
 from . import requirement_check
 from .instance_views import InstanceViews
 from .plugin_hosts import PluginHosts
@@ -18,6 +16,7 @@ from .unix_route import Interpose
 
 if TYPE_CHECKING:
     from ..image.install_plan import Prepared
+    from ..observe.prints import PrintedLines
     from .ssh import PoolKey
 
 BOOTSTRAPS = 50  # at once; the machines that wait are connected to, and their leases renewed
@@ -33,7 +32,7 @@ class ConnectionSettings:
     lease_s: float
     image: Callable[[], Awaitable[Prepared]]  # made once, when the first machine needs it
     observe: Callable[[Event], object]
-    printed: Callable[[NodeId, Order | None, wire.Output], None]
+    prints: PrintedLines
     plugins: PluginHosts
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions

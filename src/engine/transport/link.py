@@ -41,14 +41,12 @@ from .blob_transfers import BlobTransfers, Bulk, refuse_lost
 from .task_inputs import InputStream
 
 if TYPE_CHECKING:
+    from ..observe.prints import PrintedLines
     from ..wire.session import Session
     from .instance_views import InstanceViews
 
-
 # Plain numbers: an enumeration's operators cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
-
-
 FIRST_BESIDE = 1 << 62  # attempts of Outrider's own: the pool actor, which never hears of these, counts its own from 1
 _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine sends to its processes
 
@@ -66,12 +64,12 @@ class NodeLink:
         same_host: bool,
         bulk: Bulk,
         reports: Callable[[Sequence[Report]], None],
-        printed: Callable[[Order | None, wire.Output], None],
+        prints: PrintedLines,
     ) -> None:
         self.node, self.session, self._machine = node, session, machine
         self._views, self._same_host = views, same_host
         self._reports = self._pool_reports = reports
-        self._printed = printed
+        self._prints = prints
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
@@ -299,7 +297,7 @@ class NodeLink:
             case wire.Credit(attempt, stream, count):
                 self._wanted(attempt, stream, count)
             case wire.Output(attempt=attempt):
-                self._printed(self._orders.get(attempt), message)
+                self._prints.wrote(self.node, self._orders.get(attempt), message)
             case _:
                 pass  # Pong: the connection has seen that something came
         return None
@@ -467,6 +465,8 @@ class NodeLink:
             self._awaited.discard(attempt)
             if not self._awaited:
                 self._none_left.set_result(None)
+        if order is not None and self._prints.begun:
+            self._prints.ended(self.node, order)
         if order is not None and self._inputs:
             for stream, items in enumerate(cast("Payload", order.task.content).inputs):
                 items.stop()

@@ -250,7 +250,10 @@ class Yield(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Whole lines a task printed (or a piece of one longer than 64 KiB). ``dropped`` bytes were lost before it."""
+    """Lines that a task printed. ``dropped`` bytes were lost before them.
+
+    A text that ends in no newline is continued by the next output of the attempt's stream, or its line ends there.
+    """
 
     attempt: Number
     stream: Stream  # 1 stdout, 2 stderr

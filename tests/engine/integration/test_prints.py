@@ -1,4 +1,4 @@
-"""What tasks print is seen wherever people look: in an application that logs, in a test, in a test's report."""
+"""What tasks print is seen wherever people look: in an application that logs, a test and its report, on a terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+from ..terminal import on_a_terminal, screen
 
 
 def run(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -62,3 +64,37 @@ def test_a_test_reads_what_tasks_print_and_its_report_shows_it(tmp_path: Path) -
     assert "1 failed, 1 passed" in done.stdout, done.stdout
     _, report = done.stdout.split("Captured stdout call")
     assert report.splitlines()[1] == "[node 0 · say #2] for the report"
+
+
+def test_a_progress_bar_moves_on_a_terminal_and_leaves_one_line(tmp_path: Path) -> None:
+    """It goes on when the test has seen how far it is, so it is seen while it stands still."""
+    program = """
+        import os, sys, time
+        from outrider import Local, Pool, compute
+
+        @compute
+        def fit():
+            for step in range(1, 4):
+                sys.stderr.write(f"\\r{step}/3")
+                sys.stderr.flush()
+                while not os.path.exists(f"TMP/{step}"):
+                    time.sleep(0.01)
+            sys.stderr.write("\\n")
+
+        with Pool(provider=Local()) as pool:
+            fit() >> pool
+    """
+    step = 1
+
+    def look(seen: str) -> None:
+        nonlocal step
+        if f"{step}/3" in screen(seen)[-1]:
+            (tmp_path / f"{step}").touch()
+            step += 1
+
+    seen = on_a_terminal(program.replace("TMP", str(tmp_path)), look)
+    assert step == 4
+    lines = [line for line in screen(seen) if line]
+    assert lines[0] == "[node 0 · fit #1] 3/3"
+    assert lines[1].startswith("outrider local · 1 task done")
+    assert len(lines) == 2

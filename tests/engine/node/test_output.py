@@ -15,6 +15,7 @@ from outrider.engine.node.output import PIECE_BYTES, Backlog, Lines
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
+KINDS = pytest.mark.parametrize("kind", ["process", "thread"])
 
 
 def say(*texts: Any, end: str = "\n") -> None:
@@ -41,6 +42,25 @@ async def test_lines_arrive_while_the_task_runs(make: Any, tmp_path: Path) -> No
     await client.until(lambda: client.printed(attempt) == b"here\n")
     (tmp_path / "go").touch()
     await client.answer(attempt)
+
+
+@KINDS
+async def test_a_line_without_end_arrives_while_the_task_runs(make: Any, tmp_path: Path, kind: str) -> None:
+    def wait() -> None:
+        for name in ("first", "second"):
+            print(name, end=" ", flush=True)
+            while not (tmp_path / name).exists():
+                time.sleep(0.001)
+        print("done")
+
+    client = await make(slots=2, kind=kind)
+    attempt = client.run(wait)
+    await client.until(lambda: client.printed(attempt) == b"first ")
+    (tmp_path / "first").touch()
+    await client.until(lambda: client.printed(attempt) == b"first second ")
+    (tmp_path / "second").touch()
+    await client.answer(attempt)
+    assert text(client.of(attempt, m.Output)) == [b"first ", b"second ", b"done\n"]
 
 
 async def test_streams_are_told_apart_and_a_last_line_needs_no_end(make: Any) -> None:
@@ -103,9 +123,6 @@ async def test_a_task_may_close_its_standard_streams(make: Any) -> None:
     assert await client.call(os.getpid)
 
 
-KINDS = pytest.mark.parametrize("kind", ["process", "thread"])
-
-
 @KINDS
 async def test_a_slow_client_stops_the_task_and_loses_nothing(make: Any, kind: str) -> None:
     client = await make(slots=2, kind=kind)
@@ -161,8 +178,11 @@ def test_lines_are_whole() -> None:
     lines = Lines(1)
     assert text(lines.feed(1, b"a\nb")) == [b"a\n"]
     assert text(lines.feed(1, b"c\nd")) == [b"bc\n"]
-    assert text(lines.finish()) == [b"d"]
-    assert lines.finish() == []
+    assert lines.holds
+    assert text(lines.unfinished()) == [b"d"]
+    assert lines.unfinished() == []
+    assert not lines.holds
+    assert text(lines.feed(1, b"e\nf")) == [b"e\n"]
 
 
 def test_an_unfinished_line_stays_with_its_attempt() -> None:
@@ -171,7 +191,7 @@ def test_an_unfinished_line_stays_with_its_attempt() -> None:
     assert lines.feed(2, b"new\n") == [m.Output(1, 2, b"half", 0), m.Output(2, 2, b"new\n", 0)]
 
 
-def test_a_line_without_end_goes_in_pieces() -> None:
+def test_a_long_line_without_end_goes_in_pieces() -> None:
     lines = Lines(1)
     pieces = [piece for _ in range(5) for piece in text(lines.feed(1, b"x" * 50_000))]
     assert sum(map(len, pieces)) >= 250_000 - PIECE_BYTES

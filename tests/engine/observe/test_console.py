@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
-import os
-import pty
 import re
-import subprocess
 import sys
-import textwrap
+import threading
+import time
 from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 
@@ -17,9 +16,12 @@ import structlog
 
 from outrider.actors import events as ev
 from outrider.engine.api.settings import ConsoleOption
+from outrider.engine.observe import plain
 from outrider.engine.observe.live import RichSink
 from outrider.engine.observe.observer import Observer, automatic
-from outrider.engine.observe.plain import PlainSink
+from outrider.engine.observe.plain import PlainSink, PrintsSink
+
+from ..terminal import on_a_terminal, screen
 
 
 @pytest.fixture
@@ -98,6 +100,27 @@ def test_output_on_stderr_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("", "[rank 2 · train] careful\n")
 
 
+def test_a_line_without_end_is_shown_now_and_then_and_once_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flushed = threading.Event()
+
+        def flush(self) -> None:
+            self.flushed.set()
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(plain, "UNFINISHED_S", 0.0)
+    monkeypatch.setattr(plain, "REFRESH_S", 0.001)
+    sink = PrintsSink()
+    sink(ev.UnfinishedLine(1, 0, 0, "stderr", " 40%", "train", at=time.time()))
+    assert terminal.flushed.wait(10)
+    sink(ev.TaskOutput(1, 0, 0, "stderr", " 40%\r100%\n", "train", at=time.time()))
+    sink.close()
+    assert terminal.getvalue() == "[node 0 · train #1]  40%\n[node 0 · train #1] 100%\n"
+
+
 def test_prints_alone(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) -> None:
     observer = opened("auto")  # pytest has set up logging
     for event in story:
@@ -132,47 +155,6 @@ def test_a_second_table_becomes_plain_lines() -> None:
     again = RichSink.claim()
     assert again is not None
     again.close()
-
-
-def on_a_terminal(program: str) -> str:
-    """What a program prints when stdout and stderr are a terminal."""
-    ours, its = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)], stdin=its, stdout=its, stderr=its, env=environment
-    ) as process:
-        os.close(its)
-        seen = b""
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError:  # EIO: the last writer is gone
-                break
-            if not piece:
-                break
-            seen += piece
-        assert process.wait(30) == 0, seen.decode(errors="replace")
-    os.close(ours)
-    return seen.decode()
-
-
-def screen(seen: str) -> list[str]:
-    """What stands on an endless terminal after these characters, as far as rich's live display uses one."""
-    rows, row, column = [""], 0, 0
-    for control, char in re.findall(r"\x1b\[([0-9;?]*[A-Za-z])|(.)", seen, re.DOTALL):
-        if control == "1A":
-            row = max(0, row - 1)
-        elif control == "2K":
-            rows[row] = ""
-        elif char == "\r":
-            column = 0
-        elif char == "\n":
-            row += 1
-            rows += [""] * (row + 1 - len(rows))
-        elif char:
-            rows[row] = rows[row][:column].ljust(column) + char + rows[row][column + 1 :]
-            column += 1
-    return [text.rstrip() for text in rows]
 
 
 def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:

@@ -97,7 +97,7 @@ async def test_a_slow_reader_misses_the_oldest(observer: Observer) -> None:
 @pytest.mark.anyio
 async def test_output_is_decoded_and_named(observer: Observer) -> None:
     events = observer.subscribe()
-    observer.printed(NodeId(3), None, Output(1, 2, b"caf\xc3\xa9 \xff\n", 7))
+    observer.prints.wrote(NodeId(3), None, Output(1, 2, b"caf\xc3\xa9 \xff\n", 7))
     async with aclosing(events):
         event = await anext(events)
     assert replace(event, at=0.0) == ev.TaskOutput(0, 3, 0, "stderr", "café \ufffd\n", "", 7)

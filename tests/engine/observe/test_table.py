@@ -32,6 +32,18 @@ def test_the_table(story: list[ev.Event]) -> None:
     ]
 
 
+def test_lines_without_end_stand_below_the_nodes_until_they_end(story: list[ev.Event]) -> None:
+    pool_view = PoolView()
+    for event in story[:8]:
+        pool_view.apply(event)
+    for rank in (1, 0):
+        pool_view.unfinished.apply(ev.UnfinishedLine(7, rank, rank, "stderr", f"\r {rank}0%|#\x1b[2J", "fit", 2))
+    assert drawn(pool_view, 3.0)[-2:] == ["[rank 0 · fit]  00%|#", "[rank 1 · fit]  10%|#"]
+    pool_view.unfinished.apply(ev.TaskOutput(7, 0, 0, "stderr", "100%\n", "fit", ranks=2))
+    assert drawn(pool_view, 3.0)[-1] == "[rank 1 · fit]  10%|#"
+    assert len(drawn(pool_view, 3.0)) == 5
+
+
 def test_header_shows_the_hourly_cost() -> None:
     pool_view = PoolView()
     pool_view.apply(ev.PoolStarting("p", "aws", 1, 1))
@@ -52,6 +64,8 @@ def test_table_fits_the_terminal(width: int, height: int) -> None:
             pool_view.apply(ev.TaskSubmitted(node, node, "a_function_with_a_very_long_name" * 3, at=1.0))
             pool_view.apply(ev.TaskStarted(node, node, node, at=1.0))
     pool_view.apply(ev.NodeLost(3, "killed\nby\x1b[2J something " * 10, at=2.0))
+    for node in range(100):
+        pool_view.unfinished.apply(ev.UnfinishedLine(1, node, node, "stderr", "99%|" + "█" * 100, "train", 100))
     lines = drawn(pool_view, 61.0, width, height)
     assert max(cell_len(line) for line in lines) <= width
     assert len(lines) <= max(height, 8)

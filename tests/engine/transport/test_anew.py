@@ -12,6 +12,7 @@ import asyncssh
 import pytest
 
 from outrider.actors.interfaces import Lost, NodeFacts, NodeId
+from outrider.engine.observe.prints import PrintedLines
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection
@@ -59,7 +60,7 @@ async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
         lease_s=60.0,
         image=Mock(),
         observe=lambda _: None,
-        printed=lambda *_: None,
+        prints=PrintedLines(lambda _: None),
         plugins=PluginHosts("p", (), lambda: None),
     )
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")

@@ -15,6 +15,7 @@ import pytest
 from outrider.actors.interfaces import ConnectFailed, NodeFacts, NodeId
 from outrider.engine.image.bootstrap import Bootstrapped
 from outrider.engine.image.install_plan import Prepared
+from outrider.engine.observe.prints import PrintedLines
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import Connector, NodeConnection
 from outrider.engine.transport.connection_settings import ConnectionSettings
@@ -61,7 +62,7 @@ def settings(image: Callable[[], Awaitable[Prepared]] | None = None) -> Connecti
         lease_s=60.0,
         image=image or Mock(),
         observe=lambda _: None,
-        printed=lambda *_: None,
+        prints=PrintedLines(lambda _: None),
         plugins=PluginHosts("p", (), lambda: None),
     )
 

@@ -27,6 +27,7 @@ from outrider.actors.interfaces import (
 )
 from outrider.engine.node.notices.watcher import NAME_CHARS
 from outrider.engine.node.worker_streams import WINDOW
+from outrider.engine.observe.prints import PrintedLines
 from outrider.engine.serialization.client_streams import AHEAD, Values
 from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.transport import blob_transfers, link
@@ -104,7 +105,7 @@ class Node:
         self.bulk, self.batches = Bulk(), asyncio.Queue[Sequence[Report]]()
         self.link = NodeLink(
             NodeId(0), Session(), machine=MachineId("m"), views=InstanceViews("pool", 1), same_host=same_host,
-            bulk=self.bulk, reports=self.batches.put_nowait, printed=lambda *_: None,
+            bulk=self.bulk, reports=self.batches.put_nowait, prints=PrintedLines(lambda _: None),
         )  # fmt: skip
         self.link.session.resume(0)
         self.link.attach(lambda _: None)

@@ -82,7 +82,8 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     text = " ".join(PAGE.split())  # wherever its lines are broken
     assert f"A body has at most {codec.MAX_FRAME_BYTES} bytes" in text
     assert f"Up to {values.INLINE_BYTES} bytes go inline" in text
-    assert f"pieces of at most {output.PIECE_BYTES} bytes" in text
+    assert f"at most {output.PIECE_BYTES} bytes in each" in text
+    assert f"without an end for {output.UNFINISHED_S:g} s, and then every {output.UNFINISHED_S:g} s" in text
     assert f"the newest {output.AWAY_BYTES} bytes of what tasks print" in text
     assert f"whenever {ACK_EVERY} reliable frames" in text
     assert f"`Credit(attempt, stream, {WINDOW})`" in text

@@ -24,6 +24,7 @@ from ....actors.interfaces import (
     Verdict,
 )
 from ....providers.base import Machine, PreemptionNotice
+from ...observe.prints import PrintedLines
 from ...serialization.payload import Blob, Part, Received
 from ...transport.blob_transfers import TransferProgress
 from ...transport.link import NodeLink
@@ -134,7 +135,7 @@ class PlayedConnection:
             same_host=False,
             bulk=self,
             reports=self._tell,
-            printed=lambda order, output: None,  # noqa: ARG005
+            prints=PrintedLines(lambda _: None),
         )
         self.link.sim, self.link.host = sim, self._host
         self._phase_s = HEARTBEAT_S * sim.dice.of("heartbeat", int(node)).random()
