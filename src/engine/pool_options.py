@@ -7,7 +7,7 @@ from datetime import timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
-from .api.checks import amount, refuse, seconds
+from .api.checks import amount, seconds
 from .api.compute import OnLossOption
 from .api.image import Image
 from .api.settings import (
@@ -20,7 +20,6 @@ from .api.settings import (
     Worker,
     check_pool,
     chosen,
-    is_free,
     pool_name,
     work_files,
 )
@@ -105,8 +104,6 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
 
         checkpoints = checked_root("Pool: checkpoints", checkpoints)
     name, worker, lifetime, cost = (options[each] for each in ("name", "worker", "max_lifetime", "max_cost"))
-    if cost is not None and is_free(source):
-        refuse(f"max_cost is for machines that cost something, and those of {source.name} do not: leave it out.")
     return Settings(
         name=None if name is None else pool_name(name),
         attach=False,

@@ -235,7 +235,7 @@ class Priced(Protocol):
 
     @property
     def free(self) -> bool:
-        """Return whether nothing of it costs money. If so, ``max_cost`` and limits on prices are refused."""
+        """Return whether nothing of it costs money. Then every limit on prices holds."""
         ...
 
 

@@ -1,7 +1,8 @@
 """``stand_in.py PROGRAM``: runs a page's program with nodes of this computer in place of the machines that it names.
 
-The program itself is not changed. What it asks of machines (accelerators, packages, volumes) is left out, since nothing
-is installed or mounted on this computer for a pool; its functions, plugins and other options are as they stand there.
+The program itself is not changed. What it asks of machines (accelerators, packages, volumes) is left out, since it may
+not be here, and nothing is installed or mounted on this computer for a pool; its functions, plugins and other options
+are as they stand there.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Any
 import outrider
 from outrider import Image, Local, Pool
 
-OF_MACHINES = {"accelerator", "vcpus", "memory_gb", "disk_gb", "architecture", "allocation", "interconnect", "volumes"}
-OF_MONEY = {"max_cost", "max_hourly_cost"}
+OF_MACHINES = {"accelerator", "vcpus", "memory_gb", "disk_gb", "architecture", "interconnect", "volumes"}
 
 
 class Here(Local):
@@ -27,7 +27,7 @@ class Here(Local):
 class PoolHere(Pool):
     def __init__(self, **options: Any) -> None:
         image = options.pop("image", Image())
-        rest = {name: value for name, value in options.items() if name not in OF_MACHINES | OF_MONEY}
+        rest = {name: value for name, value in options.items() if name not in OF_MACHINES}
         super().__init__(**{"console": "silent", **rest}, image=Image(env=image.env))
 
 

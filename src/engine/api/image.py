@@ -7,7 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -86,17 +86,6 @@ class Image:
     def needs_uv(self) -> bool:
         """Return whether every host needs uv. Otherwise only a host without a fitting Python needs it."""
         return self.has_packages or self.python.count(".") == 2
-
-
-def check_local(image: Image) -> None:
-    """Refuse what nodes on this computer cannot honour, as they have this program's own Python and system."""
-    default, works = Image(), ("env", "includes", "excludes", "bootstrap_timeout")
-    asked = [each.name for each in fields(Image) if getattr(image, each.name) != getattr(default, each.name)]
-    if refused := [f"{name}=" for name in asked if name not in works]:
-        refuse(
-            f"Image({', '.join(refused)}): tasks of Local() run in this program's own environment, where nothing is "
-            "installed for a pool. Install it here, or leave it out; env= and includes= work."
-        )
 
 
 def _check_python(python: object) -> None:

@@ -143,7 +143,7 @@ class Spec:
     it is not taken. ``interconnect="efa"``: placed together, on a network for ranks that talk much.
 
     Raises:
-        SpecError: an option that cannot mean anything, such as a price for machines that cost nothing.
+        SpecError: an option that cannot mean anything.
     """
 
     __signature__: ClassVar[Signature] = shown_signature(MachineOptions, {})
@@ -181,9 +181,6 @@ def _checked(options: MachineOptions) -> Mapping[str, object]:
         if value is not None:
             one_of(name, value, get_args(choices[name]))
     cost, memory_gb = options.get("max_hourly_cost"), options.get("memory_gb")
-    if is_free(provider) and (chosen["allocation"] is not None or cost is not None):
-        what = "max_hourly_cost" if chosen["allocation"] is None else "allocation"
-        refuse(f"{what} is for machines that cost something, and those of {provider.name} do not: leave it out.")
     sizes = {name: options.get(name) for name in ("vcpus", "disk_gb")}
     for name, size in sizes.items():
         if size is not None:

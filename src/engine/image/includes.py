@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..api.errors import SpecError
-from ..api.image import Image, check_local
+from ..api.image import Image
 from ..api.secrets import revealed
 from .cache import Copy, FileCopies, client_cache
 
@@ -81,7 +81,10 @@ def scan(image: Image) -> Includes:
 
 def on_this_computer(image: Image) -> Image:
     """The image for nodes on this computer: they import included files from where they are."""
-    check_local(image)
+    if image.has_packages or image.apt or image.run or image.python != "auto":
+        from .local_check import refuse_what_is_lacking
+
+        refuse_what_is_lacking(image)
     folders = [str(root.source.parents[len(root.place.parts) - 1]) for root in roots(image)]
     added = [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
     if not added:

@@ -127,7 +127,7 @@ async def read(image: Image, uv: Uv | None) -> Requirements | None:
         assert uv is not None, "prepare has found it"
         return await _locked(Path(image.lock), uv, image.pip_indexes)
     urls, folders = _indexes(image.pip_indexes)
-    reader = await in_thread(_Reader, image, abandon=True)
+    reader = await in_thread(Collected, image, abandon=True)
     found = (*folders, *reader.folders)
     all_hashed = any(map(hashes.has_option, reader.lines))
     if all_hashed:
@@ -180,7 +180,7 @@ def _check_hashed(lines: Sequence[str]) -> None:
             )
 
 
-class _Reader:
+class Collected:
     """Merges an image's requirements and requirements files, in pip's format, into one text."""
 
     def __init__(self, image: Image) -> None:

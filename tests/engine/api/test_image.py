@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from outrider import Image, Secret, SpecError
-from outrider.engine.api.image import check_local
 
 MINOR = ".".join(platform.python_version_tuple()[:2])
 NEXT = f"3.{int(platform.python_version_tuple()[1]) + 1}"
@@ -81,9 +80,3 @@ def test_a_lock_is_found_in_its_folder(tmp_path: Path) -> None:
         Image(lock=tmp_path / "poetry.lock")
     with pytest.raises(SpecError, match="leave out pip="):
         Image(lock=tmp_path, pip=["numpy"])
-
-
-def test_local_nodes_refuse_what_they_cannot_give() -> None:
-    check_local(Image(env={"A": "1"}, includes=["src"], excludes=["*.csv"]))
-    with pytest.raises(SpecError, match=r"Image\(pip=, apt=\)"):
-        check_local(Image(pip=["numpy"], apt=["git"]))

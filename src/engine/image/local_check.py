@@ -1,0 +1,107 @@
+"""Check an image against this computer, on which nothing is installed for a pool: what `Local` has is what is here."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from os.path import realpath
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from ..api.checks import refuse
+from ..api.image import Image
+from .requirements import Collected
+
+_NOT_HERE = ("lock", "run")  # what cannot be looked up, and what would change this computer
+_HASHES = re.compile(r"\s+--hash.*", re.DOTALL)
+_DPKG_S = 10.0
+
+
+def refuse_what_is_lacking(image: Image) -> None:
+    """Refuse an image that asks for more than this program's Python and this computer's Debian packages have.
+
+    Raises:
+        SpecError: names all that is lacking, and the commands that install it.
+    """
+    if asked := [f"{name}=" for name in _NOT_HERE if getattr(image, name)]:
+        refuse(
+            f"Image({', '.join(asked)}): tasks of Local() run in this program's own environment, where nothing is "
+            "installed and no command is run for a pool. Leave it out; pip=, requirements= and apt= are looked up here."
+        )
+    if not _is_ours(image.python):
+        refuse(
+            f"Image(python={image.python!r}): tasks of Local() run on this program's own Python, {sys.executable}, "
+            f"which is {platform.python_version()}: run this program with the other, or leave python out."
+        )
+    packages = dict(_lacking_packages(image))
+    debian = list(_lacking_debian_packages(image))
+    if not packages and not debian:
+        return
+    commands = [["pip", "install", *packages]] if packages else []
+    commands += [["sudo", "apt-get", "install", *debian]] if debian else []
+    refuse(
+        "Image: tasks of Local() run in this program's own environment, where nothing is installed for a pool, and it "
+        f"lacks {', '.join([*packages.values(), *debian])}. Run `{'` and `'.join(map(shlex.join, commands))}`, or "
+        "leave out what your tasks do not need here."
+    )
+
+
+def _is_ours(python: str) -> bool:
+    if python.startswith("/"):
+        return realpath(python) == realpath(sys.executable)
+    return python == "auto" or python.count(".") < 2 or python == platform.python_version()
+
+
+def _lacking_packages(image: Image) -> Iterator[tuple[str, str]]:
+    """The requirements that are not met here, as pip takes them, and as people read them."""
+    found = Collected(image)
+    for line in found.lines:
+        yield from _unmet(_HASHES.sub("", line))
+    for line in found.constraints:
+        yield from ((line, has) for line, has in _unmet(_HASHES.sub("", line)) if line != has)
+
+
+def _unmet(line: str, extra: str = "") -> Iterator[tuple[str, str]]:
+    """The requirement, if it is not met here. Options, and addresses without a name, are not looked at."""
+    try:
+        wanted = Requirement(line)
+    except InvalidRequirement:
+        return
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
+        return
+    asked = str(wanted).partition(";")[0].strip()
+    try:
+        version = metadata.version(wanted.name)
+    except metadata.PackageNotFoundError:
+        yield asked, asked
+        return
+    if not wanted.specifier.contains(version, prereleases=True):
+        yield asked, f"{asked} ({version} is here)"
+        return
+    for name in wanted.extras:
+        for each in metadata.requires(wanted.name) or ():
+            if "extra" in each.partition(";")[2]:
+                yield from _unmet(each, name)
+
+
+def _lacking_debian_packages(image: Image) -> Iterator[str]:
+    """The packages that dpkg does not know as installed; none where this computer has no dpkg."""
+    program = shutil.which("dpkg-query")
+    for asked in image.apt if program is not None else ():
+        name, sign, version = re.fullmatch(r"([^=/]+)([=/]?)(.*)", asked).groups()  # type: ignore[union-attr]
+        shown = subprocess.run(  # noqa: S603  Debian's own
+            [str(program), "--show", "--showformat", "${db:Status-Status} ${Version}\n", "--", name],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_DPKG_S,
+        ).stdout
+        here = [line.partition(" ")[2] for line in shown.splitlines() if line.startswith("installed ")]
+        if not here or (sign == "=" and version not in here):
+            yield asked
