@@ -1,6 +1,6 @@
 """A pool's connections to its nodes.
 
-Each has a control channel with heartbeats, channels for blobs beside it, and comes back after a loss.
+Each has a control channel with a heartbeat, channels for blobs beside it, and comes back after a loss.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from .blob_transfers import TransferProgress
 from .channels import Control, Receiving, Sending, Transfer
 from .connection_settings import ConnectionSettings
 from .forward import Forwards
+from .heartbeat import Heartbeat
 from .link import NodeLink
 from .route import ExecutorGone, Route
 from .unix_route import UnixRoute
 
-HEARTBEAT_S = 2.0
-QUIET_S = 3.5  # after so much silence another connection is begun beside the one there is: TCP's own pauses double
-SILENCE_S = 6.0  # with the time for reconnecting, a black hole is seen in 9 s; a stall of 3 s is nothing
 AGAIN_S = 0.7  # between two tries to resume a node whose plugins are being set up
 GREETING_S = 10.0
 EVICT_AGAIN_S = 2.0
@@ -158,8 +156,7 @@ class NodeConnection:
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
-        self._beat: asyncio.TimerHandle | None = None
-        self._heard_at = 0.0
+        self._heartbeat = Heartbeat(self._route, self.link.send, self.cut, same_host=self.on_this_computer)
         self._facts: NodeFacts | None = None
         self._gone = False  # the executor, for certain
         self._errs = ""  # how, where it did: it is given up
@@ -329,11 +326,11 @@ class NodeConnection:
             return welcome
         control.attach(self._received, self.cut)
         self._control = control
-        self._heard_at = time.monotonic()
+        self._heartbeat.heard_at = time.monotonic()
         self.link.attach(control.write)
         if control.rest:
             self._received(control.rest)
-        self._beat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._heartbeat)
+        self._heartbeat.start()
         return welcome
 
     async def _answer(self, control: Control) -> wire.Message:
@@ -366,7 +363,7 @@ class NodeConnection:
         return answer
 
     def _received(self, data: bytes) -> None:
-        self._heard_at = time.monotonic()
+        self._heartbeat.heard_at = time.monotonic()
         try:
             self.link.received(data)
         except ProtocolError as error:  # nothing is garbled on its way, and it would say the same again
@@ -380,33 +377,9 @@ class NodeConnection:
         if others := self._settings.plugins.reported(batch):
             self._reports(others)
 
-    def _heartbeat(self) -> None:
-        silent_s = time.monotonic() - self._heard_at
-        if silent_s >= SILENCE_S:
-            # On this very computer it is not the network that is silent.
-            self.cut(f"silent for {SILENCE_S:g} s", silent=not self.on_this_computer)
-            return
-        if silent_s < QUIET_S:
-            self._route.begin_no_other()
-        else:
-            self._route.begin_another(self._reached_anew)
-        self.link.send(wire.Ping(int(time.monotonic() * 1000)))
-        left = [limit_s - silent_s for limit_s in (QUIET_S, SILENCE_S) if silent_s < limit_s]
-        self._beat = asyncio.get_running_loop().call_later(min(HEARTBEAT_S, *left), self._heartbeat)
-
-    def _reached_anew(self) -> None:
-        """Change over, unless the present connection has come back or was dropped."""
-        silent_s = time.monotonic() - self._heard_at
-        if silent_s < QUIET_S:
-            self._route.begin_no_other()
-        elif self._control is not None:
-            self.cut(f"silent for {silent_s:.0f} s, and reached anew", early_s=SILENCE_S - silent_s)
-
     def cut(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
         """Let go of the present connection, whatever state it is in."""
-        if self._beat is not None:
-            self._beat.cancel()
-            self._beat = None
+        self._heartbeat.stop()
         if self._control is not None:
             self._control.detach()
             self._control = None

@@ -15,8 +15,9 @@ from outrider.actors.interfaces import Lost, NodeFacts, NodeId
 from outrider.engine.observe.prints import PrintedLines
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
-from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection
+from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.connection_settings import ConnectionSettings
+from outrider.engine.transport.heartbeat import HEARTBEAT_S, QUIET_S, SILENCE_S
 from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.plugin_hosts import PluginHosts
 from outrider.engine.transport.requirement_check import Wanted
@@ -84,8 +85,8 @@ async def reach(node: NodeConnection) -> ssh.Connected | None:
 
 
 def beat(node: NodeConnection, silent_s: float) -> None:
-    node._heard_at = time.monotonic() - silent_s
-    node._heartbeat()
+    node._heartbeat.heard_at = time.monotonic() - silent_s
+    node._heartbeat.beat()
 
 
 async def rest() -> None:
@@ -114,7 +115,7 @@ async def test_it_changes_over_once_it_is_reached(node: NodeConnection, dialling
 async def test_one_that_is_heard_again_keeps_its_connection(node: NodeConnection, dialling: Dialling) -> None:
     beat(node, QUIET_S + 0.5)
     await rest()
-    node._heard_at = time.monotonic()
+    node._heartbeat.heard_at = time.monotonic()
     dialling.through.set()
     assert await lost(node) is None
     dialling.made[0].abort.assert_called_once()

@@ -60,7 +60,7 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
             reached=True, bootstrapped=False, abort=lambda: aborted.append(1), begin_no_other=lambda: None
         ),
         "_lost": loop.create_future(),
-        "_beat": None,
+        "_heartbeat": SimpleNamespace(stop=lambda: None),
         "_control": None,
     }.items():
         setattr(connection, name, value)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from outrider import Pool, events
-from outrider.engine.transport.connection import HEARTBEAT_S
+from outrider.engine.transport.heartbeat import HEARTBEAT_S
 
 from . import tasks
 from .site import named, provider, running, until, watched, written

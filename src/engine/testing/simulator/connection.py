@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .simulation import Simulation
 
-HEARTBEAT_S = 2.0  # these four as in `engine.transport.connection`: a test compares them
+HEARTBEAT_S = 2.0  # these four as in `engine.transport`, `heartbeat` and `connection`: a test compares them
 SILENCE_S = 6.0
 GREETING_S = 10.0
 FAREWELL_S = 4.0

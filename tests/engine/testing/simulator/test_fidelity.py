@@ -12,13 +12,16 @@ from outrider.engine.testing.simulator.clock import VirtualLoop
 from outrider.engine.testing.simulator.scenario import CloudSpec, Scenario
 from outrider.engine.testing.simulator.simulation import Simulation
 from outrider.engine.testing.simulator.trace import Trace
-from outrider.engine.transport import connection as real
+from outrider.engine.transport import connection, heartbeat
 from outrider.providers import contract
 from outrider.providers.base import EntryPoints, LaunchRequest
 
 
-@pytest.mark.parametrize("name", ["HEARTBEAT_S", "SILENCE_S", "GREETING_S", "FAREWELL_S"])
-def test_connections_have_the_same_patience(name):
+@pytest.mark.parametrize(
+    ("real", "name"),
+    [(heartbeat, "HEARTBEAT_S"), (heartbeat, "SILENCE_S"), (connection, "GREETING_S"), (connection, "FAREWELL_S")],
+)
+def test_connections_have_the_same_patience(real, name):
     assert getattr(played, name) == getattr(real, name)
 
 
