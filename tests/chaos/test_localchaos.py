@@ -56,7 +56,7 @@ def test_what_is_found_afterwards_counts(found: Found, wrong: str) -> None:
 
 
 def test_only_over_ssh_may_asyncio_log_that_a_connection_is_gone() -> None:
-    found = replace(ENDED, stderr="socket.send() raised exception.\n")
+    found = replace(ENDED, stderr="socket.send() raised exception.\n" * 999)
     assert judge(replace(CALM, as_remote=True), RIGHT, found) == []
     assert judge(CALM, RIGHT, found) != []
     assert judge(replace(CALM, as_remote=True), RIGHT, replace(ENDED, stderr=found.stderr + "Traceback")) != []

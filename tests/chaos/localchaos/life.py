@@ -175,7 +175,6 @@ class Alive:
             sweep(self.folder / "state" / "local")  # as the next pool does
         if self.journal.find("stall") is not None:
             self.struck.add("stall")
-        stderr = (self.folder / "stderr").read_text(errors="replace")
         return Found(
             exit=exited,
             struck=frozenset(self.struck),
@@ -183,7 +182,7 @@ class Alive:
             marks={file.name: len(file.read_text().split()) for file in (self.folder / "marks").glob("once-*")},
             processes=[_described(seen) for seen in left],
             files=self._left_files() if exited is not None and not left else [],
-            stderr=stderr[-2000:],
+            stderr=(self.folder / "stderr").read_text(errors="replace"),
         )
 
     @property

@@ -33,6 +33,7 @@ CAUSED = {  # what a fault accounts for, by the beginning of its name: types, or
 }
 FOLLOWS = frozenset({"PeerGone", "TaskStopped", "CheckpointError"})  # in a broadcast, of what happened to another rank
 EXITS = {"TERM": (-15,), "HUP": (-1,), "INT": (-2, 1, 130), "KILL": (-9,)}
+TOLD_CHARS = 2000  # of what a client wrote, the last
 SETTLED = ("right", "wrong", "error", "cancelled", "hang")
 
 
@@ -146,7 +147,7 @@ def _end(life: Life, journal: Sequence[Entry], found: Found) -> Iterator[str]:
     if found.exit not in wanted:
         yield f"the client ended with {found.exit}, not {' or '.join(map(str, wanted))}"
     if found.ended_at is None and (wrote := _unexpected(life, found.stderr)):
-        yield f"the client wrote: {wrote}"
+        yield f"the client wrote: {wrote[-TOLD_CHARS:]}"
 
 
 def _unexpected(life: Life, stderr: str) -> str:
