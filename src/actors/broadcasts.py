@@ -52,6 +52,11 @@ class Broadcasts:
     def __len__(self) -> int:
         return len(self._gangs)
 
+    @property
+    def largest(self) -> int:
+        """Return how many nodes the largest broadcast has, or waits for."""
+        return max((gang.size() for gang in self._gangs.values() if gang.phase is not Phase.ENDING), default=0)
+
     def start(self, spec: BroadcastSpec, settle_all: SettleAll, now: float, *, minimum: int, wanted: int) -> None:
         gang = Gang(spec, self._pool, minimum=minimum, wanted=wanted, attempts=self._ids)
         self._gangs[spec.job] = gang

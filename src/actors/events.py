@@ -64,6 +64,15 @@ class PoolResized(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PoolScaled(Event):
+    """A pool with ``scale="load"`` is to have more nodes, or fewer, and why."""
+
+    wanted: int
+    before: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PoolClosing(Event):
     """The pool takes no new work, and its machines are being given back."""
 

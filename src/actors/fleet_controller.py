@@ -38,6 +38,7 @@ FLEET-13: a node goes from phase to phase as `STEPS` says. Its end is final.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
@@ -228,6 +229,14 @@ class FleetController:
         self.wanted = wanted
         self._try_anew(now)
 
+    def scale(self, wanted: int, leaving: Iterable[NodeId], now: float) -> None:
+        """Change the number of nodes by load. It is no reason to try anew, as `resize` is. ``leaving`` are drained."""
+        for node in leaving:
+            if self.nodes.get(node) is NodePhase.READY:
+                self._drain(node)
+        self.wanted = wanted
+        self._balance(now)
+
     def tick(self, now: float) -> None:
         self._balance(now)
 
@@ -247,6 +256,11 @@ class FleetController:
 
     def booting(self, node: NodeId) -> bool:
         return self.nodes.get(node) in {NodePhase.BOOTING, NodePhase.STRAGGLER}
+
+    @property
+    def missing(self) -> int:
+        """Return how many machines are wanted that nobody has been asked for yet."""
+        return max(0, self._missing()) + sum(self.orders.launches)
 
     @property
     def _working(self) -> int:

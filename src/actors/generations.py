@@ -101,7 +101,7 @@ class Gang:
         self.seats: set[NodeId] = set()
         self.effects: list[Effect] = []
         self._replace_timeout_s = pool.replace_timeout_s
-        self._elastic = pool.min < pool.desired  # goes on with fewer nodes when there is no replacement
+        self._elastic = pool.scale is not None or pool.min < pool.desired  # may go on with fewer nodes
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
         self._facts: dict[NodeId, NodeFacts] = {}  # of the nodes that were ready at the last grant, by rank
@@ -255,14 +255,14 @@ class Gang:
 
     # --- a generation begins --------------------------------------------------------------------------------------
 
-    def _size(self) -> int:
+    def size(self) -> int:
         """Return how many nodes the next generation should have: as many as the last, but no more than wanted."""
         return max(1, min(self.wanted, len(self._world.nodes)) if self.generation else self.minimum)
 
     def _want(self, *, fewer: bool = False) -> None:
         self.phase = Phase.WAITING
         self._asked = []
-        self._needed = max(1, self.minimum) if fewer else self._size()
+        self._needed = max(1, self.minimum) if fewer else self.size()
         self._claim()
 
     def _claim(self) -> None:
@@ -272,7 +272,7 @@ class Gang:
 
     def _reserve(self) -> None:
         """Claim the seats that the next generation will lack, while this one still runs or is being ended."""
-        if (missing := self._size() - len(self.seats.difference(self._leaving))) > 0:
+        if (missing := self.size() - len(self.seats.difference(self._leaving))) > 0:
             claim = Claim(self.spec.job, least=1, most=missing, again=True, besides=frozenset(self.seats))
             self.effects.append(claim)
 
@@ -435,7 +435,7 @@ class Gang:
             else:
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
                 self._ended_on(self._losses.all[-1][0], now)
-        elif self.phase is Phase.WAITING and ready >= self._size():
+        elif self.phase is Phase.WAITING and ready >= self.size():
             if self.generation:  # others, who may wait for our seats, hold the nodes: free the seats, queue anew
                 self._release(*sorted(self.seats))
                 self._want()

@@ -329,6 +329,14 @@ class BroadcastSpec(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleByLoad:
+    """A pool whose number of nodes follows its work."""
+
+    most: int  # nodes
+    idle_s: float  # without work, after which a node leaves
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSpec:
     """The settings of a pool: numbers of nodes, and timeouts."""
 
@@ -342,6 +350,7 @@ class PoolSpec:
     reconnect_s: float = 10.0  # how long a lost connection is tried again before its node counts as lost
     lease_s: float = 120.0  # as in Hello; how long reconnecting is tried when nobody at all answers
     launch_retries: int = 5  # before the pool is ready; from then on they are unlimited
+    scale: ScaleByLoad | None = None  # None: it has ``desired`` nodes, until the user resizes it
 
 
 @dataclass(frozen=True, slots=True)

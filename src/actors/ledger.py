@@ -27,8 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import count
+from itertools import islice
 from sys import maxsize
 
 from .interfaces import (
@@ -50,9 +49,11 @@ from .interfaces import (
 )
 from .membership import Roster
 from .placement import Claim, Function, Host, Placement
+from .queue_timeouts import Expiries
 from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
 
 FUNCTIONS_KEPT = 4096
+SAMPLE = 1000  # waiting tasks that are looked at for what all of them need
 
 
 @dataclass(slots=True)
@@ -305,6 +306,25 @@ class Ledger:
         """Return the number of attempts on nodes, those that are being killed included."""
         return sum(len(host.attempts) for host in self.placement.hosts.values())
 
+    def backlog(self, worth_s: float) -> tuple[int, float, int]:
+        """Return how many tasks wait for any node, how many slots they can use, and how many ranks others wait for.
+
+        A task of a function that takes less than ``worth_s`` uses a part of a slot.
+        """
+        queue, ranks = self._queue, 0
+        while queue and queue[0].state != QUEUED:
+            queue.popleft()
+        for rank, pinned in self._pinned.items():
+            if any(entry.state == QUEUED for entry in pinned):
+                ranks = max(ranks, rank + 1)
+        if not queue:
+            return 0, 0.0, ranks
+        sample = list(islice(queue, SAMPLE))
+        times = [entry.function.average_s for entry in sample if entry.state == QUEUED]
+        slots = sum(1.0 if time is None else min(1.0, time / worth_s) for time in times)
+        share = len(queue) / len(sample)
+        return round(len(times) * share), slots * share, ranks
+
     def load(self, node: NodeId) -> int:
         host = self.placement.hosts.get(node)
         return 0 if host is None else host.load
@@ -472,29 +492,3 @@ class Ledger:
             del self._functions[next(iter(self._functions))]
         self._functions[digest] = function = Function()
         return function
-
-
-class Expiries:
-    """The times at which waits in the queue are over. Of an entry only the time in its ``expires_at`` counts."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Entry]] = []
-        self._ties = count()
-
-    def add(self, entry: Entry, at: float) -> None:
-        entry.expires_at = at
-        heappush(self._heap, (at, next(self._ties), entry))
-
-    def first_at(self) -> float | None:
-        heap = self._heap
-        while heap and heap[0][2].expires_at != heap[0][0]:
-            heappop(heap)
-        return heap[0][0] if heap else None
-
-    def take(self, now: float) -> list[Entry]:
-        over = list[Entry]()
-        while self._heap and self._heap[0][0] <= now:
-            at, _, entry = heappop(self._heap)
-            if entry.expires_at == at:
-                over.append(entry)
-        return over

@@ -27,6 +27,7 @@ from ..providers.base import (
 )
 from ..providers.errors import NoCapacity, ProviderError
 from . import events as ev
+from .autoscaler import WORTH_S, Autoscaler, Demand, Working
 from .broadcasts import Broadcasts
 from .failure_detector import FailureDetector
 from .fleet_controller import FleetController, NodePhase
@@ -64,6 +65,7 @@ class Machines:
         self.controller = FleetController(spec.desired, retries=spec.launch_retries, spare=spec.spare)
         self.detector = FailureDetector(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
         self.stragglers = Stragglers(spec.desired)
+        self._autoscaler = None if spec.scale is None else Autoscaler(spec.scale, slots=spec.slots, least=spec.min)
         self._fleet = dependencies.fleet
         self._calls = ProviderCalls(context, dependencies, self)
         self._context = context
@@ -86,8 +88,8 @@ class Machines:
 
     @property
     def minimum(self) -> int:
-        """Return how many nodes must be ready before the pool is."""
-        return min(self._spec.min, self.controller.wanted)
+        """Return how many nodes must be ready before the pool is, and for a broadcast."""
+        return min(self._spec.min, self.controller.wanted) if self._autoscaler is None else self._autoscaler.floor
 
     @property
     def hopeless(self) -> Exception | None:
@@ -108,14 +110,43 @@ class Machines:
         return min(staying, self.controller.wanted)
 
     def start(self, now: float) -> None:
-        self._ledger.limit(self.controller.wanted)
+        scale = self._spec.scale
+        self._ledger.limit(self.controller.wanted if scale is None else scale.most)
+        if not self.minimum:
+            self.controller.opened(now)
         self.controller.tick(now)
 
     def resize(self, wanted: int, now: float) -> None:
+        if self._autoscaler is not None:
+            self._autoscaler.resize(wanted)  # as the least number: the load adds to it
+            self._sized(now)
+            return
         self._observe(ev.PoolResized(wanted))
-        self.stragglers.wanted = wanted
         self.controller.resize(wanted, now)
         self._ledger.limit(wanted)
+        self._sized(now)
+
+    def scale(self, now: float) -> None:
+        """Fit the number of nodes to the work, if that is what the pool's user wants."""
+        scaler, placement = self._autoscaler, self._ledger.placement
+        if scaler is None or self._closing:
+            return
+        tasks, waiting, ranks = self._ledger.backlog(WORTH_S)
+        ranks, waits = max(ranks, self._broadcasts.largest), bool(tasks or ranks or placement.claims)
+        working = [
+            Working(node, host.load > 0, host.progress_at)
+            for node, phase in self.controller.nodes.items()
+            if phase is NodePhase.READY and (host := placement.hosts.get(node)) is not None
+        ]
+        before = self.controller.wanted
+        demand = Demand(placement.busy, waiting, tasks, ranks, waits)
+        if (change := scaler.decide(demand, working, self.controller.missing, now)) is not None:
+            self._observe(ev.PoolScaled(change.wanted, before, change.reason))
+            self.controller.scale(change.wanted, change.leaving, now)
+            self._sized(now)
+
+    def _sized(self, now: float) -> None:
+        self.stragglers.wanted = wanted = self.controller.wanted
         self._broadcasts.resized(now, minimum=self.minimum, wanted=wanted)
 
     def tick(self, now: float) -> None:
@@ -127,8 +158,9 @@ class Machines:
             away_s = self.detector.silent_for(node, now)
             self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
 
-    def wake_at(self) -> float | None:
-        times = (self.controller.wake_at(), self.stragglers.wake_at(), self.detector.wake_at())
+    def wake_at(self, now: float) -> float | None:
+        scaling = None if self._autoscaler is None else self._autoscaler.wake_at(now)
+        times = (scaling, self.controller.wake_at(), self.stragglers.wake_at(), self.detector.wake_at())
         return min((at for at in times if at is not None), default=None)
 
     # --- machines -------------------------------------------------------------------------------------------------

@@ -96,6 +96,11 @@ class Placement:
         self._candidates = 0
         self._free: OrderedDict[NodeId, Host] = OrderedDict()
 
+    @property
+    def busy(self) -> int:
+        """Return how many slots hold something, those of closed nodes included."""
+        return sum(min(host.load, self.slots) for host in self.hosts.values())
+
     def add(self, node: NodeId, now: float) -> Host:
         self.hosts[node] = host = Host(node, now)
         self.place(host)

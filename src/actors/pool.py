@@ -210,6 +210,7 @@ class PoolActor:
     def _settle_down(self, now: float, *, rare: bool) -> None:
         """Carry out decisions until none is left; ``rare``: more than the state of tasks may have changed."""
         if rare:
+            self._machines.scale(now)
             self._machines.carry_out(now)
             self._end_hopeless_waits(now)
             self._send_views()
@@ -220,7 +221,7 @@ class PoolActor:
                 self._carry_out(now)
             self._announce_readiness()
             self._answer_closers()
-            times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._waited_ranks.wake_at())
+            times = (self._broadcasts.wake_at(), self._machines.wake_at(now), self._waited_ranks.wake_at())
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
         if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):

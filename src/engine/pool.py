@@ -250,7 +250,7 @@ class Pool:
         core = self._opened()
         if type(call) is not Call:
             call = pending(call)
-        rank = settings.placement(on, most=self._settings.nodes.max)
+        rank = settings.placement(on, most=core.most)
         payload = core.packer.pack(call)
         job: SubmittedJob[R] = core.Job(core, payload, call.options)
         core.submit(job, rank, job)
@@ -351,7 +351,7 @@ class Pool:
         from .client.mapping import MapRun
 
         called = function if isinstance(function, Compute) else compute(function)
-        return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.observer.slots)
+        return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
 
     async def stream(self, call: StreamCall[T], /) -> AsyncGenerator[T, None]:
         """Run a generator on one node and give its values as it makes them, at most a few ahead of the caller.
@@ -428,15 +428,21 @@ class Pool:
     def resize(self, nodes: int) -> None:
         """Grow or shrink towards ``nodes``; what shrinking removes finishes its tasks first. Does not wait.
 
+        With ``Nodes(scale="load")`` it sets the least number, which broadcasts wait for. Work may still add to it.
+
         Raises:
-            SpecError: not between the pool's least and most.
+            SpecError: less than `Nodes.min`, or more than `Nodes.max` where that is given.
         """
         core = self._opened()
-        limits = self._settings.nodes
-        if not isinstance(nodes, int) or not limits.min <= nodes <= limits.max:
-            raise SpecError(
-                f"resize takes {limits.min} to {limits.max} nodes (Nodes(min=, max=) of this pool), not {nodes!r}."
-            )
+        least, most = self._settings.nodes.min, self._settings.nodes.max
+        if (
+            not isinstance(nodes, int)
+            or isinstance(nodes, bool)
+            or nodes < least
+            or (most is not None and nodes > most)
+        ):
+            limits = f"{least} nodes or more" if most is None else f"{least} to {most} nodes"
+            raise SpecError(f"resize takes {limits} (Nodes(min=, max=) of this pool), not {nodes!r}.")
         core.resize(nodes)
 
     @overload

@@ -19,6 +19,7 @@ from .api.settings import (
     Settings,
     Worker,
     check_pool,
+    check_scaled,
     chosen,
     pool_name,
     work_files,
@@ -81,6 +82,9 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     asked = chosen(specs, cast("MachineOptions", machines))
     check_pool(options["plugins"], options["on_loss"], options["console"], options["selection"])
+    nodes = Nodes.of(options["nodes"])
+    if nodes.scale is not None:
+        check_scaled(options["plugins"], options["keep"])
     source: Provider = asked[0].provider
     if len(asked) > 1:
         from .client.provider_fallback import ProviderFallback
@@ -109,7 +113,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         attach=False,
         specs=asked,
         provider=source,
-        nodes=Nodes.of(options["nodes"]),
+        nodes=nodes,
         worker=Worker(worker) if isinstance(worker, int) else worker,
         image=image,
         plugins=tuple(options["plugins"]),

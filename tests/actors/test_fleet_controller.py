@@ -629,6 +629,31 @@ def test_what_has_been_decided_on_and_not_asked_for_is_taken_back(fleet):
     assert fleet.launching == 1
 
 
+def test_who_leaves_by_load_is_drained_and_nobody_comes_in_its_place(fleet):
+    fleet.scale(1, [NodeId(1), NodeId(2)], 100.0)
+    assert fleet.orders.drains == [1, 2]
+    assert (fleet.orders.launches, fleet.orders.terminations, fleet.missing) == ([], [], 0)
+    fleet.emptied(NodeId(1))
+    assert fleet.orders.terminations == [1]
+    fleet.noticed(NodeId(3), 101.0)
+    assert (fleet.orders.launches, fleet.missing) == ([1], 1)
+    fleet.scale(0, [NodeId(3)], 101.0)
+    assert (fleet.orders.launches, fleet.launching, fleet.orders.drains) == ([], 0, [1, 2])
+
+
+def test_load_is_no_reason_to_try_anew(fleet):
+    fleet.opened(1.0)
+    fleet.scale(4, [], 100.0)
+    error = RuntimeError("no credentials")
+    fleet.launch_failed(error, fleet.orders.launches.pop(), 100.0, 0.5, retry_after_s=None)
+    fleet.scale(3, [], 101.0)
+    assert fleet.wake_at() is None
+    fleet.scale(4, [], 102.0)
+    assert (fleet.given_up, fleet.orders.launches) == (error, [])
+    fleet.scale(4, [], 100.0 + ANEW_S)
+    assert (fleet.given_up, fleet.orders.launches) == (None, [1])
+
+
 def test_giving_up_names_the_last_error_and_another_event_tries_anew(fleet):
     fleet.node_lost(NodeId(1), 100.0, 0.5)
     for attempt in range(3):

@@ -88,6 +88,10 @@ SAYS["13_preemptions"] = [
     r"picture: +\S+13_preemptions\.png",
 ]
 
+SAYS["14_by_load"] = [
+    r"0 -> 1: \d tasks? waits?\n1 -> 4: 4 tasks wait\n(.*\n)*frames: 5\n(.*\n)*\d -> 0: no work for 1 s"
+]
+
 ELSEWHERE = ["aws_spot"]  # on machines of a cloud: tests/lab/test_aws_training.py runs it on one
 
 LONG = ["13_preemptions"]  # 45 s of both cores; 12_resume and tests/engine/testing/chaos lose ranks for each change

@@ -10,7 +10,7 @@ import pytest
 from bars import tasks
 from bars.site import until
 
-from outrider import Pool, compute, instance_info
+from outrider import Nodes, Pool, compute, instance_info
 from outrider.testing import aws_faults
 
 pytestmark = pytest.mark.anyio
@@ -142,3 +142,24 @@ async def test_a_pool_whose_opening_is_cancelled_leaves_nothing(cloud, hyperviso
     assert lab.hosts == []
     assert cloud.left() == []
     assert {instance.state for instance in cloud.instances()} == {"terminated"}
+
+
+async def test_the_number_of_machines_follows_the_work_from_none_to_the_most_and_back(cloud, hypervisor, aws, lab):
+    nodes = Nodes(min=0, max=3, scale="load", idle=2)
+    async with asyncio.timeout(120):
+        async with Pool(provider=aws(), nodes=nodes, allocation="spot", console="silent") as pool:
+            assert cloud.instances() == []
+            jobs = [pool.submit(nap(4.0)) for _ in range(9)]
+            assert len({await job for job in jobs}) > 1, "machines that came later took of the work"
+            assert 2 <= len(cloud.instances()) <= 3
+            await until(lambda: not cloud.instances("running"), 30)
+            assert pool.snapshot().nodes == ()
+            assert await pool.run(nap(0.0)) in {host.name for host in hypervisor.hosts.values()}
+    assert lab.hosts == []
+    assert cloud.left() == []
+
+
+@compute
+def nap(seconds: float) -> str:
+    time.sleep(seconds)
+    return instance_info().hostname

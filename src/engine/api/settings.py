@@ -21,7 +21,7 @@ from ...providers.base import (
     Priced,
     Provider,
 )
-from .checks import amount, check_known, count, one_of, refuse, shown
+from .checks import amount, check_known, count, one_of, refuse, seconds, shown
 from .compute import OnLossOption
 from .plugin import Plugin
 
@@ -34,6 +34,8 @@ ConsoleOption = Literal["auto", "rich", "plain", "silent"]
 WorkerKind = Literal["process", "thread"]
 Selection = Literal["cheapest", "first"]
 Interconnect = Literal["efa"]
+Scale = Literal["load"]
+IDLE_S = 600.0  # without work, after which a node of a pool that is scaled by load leaves
 NAME_LENGTH = 40  # of a pool
 UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # of a name that `unique` has made
 
@@ -42,35 +44,43 @@ UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # of a name that `unique` has made
 class Nodes:
     """The number of nodes: the pool is ready at ``min``, grows to ``desired``, and `resize` keeps within ``max``.
 
+    ``Nodes(min=0, max=8, scale="load")``: the number follows the work. Tasks that wait make the pool grow, a node that
+    has had nothing to do for ``idle`` seconds leaves, and with ``min=0`` none is left while there is no work. A
+    broadcast takes the nodes that are ready, one at least: `Pool.resize` sets how many these are.
+
     ``spare`` further nodes stand by, ready and without work: one of them takes the place of a node that is lost, or
     will be, at once. They cost what the others cost.
     """
 
     desired: int
     min: int
-    max: int
+    max: int | None
     spare: int
+    scale: Scale | None
+    idle: float
 
     def __init__(
         self,
-        desired: int,
+        desired: int | None = None,
         *,
         min: int | None = None,  # noqa: A002
         max: int | None = None,  # noqa: A002
         spare: int = 0,
+        scale: Scale | None = None,
+        idle: float = IDLE_S,
     ) -> None:
-        """``min`` and ``max`` are ``desired`` where they are not given."""
-        least, most = desired if min is None else min, desired if max is None else max
-        sizes = ("desired", desired), ("min", least), ("max", most)
-        for name, value in sizes:
-            count(f"Nodes({name}=...)", value)
+        """``min`` is ``desired`` where it is not given, and ``max`` no limit."""
         count("Nodes(spare=...)", spare, least=0)
-        if least > most:
-            refuse(f"Nodes: max={most} is less than min={least}.")
-        if not least <= desired <= most:
-            refuse(f"Nodes: desired={desired} is not between min={least} and max={most}.")
-        for name, value in (*sizes, ("spare", spare)):
+        if scale is None:
+            least = _of_one_size(desired, min, max, idle)
+        else:
+            one_of("Nodes(scale=...)", scale, get_args(Scale))
+            least = _by_load(desired, min, max)
+        start = least if desired is None else desired
+        values = {"desired": start, "min": least, "max": max, "spare": spare, "scale": scale}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "idle", seconds("Nodes(idle=...)", idle))
 
     @classmethod
     def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:
@@ -85,10 +95,42 @@ class Nodes:
                 count("the most of nodes=(least, most)", most)
                 if least > most:
                     refuse(f"nodes={nodes!r}: the most, {most}, is less than the least, {least}.")
-                return cls(most, min=least)
+                return cls(most, min=least, max=most)
             case _:
                 count("nodes", nodes)
                 return cls(nodes)
+
+
+def _of_one_size(desired: int | None, least: int | None, most: int | None, idle: float) -> int:
+    """Check the sizes of a pool that has ``desired`` nodes; return the least."""
+    if desired is None:
+        refuse('Nodes takes how many: Nodes(4), or by load Nodes(min=0, max=8, scale="load").')
+    if idle != IDLE_S:
+        refuse('Nodes(idle=...) is for pools whose size follows their work: add scale="load".')
+    least = desired if least is None else least
+    for name, value in (("desired", desired), ("min", least), ("max", desired if most is None else most)):
+        count(f"Nodes({name}=...)", value)
+    if most is not None and least > most:
+        refuse(f"Nodes: max={most} is less than min={least}.")
+    if desired < least or (most is not None and desired > most):
+        refuse(f"Nodes: desired={desired} is not between min={least} and max={most}.")
+    return least
+
+
+def _by_load(desired: int | None, least: int | None, most: int | None) -> int:
+    """Check the sizes of a pool whose number of nodes follows its work; return the least."""
+    if desired is not None:
+        refuse(
+            f'Nodes({desired}, scale="load"): the work decides how many: write Nodes(min=..., max=..., scale="load").'
+        )
+    if most is None:
+        refuse('Nodes(scale="load") needs max=..., the most that the work may make of them.')
+    least = 0 if least is None else least
+    count("Nodes(min=...)", least, least=0)
+    count("Nodes(max=...)", most)
+    if least > most:
+        refuse(f"Nodes: max={most} is less than min={least}.")
+    return least
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +347,15 @@ def unique(name: str) -> str:
 
 def is_named(unique_name: str, name: str) -> bool:
     return unique_name == name or re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{6}}", unique_name) is not None
+
+
+def check_scaled(plugins: Sequence[Plugin], keep: object) -> None:
+    """Refuse what does not go with nodes that leave when the pool has no work for them."""
+    if keep is not None:
+        refuse('keep fetches files at the end, when nodes of Nodes(scale="load") have left: use pool.fetch before.')
+    for plugin in plugins:
+        if type(plugin).attach is not Plugin.attach:
+            refuse(f'Nodes(scale="load"): the pool does not see what {plugin.name} runs, and would end its nodes.')
 
 
 def check_pool(plugins: object, on_loss: object, console: object, selection: object) -> None:

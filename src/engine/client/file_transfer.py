@@ -262,7 +262,7 @@ async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _places(core: OpenPool, on: int | Literal["head"] | None = None) -> list[Place]:
-    rank = placement(on, most=core.settings.nodes.max)
+    rank = placement(on, most=core.most)
     ready = sorted((node.rank, node.node) for node in core.observer.snapshot().nodes if node.rank is not None)
     chosen = [(each, node) for each, node in ready if rank in {None, each}]
     if rank is not None and not chosen:

@@ -46,11 +46,12 @@ def new_client_key(settings: Settings) -> PoolKey | None:
 
 def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
     """Return the request for the first spec's machines; a provider fallback asks for each spec's."""
+    nodes = settings.nodes
     return settings.specs[0].applied_to(
         LaunchRequest(
             client_key=client_key,
-            nodes=settings.nodes.desired + settings.nodes.spare,
-            least=settings.nodes.min,
+            nodes=(nodes.desired if nodes.scale is None or nodes.max is None else nodes.max) + nodes.spare,
+            least=nodes.min,
             lease_s=settings.lease_s,
             max_lifetime_s=settings.max_lifetime_s,
         )
@@ -85,7 +86,7 @@ def executor_setup(settings: Settings) -> dict[str, Any]:
 
 
 def pool_spec(settings: Settings) -> PoolSpec:
-    from ...actors.interfaces import PoolSpec
+    from ...actors.interfaces import PoolSpec, ScaleByLoad
 
     nodes = settings.nodes
     return PoolSpec(
@@ -97,6 +98,7 @@ def pool_spec(settings: Settings) -> PoolSpec:
         replace_timeout_s=settings.replace_timeout_s,
         reconnect_s=RECONNECT_S,
         lease_s=settings.lease_s,
+        scale=None if nodes.scale is None or nodes.max is None else ScaleByLoad(nodes.max, nodes.idle),
     )
 
 

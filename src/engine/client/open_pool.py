@@ -71,6 +71,7 @@ class OpenPool:
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
         self.began_in = Path.cwd()
+        self.most = settings.nodes.max or settings.nodes.desired  # nodes that it may have, as far as is known
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
@@ -340,7 +341,13 @@ class OpenPool:
             with suppress(ActorStopped):  # then everything is settled
                 self._ref.tell(Cancel(job))
 
+    def map_slots(self) -> int:
+        """Return how many slots a map has items on their way for: by load, also of nodes that would come for them."""
+        most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
+        return max(self.observer.slots(), most)
+
     def resize(self, count: int) -> None:
+        self.most = max(self.most, count)
         self.tell(Resize(count))
 
     def release(self, payload: Payload) -> None:

@@ -121,7 +121,7 @@ class Observer:
                 self._joined(event, None)
             case ev.PoolStarting():
                 self._pool, self._desired, self._began = event.pool, event.wanted, event.at
-            case ev.PoolResized():
+            case ev.PoolResized() | ev.PoolScaled():
                 self._desired = event.wanted
             case ev.NodeEvent() if type(event) in STATES:
                 self._change(event.node, state=STATES[type(event)])

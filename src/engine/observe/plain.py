@@ -91,12 +91,19 @@ def stream_of(event: Printed) -> int:
 def describe(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
     """Describe an event in one printable line; None for events that only programs need."""
     match event:
+        case ev.PoolStarting(wanted=0):
+            return f"starting without nodes ({_line(event.provider)})"
         case ev.PoolStarting():
             return f"starting {count(event.wanted, 'node')} ({_line(event.provider)})"
+        case ev.PoolReady(wanted=0):
+            return f"ready after {seconds(event.took_s)}: nodes start when there is work"
         case ev.PoolReady():
             return f"{event.ready} of {count(event.wanted, 'node')} ready after {seconds(event.took_s)}"
         case ev.PoolResized():
             return f"resizing to {count(event.wanted, 'node')}"
+        case ev.PoolScaled():
+            way = "growing" if event.wanted > event.before else "shrinking"
+            return f"{way} from {event.before} to {count(event.wanted, 'node')}: {_line(event.reason)}"
         case ev.BudgetMostlySpent():
             return f"{cents(event.spent)} of {cents(event.limit)} USD are spent, at {cents(event.hourly)} USD per hour"
         case ev.LaunchFailed():

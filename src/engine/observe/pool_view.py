@@ -73,7 +73,7 @@ class PoolView:
                 self.provider, self.desired, self.opened_at = event.provider, event.wanted, event.at
             case ev.PoolReady():
                 self.phase = "ready"
-            case ev.PoolResized():
+            case ev.PoolResized() | ev.PoolScaled():
                 self.desired = event.wanted
             case ev.PoolClosing():
                 self.phase = "closing"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outrider import Image, Nodes, SpecError, Worker, plugins
+from outrider import Image, Nodes, Pool, SpecError, Worker, plugins
 from outrider.engine.api.checks import check_known
 from outrider.engine.api.compute import Options
 from outrider.engine.api.settings import check_pool, placement
@@ -14,7 +14,8 @@ from outrider.engine.pool_options import PoolOptions
 
 
 def test_nodes_can_be_written_in_three_ways() -> None:
-    assert Nodes.of(4) == Nodes(4, min=4, max=4)
+    assert Nodes.of(4) == Nodes(4, min=4)
+    assert Nodes.of(4).max is None
     assert Nodes.of((2, 8)) == Nodes(desired=8, min=2, max=8)
     assert Nodes.of(Nodes(8, min=4, max=16, spare=1)) == Nodes(8, min=4, max=16, spare=1)
 
@@ -55,6 +56,42 @@ def test_bounds_that_contradict_are_refused() -> None:
         Nodes(3, min=4, max=2)
     with pytest.raises(SpecError, match="not between"):
         Nodes(1, min=2, max=4)
+
+
+def test_a_number_of_nodes_can_follow_the_load() -> None:
+    nodes = Nodes(max=8, scale="load", idle=60)
+    assert (nodes.desired, nodes.min, nodes.max, nodes.idle) == (0, 0, 8, 60.0)
+    assert Nodes(min=2, max=8, scale="load").desired == 2
+    assert Nodes(min=2, max=8, scale="load").idle == 600.0
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, r"Nodes\(4\), or by load"),
+        ({"min": 0, "max": 8}, r"Nodes\(4\), or by load"),
+        ({"desired": 0}, "at least 1, not 0"),
+        ({"desired": 4, "idle": 60}, 'add scale="load"'),
+        ({"desired": 4, "max": 8, "scale": "load"}, "the work decides how many"),
+        ({"scale": "load"}, r"needs max=\.\.\."),
+        ({"min": 3, "max": 2, "scale": "load"}, "max=2 is less than min=3"),
+        ({"min": -1, "max": 2, "scale": "load"}, "at least 0, not -1"),
+        ({"max": 0, "scale": "load"}, "at least 1, not 0"),
+        ({"max": 4, "scale": "load", "idle": 0}, "more than 0 seconds"),
+        ({"max": 4, "scale": "queue"}, "takes 'load', not 'queue'"),
+    ],
+)
+def test_nodes_by_load_that_mean_nothing_are_refused(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        Nodes(**given)
+
+
+def test_what_nodes_that_leave_do_not_go_with_is_refused() -> None:
+    scaled = Nodes(max=4, scale="load")
+    with pytest.raises(SpecError, match="does not see what dask runs"):
+        Pool(nodes=scaled, plugins=[plugins.dask()])
+    with pytest.raises(SpecError, match=r"use pool\.fetch before"):
+        Pool(nodes=scaled, keep="out")
 
 
 def test_worker_and_image_check_themselves() -> None:

@@ -125,3 +125,13 @@ async def test_a_pool_is_ready_at_its_least_and_grows_and_shrinks(tmp_path: Path
         assert await pool.broadcast(meet(str(tmp_path), 1)) == [(0, 0)]
         with pytest.raises(SpecError, match="1 to 4"):
             pool.resize(5)
+
+
+async def test_a_pool_that_says_no_most_grows_to_what_it_is_resized_to(tmp_path: Path) -> None:
+    async with Pool(nodes=1, console="silent") as pool:
+        with pytest.raises(SpecError, match="on=1 is the rank of no node"):
+            await pool.run(meet(str(tmp_path), 1), on=1)
+        pool.resize(2)
+        assert await pool.run(meet(str(tmp_path), 1), on=1) == (1, 0)
+        with pytest.raises(SpecError, match=r"1 nodes or more \(Nodes\(min=, max=\) of this pool\), not 0"):
+            pool.resize(0)

@@ -84,7 +84,7 @@ class FaultInjector:
             raise SpecError("This pool has chaos already: give all faults to one Chaos, or end that one first.")
         if any(isinstance(fault, FullDisk) for fault in self._chaos.faults):
             disk.check(settings.provider)
-        check_ranks(self._chaos, settings.nodes.max)
+        check_ranks(self._chaos, settings.nodes.max or settings.nodes.desired)
 
     def start(self) -> None:
         self._start(self._run_plan())

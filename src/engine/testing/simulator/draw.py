@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, get_args
 
@@ -10,6 +11,7 @@ from ....actors.interfaces import OnLoss
 from . import faults as f
 from .scenario import CloudSpec, Job, Scenario
 
+SCALED = 0.25  # of the pools that are not large: their number of nodes follows the work
 LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
@@ -24,7 +26,7 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
     lasts_s = span_s or (600.0 if size >= LARGE else dice.choice((20.0, 60.0, 120.0, 300.0)))
     least = dice.choice((size, size, size, max(1, size // 2), 1))
     large = size >= LARGE
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         nodes=size,
         min=least,
@@ -42,6 +44,15 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
         faults=tuple(_faults(dice, lasts_s, size)),
         close_at_s=dice.uniform(0.0, lasts_s) if dice.random() < 0.12 and not large else None,
     )
+    return scenario if large else _by_load(scenario, Random(f"scale {seed}"))  # noqa: S311
+
+
+def _by_load(scenario: Scenario, dice: Random) -> Scenario:
+    """Return the scenario, or the same with a pool whose number of nodes follows the work."""
+    if dice.random() >= SCALED:
+        return scenario
+    least = dice.choice((0, 0, scenario.min))
+    return replace(scenario, nodes=least, min=least, idle_s=dice.choice((0.5, 5.0, 40.0)))
 
 
 def _cloud(dice: Random) -> CloudSpec:

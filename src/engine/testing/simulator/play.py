@@ -24,7 +24,17 @@ import msgpack
 from anyio.lowlevel import checkpoint
 
 from ....actors.fleet_controller import NodePhase
-from ....actors.interfaces import BroadcastSpec, ConnectFailed, Dependencies, Ending, JobId, PoolSpec, Task, TaskId
+from ....actors.interfaces import (
+    BroadcastSpec,
+    ConnectFailed,
+    Dependencies,
+    Ending,
+    JobId,
+    PoolSpec,
+    ScaleByLoad,
+    Task,
+    TaskId,
+)
 from ....actors.kernel import ActorFailed, ActorStopped
 from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ....actors.pool import CLOSE_S, supervise
@@ -139,7 +149,6 @@ class _User:
         self.schedule = FaultSchedule(sim, self._tell)
         self._ref: Ref[PoolMessage] | None = None
         self._due = len(sim.scenario.jobs)  # that have not been submitted, or not settled
-        self._submitted: set[int] = set()
         self._blobs: dict[int, Blob] = {}
         self._news = asyncio.Event()
 
@@ -178,7 +187,7 @@ class _User:
                 closing_at = sim.loop.now
             if sim.loop.now - closing_at > CLOSE_S + 1.0:
                 sim.broken("SIM-9", f"closing took {sim.loop.now - closing_at:.1f} s")
-        left = self._submitted - sim.referee.jobs.settled
+        left = sim.unsettled
         if left:
             sim.broken("SIM-9", f"the pool is closed, and jobs {sorted(left)} never settled")
         sim.referee.closed()
@@ -198,7 +207,7 @@ class _User:
         well_since: float | None = None
         while True:
             state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
-            if state.error is not None:
+            if state.error is not None and scenario.idle_s is None:
                 self._tell(Resize(sim.referee.nodes.wanted))  # what a user does when there is capacity again
             if self._due or state.leased or not self._is_whole(state) or sim.cloud.unsure:
                 well_since = None
@@ -218,7 +227,7 @@ class _User:
         return phases == +Counter({NodePhase.READY: wanted, NodePhase.SPARE: self._scenario.spare})
 
     def _report_hang(self, state: PoolState) -> None:
-        left = self._submitted - self._sim.referee.jobs.settled
+        left = self._sim.unsettled
         if left:
             self._sim.broken(
                 "SIM-9", f"jobs {sorted(left)} wait for ever; {state.queued} queued, {state.leased} leased"
@@ -234,6 +243,7 @@ class _User:
         if state.queued or state.leased or state.broadcasts:
             sim.broken("SIM-9", f"all jobs have settled; {state.queued} queued, {state.leased} leased")
         sim.referee.nodes.rested()
+        sim.referee.scaling.rested()
         sim.referee.costs.rested()
         ranks = {node.machine.id: node.rank for node in state.nodes if node.rank is not None}
         for machine, rank in list(ranks.items())[:: max(1, len(ranks) // 64)]:
@@ -255,6 +265,7 @@ class _User:
             reconnect_s=RECONNECT_S,
             lease_s=scenario.lease_s,
             launch_retries=scenario.launch_retries,
+            scale=None if scenario.idle_s is None else ScaleByLoad(scenario.max, scenario.idle_s),
         )
 
     # --- jobs -----------------------------------------------------------------------------------------------------
@@ -269,7 +280,7 @@ class _User:
     def _submit(self, job: Job) -> None:
         if self._ref is None or self._sim.referee.nodes.closing:
             return
-        self._submitted.add(job.id)
+        self._sim.submitted.add(job.id)
         self._sim.trace("submit", job=job.id)
         payload = self._payload(job)
         function = payload.function

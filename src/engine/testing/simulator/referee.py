@@ -21,6 +21,7 @@ from .rules.costs import CostRules
 from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
 from .rules.nodes import NodeRules
+from .rules.scaling import ScalingRules
 from .rules.waves import WaveRules
 from .rules.worlds import WorldRules
 
@@ -48,6 +49,7 @@ class Referee:
         self._sim = sim
         self.jobs = JobRules(sim)
         self.executors = ExecutorRules(sim)
+        self.scaling = ScalingRules(sim)
         self.worlds = WorldRules(sim)
         self.nodes = NodeRules(sim)
         self.waves = WaveRules(sim)
@@ -56,11 +58,16 @@ class Referee:
 
     # --- of the pool ------------------------------------------------------------------------------------------------
 
-    def observed(self, event: ev.Event) -> None:
+    def observed(self, event: ev.Event) -> None:  # noqa: PLR0912 (a table)
         match event:
             case ev.NodeLaunching():
                 self.nodes.launched(NodeId(event.node), MachineId(event.machine))
+            case ev.PoolScaled():
+                self.scaling.scaled(event.wanted, event.before)
+                self.nodes.resized(event.wanted)
             case ev.NodeStandby() | ev.NodeReady() | ev.NodeDraining():
+                if isinstance(event, ev.NodeDraining):
+                    self.scaling.draining(self.nodes.seats[NodeId(event.node)].machine)
                 self.nodes.becomes(NodeId(event.node), event.name.removeprefix("node_"))
             case ev.NodeLate():
                 self.waves.called_late(NodeId(event.node))
@@ -100,6 +107,9 @@ class Referee:
         self.jobs.settle_all(job, endings, generation)
 
     def resized(self, wanted: int) -> None:
+        if self._sim.scenario.idle_s is not None:
+            self.scaling.resized(wanted)
+            return
         self.nodes.resized(wanted)
         self.least_wanted = min(self.least_wanted, wanted)
         self.worlds.resized(wanted)
@@ -129,6 +139,7 @@ class Referee:
         order = self._sim.orders[AttemptId(attempt)]
         self._sim.trace("ended", attempt=attempt, how=how)
         self.jobs.ended(host, order, how)
+        self.scaling.ended(host)
         if order.world is not None:
             self.worlds.ended(order)
 

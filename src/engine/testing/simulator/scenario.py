@@ -61,6 +61,7 @@ class Scenario:
     min: int
     max: int
     spare: int = 0
+    idle_s: float | None = None  # after which a node leaves, where the number follows the work; None: it does not
     slots: int = 1
     launch_retries: int = 5
     announce: bool = True  # somebody watches single tasks

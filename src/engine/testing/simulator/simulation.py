@@ -30,6 +30,7 @@ class Simulation:
         self.dice = Dice(scenario.seed)
         self.jobs: dict[int, Job] = {job.id: job for job in scenario.jobs}
         self.hosts: dict[MachineId, Host] = {}
+        self.submitted: set[int] = set()
         self.orders: dict[int, Order] = {}  # every attempt that was ever sent
         self.views = InstanceViews("simulated", scenario.slots)
         self.violation: Violation | None = None  # the first
@@ -46,6 +47,10 @@ class Simulation:
             self.loop.halt = self.violation = Violation(rule, story, self.loop.now)
             self.trace("broken", rule=rule, story=story)
             self.trace.ended = True
+
+    @property
+    def unsettled(self) -> set[int]:
+        return self.submitted - self.referee.jobs.settled
 
     def meeting(self, attempt: int) -> Meeting:
         """Return where the ranks of this attempt's generation wait for each other."""

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from outrider.actors import node
+from outrider.actors.autoscaler import Autoscaler
 from outrider.actors.failure_detector import FailureDetector
 from outrider.actors.fleet_controller import STEPS, FleetController, NodePhase
 from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
-from outrider.actors.interfaces import Settled
+from outrider.actors.interfaces import ScaleByLoad, Settled
 from outrider.actors.ledger import Ledger
 from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
@@ -246,6 +247,28 @@ def counts_machines_from_the_answer_on(patch: Patch) -> None:
     )
 
 
+def knows_no_most(patch: Patch) -> None:
+    made = Autoscaler.__init__
+
+    def boundless(self, scale, **options):
+        made(self, ScaleByLoad(99, scale.idle_s), **options)
+
+    patch.setattr(Autoscaler, "__init__", boundless)
+
+
+def lets_the_busy_go(patch: Patch) -> None:
+    see = Autoscaler._see
+
+    def sees_nobody_busy(self, working, now):
+        return see(self, (each._replace(busy=False) for each in working), now)
+
+    patch.setattr(Autoscaler, "_see", sees_nobody_busy)
+
+
+def keeps_what_is_idle(patch: Patch) -> None:
+    patch.setattr(Autoscaler, "_shrink", lambda self, needed, there, missing, now: None)
+
+
 DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
 
 
@@ -281,6 +304,9 @@ DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
         ("SIM-25", blames_every_executor_that_ends),
         ("SIM-26", counts_no_launch_without_an_answer),
         ("SIM-26", counts_machines_from_the_answer_on),
+        ("SIM-27", knows_no_most),
+        ("SIM-28", lets_the_busy_go),
+        ("SIM-29", keeps_what_is_idle),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -49,6 +49,7 @@ class Seat:
     machine: MachineId
     launched_at: float
     state: str = "booting"  # late, ready, standby, draining, over
+    ready_at: float = 0.0  # for the last time
     over_at: float | None = None
     notices: dict[str, float] = field(default_factory=dict)  # by source, since when the pool has heard
 
@@ -133,6 +134,8 @@ class NodeRules:
         if seat.state == "late" and state in PRESENT:
             self._returns()
         seat.state = state
+        if state == "ready":
+            seat.ready_at = self._now
         self._present += seat.present
         self._changed = True
 

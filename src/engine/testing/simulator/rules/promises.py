@@ -29,4 +29,7 @@ PROMISES = {
     "SIM-24": "there are never more machines than wanted",
     "SIM-25": "nodes that have run something are replaced",
     "SIM-26": "every machine that costs money counts towards `max_cost`",
+    "SIM-27": "a pool that is scaled by load keeps to its least and its most",
+    "SIM-28": "only nodes without work leave it, after their time",
+    "SIM-29": "it grows for work alone, and comes back when there is none",
 }

@@ -119,7 +119,11 @@ class WorldRules:
             since = self._lost_at.get(job, self._sim.loop.now)
             waited_s = self._sim.loop.now - since
             patient = waited_s >= scenario.replace_timeout_s - 1e-6 or self._sim.referee.nodes.gave_up_at >= since
-            if scenario.min >= scenario.nodes or not patient or len(world.nodes) < scenario.min:
+            if (
+                (scenario.idle_s is None and scenario.min >= scenario.nodes)
+                or not patient
+                or len(world.nodes) < scenario.min
+            ):
                 self._broken(
                     "SIM-10",
                     f"job {job}, generation {world.generation}: {len(world.nodes)} nodes after {len(before.nodes)}, "

@@ -1,0 +1,121 @@
+"""Autoscaling: how many nodes a pool is to have for the work that there is, and which idle ones leave. Pure.
+
+Work that waits makes the pool grow, to as many nodes as it can use. A node that has held nothing for ``idle_s`` leaves.
+How machines come and go is the fleet controller's; this module sets what it wants.
+
+SCALE-1: a pool has at most ``most`` nodes, and at least the floor: ``least``, or what the user's resize has set since.
+SCALE-2: the pool grows while work waits, to no more nodes than the work can use: at once where it has none, or where a
+    broadcast or a rank asks for so many; otherwise when work has waited for `WAIT_S` on end.
+SCALE-3: only a node that has held nothing for ``idle_s`` leaves, the newest first; and none while anything waits.
+SCALE-4: what work and floor need stays, whatever leaves.
+SCALE-5: a machine that is missing, lost for example, is not replaced if nothing needs it; one that is on its way is
+    given up when nothing has needed it for ``idle_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+from typing import NamedTuple
+
+from .interfaces import NodeId, ScaleByLoad
+
+WAIT_S = 2.0  # tasks that wait for less are done before a machine could boot
+WORTH_S = 10.0  # of work that waits are worth a slot; a task that is known to take less counts as a part of one
+CHECK_S = 1.0
+
+
+class Demand(NamedTuple):
+    """The work of a pool at one moment."""
+
+    busy: int  # slots of nodes that hold something
+    waiting: float  # slots that the waiting tasks can use
+    tasks: int  # that wait, for words
+    ranks: int  # nodes that the largest broadcast, or a task for a certain rank, asks for
+    waits: bool  # whether anything waits: tasks, or a broadcast for its nodes
+
+
+class Working(NamedTuple):
+    """A node that works, as it is now."""
+
+    node: NodeId
+    busy: bool
+    active_at: float  # when a task of its last ended
+
+
+class Change(NamedTuple):
+    wanted: int
+    leaving: tuple[NodeId, ...]
+    reason: str
+
+
+class Autoscaler:
+    def __init__(self, scale: ScaleByLoad, *, slots: int, least: int) -> None:
+        self.wanted = self.floor = least
+        self._most = scale.most
+        self._idle_s = scale.idle_s
+        self._slots = slots
+        self._idle_since: dict[NodeId, float] = {}
+        self._waiting_since: float | None = None  # since when work has waited that further nodes could do
+        self._unneeded_since: float | None = None  # since when the nodes that work have been enough
+
+    def resize(self, floor: int) -> None:
+        """Set the least number of nodes, by the user's wish."""
+        self.floor = min(floor, self._most)
+
+    def decide(self, demand: Demand, working: Iterable[Working], missing: int, now: float) -> Change | None:
+        """Return what changes now. ``missing``: of what is wanted, machines that nobody has been asked for yet."""
+        there = self._see(working, now)
+        asked = min(max(demand.ranks, self.floor), self._most)
+        needed = min(max(asked, ceil((demand.busy + demand.waiting) / self._slots)), self._most)
+        if demand.waits and needed > self.wanted:
+            self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        else:
+            self._waiting_since = None
+        if needed <= there:
+            self._unneeded_since = now if self._unneeded_since is None else self._unneeded_since
+        else:
+            self._unneeded_since = None
+        if needed > self.wanted:
+            return self._grow(demand, asked, needed, now)
+        return None if demand.waits else self._shrink(needed, there, missing, now)
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when to look again; None: nothing can change until something happens to the pool."""
+        return now + CHECK_S if self.wanted or self._waiting_since is not None else None
+
+    def _see(self, working: Iterable[Working], now: float) -> int:
+        before, self._idle_since = self._idle_since, {}
+        there = 0
+        for node, busy, active_at in working:
+            there += 1
+            if not busy:
+                self._idle_since[node] = max(before.get(node, now), active_at)
+        return there
+
+    def _grow(self, demand: Demand, asked: int, needed: int, now: float) -> Change | None:
+        waited = self._waiting_since is not None and now - self._waiting_since >= WAIT_S
+        if needed > asked and (waited or (self.wanted == 0 and demand.waits)):
+            return self._change(needed, (), "1 task waits" if demand.tasks == 1 else f"{demand.tasks} tasks wait")
+        if asked > self.wanted:
+            why = f"{demand.ranks} are asked for by a broadcast, or by on=" if demand.ranks >= asked else "by resize"
+            return self._change(asked, (), why)
+        return None
+
+    def _shrink(self, needed: int, there: int, missing: int, now: float) -> Change | None:
+        least = max(needed, there)
+        unneeded = self._unneeded_since is not None and now - self._unneeded_since >= self._idle_s
+        wanted = least if unneeded else max(least, self.wanted - missing)
+        idle = [node for node, since in self._idle_since.items() if now - since >= self._idle_s]
+        leaving = tuple(sorted(idle, reverse=True)[: max(0, min(wanted, self.wanted) - needed)])
+        wanted = min(wanted, self.wanted) - len(leaving)
+        if wanted == self.wanted:
+            return None
+        return self._change(
+            wanted, leaving, f"no work for {self._idle_s:g} s" if leaving or unneeded else "no work for it"
+        )
+
+    def _change(self, wanted: int, leaving: tuple[NodeId, ...], reason: str) -> Change:
+        self.wanted = wanted
+        self._waiting_since = None
+        return Change(wanted, leaving, reason)
