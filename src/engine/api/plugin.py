@@ -5,8 +5,9 @@ A plugin is an immutable, picklable object. Third parties register a factory und
 
 1. every ``env(info)`` is put into the environment, before anything of the user's is imported;
 2. every ``session(info)`` is entered, which sets the framework up before its first use;
-3. the function and its arguments are unpickled, and the function runs;
-4. the sessions are left, also when the function raises; for a generator when it ends or is closed.
+3. the function is unpickled, and each ``wrap(function, info)`` makes another of it, the first plugin's outermost;
+4. the arguments are unpickled, and that function runs;
+5. the sessions are left, also when the function raises; for a generator when it ends or is closed.
 
 A plugin of a pool may have two further halves, beside the tasks: ``node(side)`` runs once on each node, in a process of
 its own, from before the node's first task until the node leaves the pool; ``attach(context)`` at the client. They may
@@ -64,6 +65,13 @@ class Plugin:
     def session(self, info: InstanceInfo) -> AbstractContextManager[None]:  # noqa: ARG002
         """The context in which the function runs, in the task's process."""
         return nullcontext()
+
+    def wrap(self, function: Callable[..., Any], info: InstanceInfo) -> Callable[..., Any]:  # noqa: ARG002
+        """The function that runs in place of the user's, inside the session. Of a map, it takes one item.
+
+        A generator function must become one, and a coroutine function one as well.
+        """
+        return function
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup | None]:  # noqa: ARG002
         """The context entered once on each node, beside its tasks, before the first one, and left with the node."""

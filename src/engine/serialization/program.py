@@ -10,6 +10,7 @@ import os
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -23,6 +24,7 @@ from . import pickling
 
 if TYPE_CHECKING:
     from ..api.compute import Decorated
+    from ..api.instance import InstanceInfo
     from ..api.plugin import Plugin
 
 Load = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -102,6 +104,8 @@ class Program:
             for plugin in plugins:
                 stack.enter_context(plugin.session(info))
             function = self._loaded()
+            for plugin in reversed(plugins):
+                function = _wrapped(function, plugin, info)
             args, kwargs = load()
             yield partial(function, *args, **kwargs)
 
@@ -113,6 +117,14 @@ class Program:
         except Exception as error:
             raise LoadError from error
         return function  # type: ignore[no-any-return]
+
+
+def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -> Callable[..., Any]:
+    if not isinstance(function, Chunk):
+        return plugin.wrap(function, info)
+    chunk = copy(function)
+    chunk.function = plugin.wrap(function.function, info)
+    return chunk
 
 
 @contextmanager

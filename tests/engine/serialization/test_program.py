@@ -15,7 +15,7 @@ import pytest
 
 from outrider import InstanceInfo, Plugin, SerializationError, compute, integrations
 from outrider.engine.node.context import LoadError
-from outrider.engine.serialization.program import build
+from outrider.engine.serialization.program import Chunk, build
 
 journal: Any = ModuleType("outrider_test_journal")  # a module, so that copies of functions write to the same one
 journal.log = []  # what happened, in order
@@ -236,3 +236,57 @@ def test_a_trivial_function_is_small(importable: ModuleType) -> None:
 
     assert len(build(importable.double)) < 250
     assert len(build(nothing)) < 1000
+
+
+class Doubling(Plugin):
+    """Doubles what the function returns."""
+
+    name = "doubling"
+
+    def wrap(self, function: Any, info: InstanceInfo) -> Any:
+        def doubled(*args: Any) -> Any:
+            return 2 * function(*args)
+
+        return doubled
+
+
+class Bracketing(Plugin):
+    name = "bracketing"
+
+    def wrap(self, function: Any, info: InstanceInfo) -> Any:
+        return lambda *args: [function(*args)]
+
+
+@compute
+def plus_one(x: int) -> int:
+    return x + 1
+
+
+def test_a_plugin_may_wrap_the_function_and_the_first_one_is_outermost() -> None:
+    assert run(plus_one, 3, plugins=(Doubling(),)) == 8
+    assert run(plus_one, 3, plugins=(Bracketing(), Doubling())) == [8]
+    assert run(plus_one, 3, plugins=(Doubling(), Bracketing())) == [4, 4]
+
+
+def test_of_a_map_each_item_is_wrapped() -> None:
+    chunk = compute(Chunk(plus_one.function, alone=False, goes_on=False))
+    program = pickle.loads(build(chunk, (Doubling(),)))
+    assert [program(arguments([1, 2, 3])) for _ in range(2)] == [[4, 6, 8]] * 2
+
+
+def test_a_generator_is_wrapped_as_one() -> None:
+    class Stamped(Plugin):
+        name = "stamped"
+
+        def wrap(self, function: Any, info: InstanceInfo) -> Any:
+            def stamped(*args: Any) -> Any:
+                for value in function(*args):
+                    yield info.rank, value
+
+            return stamped
+
+    @compute
+    def numbers(n: int) -> Iterator[int]:
+        yield from range(n)
+
+    assert list(run(numbers, 2, plugins=(Stamped(),))) == [(0, 0), (0, 1)]
