@@ -24,7 +24,7 @@ from ..runtime.work_files import FileWriter, Part, below, grouped, parts_of, sen
 from ..serialization import program
 from ..serialization.client_streams import Values
 from ..serialization.payload import Received
-from ..transport.beside import beside_payload
+from ..transport.internal_tasks import internal_payload
 from ..wire.codec import ProtocolError
 from ..wire.messages import Ended, Failed
 from .incoming_files import FetchLimits, IncomingFiles, plain_value
@@ -71,7 +71,7 @@ class Place:
             if not over.done():
                 over.set_result(report)
 
-        payload = beside_payload(call, program.build(call.function), name=what, output=output)
+        payload = internal_payload(call, program.build(call.function), name=what, output=output)
         attempt = self._link.run_beside(payload, ended)
         try:
             if during is not None:

@@ -29,7 +29,7 @@ from ..serialization import pickling, program
 from ..serialization.client_streams import Values
 from ..serialization.error_translation import error_of, pickling_error
 from ..wire import values
-from .beside import beside_payload
+from .internal_tasks import internal_payload
 from .link import FIRST_BESIDE
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class PluginHost:
 
     def run(self, code: bytes, plugins: bytes, facts: dict[str, Any]) -> None:
         items: Any = self._items()
-        self._payload = beside_payload(plugin_host(plugins, facts, items), code, output=self._output, name="plugins")
+        self._payload = internal_payload(plugin_host(plugins, facts, items), code, output=self._output, name="plugins")
         self._reading = asyncio.get_running_loop().create_task(self._read())
         self._attempt = self._link.run_beside(self._payload, self.ended)
 

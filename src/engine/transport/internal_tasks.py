@@ -1,4 +1,4 @@
-"""The payloads of tasks of Outrider's own, which run on a node beside its slots: see `NodeLink.run_beside`."""
+"""Outrider's own tasks run on a node beside its slots: their payloads. `NodeLink.run_beside` sends them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..serialization.client_streams import Values
 
 
-def beside_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
+def internal_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
     """``code``: the `serialization.program` of the call's function. ``output``: takes what it yields."""
     args, kwargs, inputs = call.detach()
     flags = RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE | (RunFlag.STREAM if output is not None else 0)
