@@ -308,6 +308,18 @@ class TaskGaveUp(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class MapProgress(JobEvent):
+    """A map has given its caller the results of ``done`` of ``total`` items; None: they have no length. Its tasks are
+    jobs of their own.
+    """
+
+    function: str
+    done: int
+    total: int | None
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TaskOutput(Event):
     """A task wrote whole lines, or a piece of a line longer than 64 KiB. ``dropped`` bytes were lost before it.
 

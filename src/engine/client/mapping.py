@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Required, TypedDict, TypeVar, cast
 
-from ...actors.interfaces import Ending, GaveUp, Reason, Settled, Verdict
+from ...actors.events import MapProgress
+from ...actors.interfaces import Ending, GaveUp, JobId, Reason, Settled, Verdict
 from ..api.calls import Call, short
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, SerializationError
@@ -98,10 +99,14 @@ class MapRun(Generic[T]):
 
     async def chunks(self) -> AsyncGenerator[list[T], None]:
         """Yield lists of results, with at most ``limit`` items between their iterator and the caller."""
+        told = partial(
+            self._observe, self._core.new_job(), len(self._items) if isinstance(self._items, Sized) else None
+        )
         news = asyncio.Event()  # a chunk has landed, or there is one to send
         source, size = items_of(self._items, news), ChunkSize()
         waiting: deque[_SentChunk | _UnsentItem] = deque()
         under_way = taken = 0
+        told(0)
         try:
             while True:
                 slots = self._slots()
@@ -132,14 +137,20 @@ class MapRun(Generic[T]):
                 results, error = sent.outcomes() if self._returns_errors else sent.results()
                 if sent.busy_s is not None:
                     size.took(len(sent.part.items), sent.busy_s)
+                under_way -= len(sent.part.items)
+                told(taken - under_way)
                 yield results
                 if error is not None:
                     raise error
-                under_way -= len(sent.part.items)
         finally:
+            told(taken - under_way, ended=True)
             for sent in waiting:
                 sent.cancel()
             await source.close()
+
+    def _observe(self, job: JobId, total: int | None, done: int, *, ended: bool = False) -> None:
+        if self._core.observer.tasks:
+            self._core.observer(MapProgress(job, self._function.__name__, done, total, ended))
 
     def _send(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
         """Send the items as one task, or one by one if they cannot all be pickled."""

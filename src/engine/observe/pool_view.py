@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from threading import Lock
 
 from ...actors import events as ev
 from .prints import UnfinishedLines
+from .progress import Progress
 
 LOST_SHOWN = 3
 RANKS = -1
@@ -26,15 +28,24 @@ STATES: dict[type[ev.NodeEvent], str] = {  # a node's state from each of its eve
 }
 
 
+ABOUT_TO_LEAVE = {"noticed", "draining"}
+CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons that are the pool's own doing
+
+
 @dataclass(slots=True)
 class Row:
-    """One node. ``running``: its tasks by (job, task) with name and start; `RANKS` stands for a broadcast's ranks."""
+    """One node. ``running``: its tasks by (job, task) with name and start; `RANKS` stands for a broadcast's ranks.
+
+    ``step`` of being prepared, since when, and what it just does; ``taken_at``: when a notice is over.
+    """
 
     node: int
     state: str
     since: float
     where: str = ""
     note: str = ""
+    step: tuple[str, float, str] | None = None
+    taken_at: float = 0.0
     running: dict[tuple[int, int], tuple[str, float]] = field(default_factory=dict)
     done: int = 0
     hourly_cost: float = 0.0
@@ -42,6 +53,7 @@ class Row:
 
 @dataclass(slots=True)
 class PoolView:
+    name: str = ""
     provider: str = ""
     phase: str = "starting"
     desired: int = 0
@@ -49,15 +61,27 @@ class PoolView:
     rows: dict[int, Row] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)  # of jobs that are not over
     broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # the nodes of a job's ranks, by rank
+    maps: dict[int, Progress] = field(default_factory=dict)  # those that run, by their job
     wanted: int = 0  # tasks submitted, ranks of broadcasts
     done: int = 0
     failed: int = 0
+    cancelled: int = 0
     unfinished: UnfinishedLines = field(default_factory=UnfinishedLines)  # has a lock of its own
     lock: Lock = field(default_factory=Lock, repr=False)  # the event loop writes, the thread that draws reads
 
     @property
+    def ended(self) -> int:
+        return self.done + self.failed + self.cancelled
+
+    @property
     def ready(self) -> int:
-        return sum(row.state in {"ready", "noticed"} for row in self.rows.values())
+        return sum(row.state == "ready" for row in self.rows.values())
+
+    @property
+    def others(self) -> dict[str, int]:
+        """The numbers of nodes that have been ready or stand by, and are not counted as ``ready``; none is 0."""
+        states = Counter("leaving" if row.state in ABOUT_TO_LEAVE else row.state for row in self.rows.values())
+        return {state: states[state] for state in ("leaving", "suspect", "standby") if states[state]}
 
     @property
     def hourly_cost(self) -> float:
@@ -70,7 +94,8 @@ class PoolView:
     def _apply(self, event: ev.Event) -> None:
         match event:
             case ev.PoolStarting():
-                self.provider, self.desired, self.opened_at = event.provider, event.wanted, event.at
+                self.name, self.provider = event.pool, event.provider
+                self.desired, self.opened_at = event.wanted, event.at
             case ev.PoolReady():
                 self.phase = "ready"
             case ev.PoolResized() | ev.PoolScaled():
@@ -90,12 +115,14 @@ class PoolView:
                 self.rows[event.node] = row
             case ev.NodePreparing():  # it is still being launched, or late
                 row = self._row(event.node, event.at)
-                row.note = f"{event.phase}: {event.text}" if event.text else event.phase
+                since = row.step[1] if row.step is not None and row.step[0] == event.phase else event.at
+                row.step = event.phase, since, event.text
             case ev.NodeDismissed():
                 self.rows.pop(event.node, None)
             case ev.NodeEvent() if type(event) in STATES:
                 row = self._row(event.node, event.at)
                 row.state, row.since, row.note = STATES[type(event)], event.at, _note(event)
+                row.taken_at = event.at + event.seconds if isinstance(event, ev.NodeNoticed) else 0.0
                 if isinstance(event, ev.NodeReady | ev.NodeStandby):
                     row.where = event.hostname or event.address or row.where
                 if row.state == "lost":
@@ -120,8 +147,13 @@ class PoolView:
                 self._count(row, event.verdict)
                 self.names.pop(event.job, None)
             case ev.TaskGaveUp():
-                self.failed += 1
+                self._count(None, event.reason)
                 self.names.pop(event.job, None)
+            case ev.MapProgress() if event.ended:
+                self.maps.pop(event.job, None)
+            case ev.MapProgress():
+                new = Progress(event.function, event.total, event.at)
+                self.maps.setdefault(event.job, new).reached(event.done, event.at)
             case ev.BroadcastSubmitted():
                 self.names[event.job] = event.function
             case ev.GenerationStarted():
@@ -152,7 +184,8 @@ class PoolView:
     def _count(self, row: Row | None, verdict: str) -> None:
         returned = verdict == "returned"
         self.done += returned
-        self.failed += not returned
+        self.cancelled += verdict in CANCELLED
+        self.failed += not returned and verdict not in CANCELLED
         if row is not None:
             row.done += returned
 
@@ -171,7 +204,7 @@ def _note(event: ev.NodeEvent) -> str:
         case ev.NodeLate():
             return "it does not answer; another one is asked for"
         case ev.NodeNoticed():
-            return f"{event.source}: {event.seconds:.0f} s left"
+            return event.source
         case ev.NodeSuspect() | ev.NodeFailed() | ev.NodeLost():
             return event.cause
         case _:

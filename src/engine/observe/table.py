@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -13,10 +14,12 @@ from ..api.printable import one_line
 from .plain import count, seconds
 from .pool_view import PoolView, Row
 from .prints import origin
+from .progress import Progress
 
 COLOURS = {"launching": "cyan", "ready": "green", "standby": "blue", "lost": "red"}  # others: yellow
 AROUND = 5  # lines of the terminal for the header, the bar, the count of hidden rows and the prompt
 WIDE = 64  # columns from which on a column for the machine fits
+MAPS = 3  # shown at most
 BAR_FROM = 8  # tasks from which on a progress bar is shown
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -35,13 +38,17 @@ class View:
         pool_view = self.pool_view
         height = options.height or options.size.height
         unfinished = pool_view.unfinished.newest()[: height // 3]
-        rows = chosen_rows(pool_view, max(3, height - AROUND - len(unfinished)))
+        rows = chosen_rows(pool_view, max(3, height - AROUND - len(unfinished) - 2 * min(MAPS, len(pool_view.maps))))
         parts: list[RenderableType] = [self._header(), self._nodes(rows, options.max_width >= WIDE)]
         if hidden := len(pool_view.rows) - len(rows):
             parts.append(Text(f"  and {count(hidden, 'node')} more", style="dim"))
-        ended = pool_view.done + pool_view.failed
-        if pool_view.wanted >= BAR_FROM and ended < pool_view.wanted:
-            parts.append(ProgressBar(pool_view.wanted, ended, width=min(60, options.max_width - 2)))
+        width = min(60, options.max_width - 2)
+        for progress in [*pool_view.maps.values()][:MAPS]:
+            parts.append(self._map(progress))
+            if progress.total:
+                parts.append(_bar(progress.total, progress.done, width))
+        if not pool_view.maps and pool_view.wanted >= BAR_FROM and pool_view.ended < pool_view.wanted:
+            parts.append(_bar(pool_view.wanted, pool_view.ended, width))
         for line in unfinished:
             text = Text(f"[{origin(line)}] ", style="dim", no_wrap=True, overflow="ellipsis")
             parts.append(text.append(one_line(line.text), style="not dim"))
@@ -49,15 +56,17 @@ class View:
 
     def _header(self) -> Text:
         pool_view = self.pool_view
-        text = Text(no_wrap=True, overflow="ellipsis")
-        text.append("outrider ", style="bold")
-        text.append(f"{one_line(pool_view.provider)} · {pool_view.ready} of {count(pool_view.desired, 'node')} ready")
+        text = _title(pool_view, Text(no_wrap=True, overflow="ellipsis"))
+        text.append(f" · {pool_view.ready} of {count(pool_view.desired, 'node')} ready")
+        for state, nodes in pool_view.others.items():
+            text.append(f", {nodes} {state}", style="yellow")
         if pool_view.hourly_cost:
             text.append(f" · {pool_view.hourly_cost:.2f} USD/h")
         if pool_view.wanted:
-            text.append(f" · {pool_view.done:,} of {count(pool_view.wanted, 'task')} done")
-        if pool_view.failed:
-            text.append(f" · {pool_view.failed:,} failed", style="red")
+            of = "" if pool_view.maps else f" of {pool_view.wanted:,}"  # a map submits its tasks as it goes
+            tasks = "task" if pool_view.wanted == 1 else "tasks"
+            text.append(f" · {pool_view.done:,}{of} {tasks} done")
+        _unsuccessful(pool_view, text)
         if pool_view.phase != "ready":
             text.append(f" · {pool_view.phase}", style="cyan")
         return text.append(f" · {seconds(self.now - pool_view.opened_at)}", style="dim")
@@ -75,13 +84,29 @@ class View:
             table.add_row(str(row.node), self._state(row), *where, self._running(row), f"{row.done:,}")
         return table
 
+    def _map(self, progress: Progress) -> Text:
+        of = "" if progress.total is None else f" of {progress.total:,}"
+        text = Text(f"map {one_line(progress.function)}: {progress.done:,}{of}", no_wrap=True, overflow="ellipsis")
+        if rate := progress.rate(self.now):
+            text.append(f" · {per_second(rate)}")
+        if (left_s := progress.left_s(self.now)) is not None:
+            text.append(f" · {seconds(left_s)} left")
+        return text
+
     def _state(self, row: Row) -> Text:
         sign = SPINNER[int(self.now * 10) % len(SPINNER)] if row.state == "launching" else "●"
         return Text(f"{sign} {row.state}", style=COLOURS.get(row.state, "yellow"))
 
     def _running(self, row: Row) -> Text:
+        if row.step is not None and row.state in {"launching", "late"}:
+            step, since, doing = row.step
+            text = Text(f"{one_line(step)} {seconds(self.now - since)}")
+            return text.append(f" · {one_line(doing)}" if doing else "", style="dim")
         if row.state == "launching":
             return Text(seconds(self.now - row.since), style="dim")
+        if row.taken_at:
+            left = seconds(max(0.0, row.taken_at - self.now))
+            return Text(f"{one_line(row.note)}: {left} left", style="yellow")
         if row.note:
             return Text(one_line(row.note), style=COLOURS.get(row.state, "yellow"))
         if not row.running:
@@ -91,12 +116,32 @@ class View:
         return text.append(f" and {len(others)} more", style="dim") if others else text
 
 
+def _bar(total: int, done: int, width: int) -> Padding:
+    return Padding(ProgressBar(total, done, width=width), 0)  # by itself it ends no line
+
+
+def per_second(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.2g}/min"
+
+
 def summary(pool_view: PoolView, now: float) -> Text:
     """Return the line that stays on the terminal after the pool has ended."""
-    text = Text(f"outrider {one_line(pool_view.provider)} · {count(pool_view.done, 'task')} done", style="dim")
+    text = _title(pool_view, Text(style="dim")).append(f" · {count(pool_view.done, 'task')} done")
+    return _unsuccessful(pool_view, text).append(f" · {seconds(now - pool_view.opened_at)}")
+
+
+def _title(pool_view: PoolView, text: Text) -> Text:
+    text.append("outrider ", style="bold")
+    return text.append(" · ".join(filter(None, map(one_line, (pool_view.name, pool_view.provider)))))
+
+
+def _unsuccessful(pool_view: PoolView, text: Text) -> Text:
+    """Tell how many tasks failed, and how many were ended with them or by their callers."""
     if pool_view.failed:
         text.append(f" · {pool_view.failed:,} failed", style="red")
-    return text.append(f" · {seconds(now - pool_view.opened_at)}")
+    if pool_view.cancelled:
+        text.append(f"{',' if pool_view.failed else ' ·'} {pool_view.cancelled:,} cancelled", style="yellow")
+    return text
 
 
 def chosen_rows(pool_view: PoolView, most: int) -> list[Row]:

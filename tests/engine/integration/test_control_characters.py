@@ -92,7 +92,7 @@ def of_type(said: str) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a table
     match said:
         case "str":
             return hostile
-        case "int":
+        case "int" | "int | None":
             return st.integers(0, 99)
         case "float" | "float | None":
             return st.floats(0, 1e6)

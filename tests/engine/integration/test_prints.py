@@ -96,5 +96,5 @@ def test_a_progress_bar_moves_on_a_terminal_and_leaves_one_line(tmp_path: Path) 
     assert step == 4
     lines = [line for line in screen(seen) if line]
     assert lines[0] == "[node 0 · fit #1] 3/3"
-    assert lines[1].startswith("outrider local · 1 task done")
+    assert "local · 1 task done" in lines[1]
     assert len(lines) == 2

@@ -185,9 +185,9 @@ def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
     erased_again = seen.index("\x1b[2K", seen.index("[node 0"))
     below = [line for line in screen(seen[:erased_again]) if line]
     assert below[0] == "[node 0 · train #1] loss 0.5"
-    assert below[1].startswith("outrider local · 1 of 1 node ready")
+    assert below[1].startswith("outrider p1 · local · 1 of 1 node ready")
     assert re.search(r"train \d", below[3])
     at_last = [line for line in screen(seen) if line]
     assert at_last[:2] == ["[node 0 · train #1] loss 0.5", "the application's own line"]
-    assert at_last[2].startswith("outrider local · 1 task done · ")
+    assert at_last[2].startswith("outrider p1 · local · 1 task done · ")
     assert at_last[3:] == ["after"]

@@ -130,7 +130,7 @@ KINDS = [kind for kind in vars(ev).values() if isinstance(kind, type) and issubc
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_event_may_come_first(kind: type[ev.Event]) -> None:
     """The console may be opened late, and must not depend on the engine's order."""
-    sample = {"int": 1, "float": 1.0, "str": "x", "bool": False, "float | None": None}
+    sample = {"int": 1, "float": 1.0, "str": "x", "bool": False, "float | None": None, "int | None": None}
     row = ("numpy", "2.1", "1.26")
     tuples = {"tuple[int, ...]": (1,), "tuple[str, ...]": ("x",), "tuple[tuple[str, str, str], ...]": (row,)}
     facts = {

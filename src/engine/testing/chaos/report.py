@@ -19,7 +19,15 @@ from .plan import Chaos
 if TYPE_CHECKING:
     from ...observe.observer import NodeState
 
-LEFT_OUT = (ev.TaskOutput, ev.UnfinishedLine, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished, ev.NodePreparing)
+LEFT_OUT = (
+    ev.MapProgress,
+    ev.TaskOutput,
+    ev.UnfinishedLine,
+    ev.TaskSubmitted,
+    ev.TaskStarted,
+    ev.TaskFinished,
+    ev.NodePreparing,
+)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,41 @@
+"""The progress of a map: how many items a second, and how long the rest will take. Time comes in; there is no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+WINDOW_S = 10.0  # whose rate counts: what was long ago says little about the rest
+STEP_S = 0.25  # between the points that are kept
+
+
+@dataclass(slots=True)
+class Progress:
+    """``done`` of ``total`` items, None: nobody knows how many there are."""
+
+    function: str
+    total: int | None
+    began_at: float
+    done: int = 0
+    _points: deque[tuple[float, int]] = field(default_factory=deque)  # (when, how many were done), the oldest first
+
+    def reached(self, done: int, at: float) -> None:
+        if not self._points or at - self._points[-1][0] >= STEP_S:
+            self._points.append((at, done))
+        self.done = done
+        if self.total is not None and done > self.total:
+            self.total = None  # it has another length than it said
+        while len(self._points) > 1 and self._points[1][0] <= at - WINDOW_S:
+            self._points.popleft()
+
+    def rate(self, now: float) -> float:
+        """Items a second, of late."""
+        since, before = next(((at, done) for at, done in self._points if at > now - WINDOW_S), (self.began_at, 0))
+        if self.done == before:  # nothing for long: what counts is how long
+            since, before = self.began_at, 0
+        return (self.done - before) / (now - since) if now > since else 0.0
+
+    def left_s(self, now: float) -> float | None:
+        """Seconds until all are done at this rate; None where nobody can know."""
+        rate = self.rate(now)
+        return None if self.total is None or rate <= 0 else (self.total - self.done) / rate
