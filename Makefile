@@ -86,11 +86,8 @@ nightly: $(VENV)/.dev $(OTHERS)/.frameworks  ## further cases, which take too lo
 	$(BIN)/pytest $(BESIDE) -m nightly tests
 	$(OTHERS)/bin/pytest $(BESIDE) -m nightly tests/frameworks
 
-coverage: $(VENV)/.dev  ## branch coverage of src by all tests that CI runs of it, subprocesses included (an hour)
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(BESIDE)
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --skip-covered --skip-empty --sort cover
+coverage: $(VENV)/.dev  ## branch coverage of src by all tests that CI runs of it, in all processes (half an hour)
+	.ci/coverage $(BESIDE)
 
 matrix:  ## the quick tests on each Python of 3.11 to 3.13 that is found here; PYTHONS="3.12 3.13"
 	.ci/matrix $(PYTHONS)

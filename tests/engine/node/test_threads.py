@@ -124,6 +124,7 @@ def total_async(items: AsyncIterator[int]) -> int:
     return asyncio.run(run())
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("function", "arguments", "flags"),
     [
@@ -144,6 +145,7 @@ async def test_so_is_one_that_waits_for_its_client(make: Any, function: Any, arg
     assert await client.call(os.getpid) == pid
 
 
+@pytest.mark.untraced
 async def test_so_is_one_that_waits_for_a_slow_client_to_read(make: Any) -> None:
     def chat() -> None:
         while True:
