@@ -317,6 +317,7 @@ def test_parameters_are_read_where_aws_tells_its_images_and_nowhere_else() -> No
         *((action, kind) for action, (kind, _) in CHANGED.items()),
         ("RunInstances", "launch-template"),
         ("CreateFleet", "placement-group"),
+        ("RunInstances", "security-group"),  # what lets in its members, such as a database, would let in anybody
     ],
 )
 def test_policy_denies_changes_to_other_resources(action: str, kind: str) -> None:
