@@ -80,6 +80,11 @@ SAYS = {
     ],
 }
 
+SAYS["14_inference"] = [
+    r"the model is loaded\n(.|\n)*50 batches, 9\d\.\d% right",
+    r"^(?!(.|\n)*(the model is loaded(.|\n)*){3})",  # on each of two nodes, once
+]
+
 SAYS["13_preemptions"] = [
     r"4 faults, 4 nodes lost, [2-5] generations",
     r"faults: .* of rank 0",

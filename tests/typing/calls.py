@@ -105,6 +105,34 @@ async def here() -> None:
     assert_type(await running, bytes)
 
 
+@compute(setup=dict[str, int], timeout=3)
+def looked_up(table: dict[str, int], word: str, default: int = 0) -> int:
+    return table.get(word, default)
+
+
+def factor_of_all() -> float:
+    return 1.5
+
+
+@compute(setup=factor_of_all)
+async def scaled(factor: float, x: float) -> str:
+    return str(factor * x)
+
+
+@compute(setup=factor_of_all)
+def counted(factor: float, word: str) -> Iterator[str]:
+    yield f"{word} {factor}"
+
+
+def with_a_setup(pool: SyncPool) -> None:
+    assert_type(looked_up("word", default=3) >> pool, int)
+    assert_type(looked_up.local("word"), int)
+    assert_type(scaled(2.0) >> pool, str)
+    assert_type(list(pool.map(scaled, [1.0])), list[str])
+    for each in counted("word") >> pool:
+        assert_type(each, str)
+
+
 async def with_an_async_pool() -> None:
     async with Pool(provider=Local(), nodes=4, plugins=[plugins.torch()]) as pool:
         assert_type(await pool.run(train(10)), float)

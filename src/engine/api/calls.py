@@ -319,7 +319,8 @@ def _detach(call: PendingCall) -> Detached:
         inputs.append(argument)
         return (AsyncInput if how.asynchronous else Input)(len(inputs) - 1)
 
-    bound = inspect.signature(call.function.function).bind(*call.args, **call.kwargs)
+    given_there = () if call.options.setup is None else (None,)  # what the setup makes
+    bound = inspect.signature(call.function.function).bind(*given_there, *call.args, **call.kwargs)
     for name, how in call.function.streamed.items():
         if name not in bound.arguments:
             continue
@@ -330,7 +331,7 @@ def _detach(call: PendingCall) -> Detached:
                 bound.arguments[name] = {key: placed(each, how) for key, each in bound.arguments[name].items()}
             case _:
                 bound.arguments[name] = placed(bound.arguments[name], how)
-    return Detached(bound.args, bound.kwargs, tuple(inputs))
+    return Detached(bound.args[len(given_there) :], bound.kwargs, tuple(inputs))
 
 
 def _runner(call: Pending, operator: str, pool: Any) -> Any:

@@ -21,6 +21,7 @@ from types import CodeType, FunctionType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
+    Concatenate,
     Generic,
     Literal,
     NamedTuple,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 OnLossOption = Literal["auto", "restart", "resend", "fail"]
 
 PLUGINS = "__outrider_plugins__"  # set on a function by `integrations`
@@ -95,6 +98,7 @@ class Options:
     at_most_once: bool = False  # retry="never"
     on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
     name: str | None = None  # shown instead of the function's
+    setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
 
     def changed(self, **options: Unpack[TaskOptions]) -> Self:
         check_known("@compute", options, TaskOptions)
@@ -144,7 +148,13 @@ class Decorated(Callee, Generic[P]):
         functools.update_wrapper(self, function, updated=())  # type: ignore[arg-type]
         if not hasattr(self, "__name__"):
             self.__name__ = self.__qualname__ = type(function).__name__
-        self._check = argument_check(function)
+        check = argument_check(function)
+        self._check = check if options.setup is None else functools.partial(check, None)
+
+    @functools.cached_property
+    def here(self) -> Callable[..., Any]:
+        """The function as it is run in this process, where `local` calls it."""
+        return self.function if self.options.setup is None else functools.partial(self.function, self.options.setup())
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
         """The same function with these options changed.
@@ -170,7 +180,7 @@ class Decorated(Callee, Generic[P]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if pickling.has_name(self):
-            return _by_name, (self.__module__, self.__qualname__, self.options)
+            return _by_name, (self.__module__, self.__qualname__, replace(self.options, setup=None))
         return _decorate, (self.function, self.options)
 
     def __repr__(self) -> str:
@@ -188,13 +198,13 @@ class Compute(Decorated[P], Generic[P, R]):
 class SyncCompute(Compute[P, R]):
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, as if it were not decorated."""
-        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
+        return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncCompute(Compute[P, R]):
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the coroutine function here, as if it were not decorated."""
-        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
+        return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class StreamCompute(Decorated[P], Generic[P, T]):
@@ -208,13 +218,13 @@ class StreamCompute(Decorated[P], Generic[P, T]):
 class SyncStreamCompute(StreamCompute[P, T]):
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         """Run the generator here, as if it were not decorated."""
-        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
+        return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncStreamCompute(StreamCompute[P, T]):
     def local(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         """Run the async generator here, as if it were not decorated."""
-        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
+        return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class ComputeDecorator(Protocol):
@@ -228,6 +238,19 @@ class ComputeDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> SyncCompute[P, R]: ...
 
 
+class SetupDecorator(Protocol[S_co]):
+    """The decorator for functions whose first argument a setup has made; callers leave it out."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[Concatenate[S_co, P], AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[Concatenate[S_co, P], Iterator[T]], /) -> SyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> SyncCompute[P, R]: ...
+
+
 @overload
 def compute(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
 @overload
@@ -237,8 +260,10 @@ def compute(function: Callable[P, Iterator[T]], /) -> SyncStreamCompute[P, T]: .
 @overload
 def compute(function: Callable[P, R], /) -> SyncCompute[P, R]: ...
 @overload
+def compute(*, setup: Callable[[], S], **options: Unpack[TaskOptions]) -> SetupDecorator[S]: ...
+@overload
 def compute(**options: Unpack[TaskOptions]) -> ComputeDecorator: ...
-def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+def compute(function: Any = None, /, *, setup: Callable[[], Any] | None = None, **options: Unpack[TaskOptions]) -> Any:
     """Make a function one that pools can run: calling it makes a pending call instead of running it.
 
     Bare, or with options: ``timeout`` (of running) and ``queue_timeout`` (of waiting) in seconds or as a timedelta,
@@ -252,13 +277,30 @@ def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
     ``AsyncIterable[T]`` where an iterator is given. Such calls, and generators, are never retried, whatever ``retries``
     and ``max_restarts`` say: items that were consumed or seen cannot be taken back.
 
+    ``setup`` is called without arguments, once in each process before the first call there, and what it returns is
+    the first argument of each call, which callers leave out: a model that is loaded once.
+
     Raises:
         SpecError: an option does not exist, or its value is not valid.
     """
-    chosen = Options().changed(**options)
+    chosen = Options(setup=None if setup is None else checked_setup(setup)).changed(**options)
     if function is None:
         return functools.partial(_decorate, options=chosen)
     return _decorate(function, chosen)
+
+
+def checked_setup(setup: object) -> Callable[[], Any]:
+    if not callable(setup) or isinstance(setup, Decorated):
+        refuse(f"setup takes a plain function, not {shown(setup)}.")
+    if inspect.iscoroutinefunction(setup) or inspect.isgeneratorfunction(setup) or inspect.isasyncgenfunction(setup):
+        refuse(f"setup={short.repr(setup)} is run once and returns what calls are given: it is a plain `def`.")
+    try:
+        inspect.signature(setup).bind()
+    except TypeError as error:
+        refuse(f"setup is called without arguments ({error}): give it those by functools.partial.")
+    except ValueError:  # a builtin without a signature: it will tell
+        pass
+    return setup
 
 
 def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
@@ -271,6 +313,7 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
     found: Decorated[...] = pickling.imported(module, qualname)
+    options = replace(options, setup=found.options.setup)  # which `with_` does not change
     return found if found.options == options else type(found)(found.function, options)
 
 

@@ -216,6 +216,12 @@ class TaskFailed(TaskError):
         self.kind, self.traceback, self.versions = kind, traceback, tuple(versions)
 
 
+class SetupFailed(TaskError):
+    """The ``setup`` of the function failed in the task's process; the cause is what it raised. Another call tries it
+    again.
+    """
+
+
 class TaskTimeout(TaskError, TimeoutError):
     """The task ran longer than its ``timeout``; its process tree is gone."""
 

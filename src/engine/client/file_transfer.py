@@ -48,8 +48,8 @@ class Place:
     def __init__(self, core: OpenPool, node: NodeId, rank: int) -> None:
         link = core.connector.link(node)
         if link is None:
-            raise _lost(rank)
-        self._link, self.rank = link, rank
+            raise _lost(node, rank)
+        self._link, self.node, self.rank = link, node, rank
 
     async def run(
         self, call: PendingCall, what: str, *, output: Values | None = None, during: Awaitable[None] | None = None
@@ -84,7 +84,7 @@ class Place:
 
     def _check(self, report: Finished | None, what: str) -> None:
         if report is None:
-            raise _lost(self.rank)
+            raise _lost(self.node, self.rank)
         if report.verdict is Verdict.RETURNED:
             return
         outcome = report.outcome
@@ -266,7 +266,7 @@ def _places(core: OpenPool, on: int | Literal["head"] | None = None) -> list[Pla
     ready = sorted((node.rank, node.node) for node in core.observer.snapshot().nodes if node.rank is not None)
     chosen = [(each, node) for each, node in ready if rank in {None, each}]
     if rank is not None and not chosen:
-        raise NodeLost(f"node {rank} is not ready.", node=rank)
+        raise NodeLost(f"the node of rank {rank} is not ready.", task="files", rank=rank)
     return [Place(core, NodeId(node), each) for each, node in chosen]
 
 
@@ -274,5 +274,6 @@ def _absolute(path: str | PathLike[str]) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100  without following links: a pushed one keeps its own name
 
 
-def _lost(rank: int) -> NodeLost:
-    return NodeLost(f"node {rank} was lost before its files had been transferred.", node=rank)
+def _lost(node: NodeId, rank: int) -> NodeLost:
+    story = f"the node of rank {rank} was lost before its files had been transferred."
+    return NodeLost(story, task="files", node=int(node), rank=rank)

@@ -13,7 +13,7 @@ from ...actors.events import MapProgress
 from ...actors.interfaces import Ending, GaveUp, JobId, Reason, Settled, Verdict
 from ..api.calls import Call, short
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
-from ..api.errors import ItemOutcome, SerializationError
+from ..api.errors import ItemOutcome, SerializationError, SetupFailed
 from ..serialization.client_streams import items_of
 from ..serialization.error_translation import AttemptPlace, failed_error
 from ..serialization.payload import Received
@@ -245,7 +245,9 @@ class _SentChunk(SubmittedJob[list[Any]]):
         return not (isinstance(self.ending, GaveUp) and self.ending.reason is Reason.QUEUE_TIMEOUT)  # it never ran
 
     def _is_of_items(self) -> bool:
-        return not isinstance(self.ending, GaveUp) or self.ending.reason in _OF_ITEMS
+        if isinstance(self.ending, GaveUp):
+            return self.ending.reason in _OF_ITEMS
+        return not isinstance(self._failure(), SetupFailed)  # no item has begun, and none will
 
     def _failure(self) -> Exception | None:
         """Return the task's error, a new one each time; None: it has returned."""

@@ -80,7 +80,7 @@ class Caller:
         except Interrupted:
             return Ended(run.attempt, Cause.KILLED, 0, ""), []
         except context.LoadError as error:
-            return _failed(run.attempt, "load", error.__cause__ or error, _microseconds(began))
+            return _failed(run.attempt, error.phase, error.__cause__ or error, _microseconds(began))
         except values.Unpicklable as error:
             return failed(run.attempt, "dump", error, _microseconds(began))
         except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data

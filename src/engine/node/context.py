@@ -41,6 +41,14 @@ class TaskContext:
 class LoadError(Exception):
     """Raised ``from`` the real error where a function or its arguments cannot be loaded: reported as phase "load"."""
 
+    phase = "load"
+
+
+class SetupError(LoadError):
+    """Raised ``from`` the real error where the setup of a function fails."""
+
+    phase = "setup"
+
 
 def current() -> TaskContext | None:
     """Return the task that this code runs in, in a process worker also on its other threads. None outside of a task."""

@@ -118,6 +118,11 @@ def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object]
             return _located(_own_error(failed, place, load), place, failed.traceback)
         case "load" | "dump":
             return _located(_pickling_error(failed, place, load), place, failed.traceback)
+        case "setup":
+            story = f"the setup of {place} raised {failed.kind}: {failed.message}. The next call tries it again."
+            error = errors.SetupFailed(story, **asdict(place))
+            error.__cause__ = _located(_own_error(failed, place, load), place, failed.traceback)
+            return error
         case "node":
             message = f"{place} could not be run there: {failed.message}."
         case "fetch":

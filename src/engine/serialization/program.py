@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -17,7 +18,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..api.secrets import allow_secrets
-from ..node.context import LoadError
+from ..node.context import LoadError, SetupError
 from ..node.failure import failed
 from ..wire.messages import Failed
 from . import pickling
@@ -46,11 +47,13 @@ def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
     try:
         with allow_secrets():
             code = pickling.dumps_function(function)
+            setup = _dumped_setup(function.options.setup)
             modules = {type(plugin).__module__ for plugin in chosen}
             extras = pickling.dumps(chosen, "plugins", *modules) if chosen else b""
     except Exception as error:
         raise pickling_error(error, function.__name__, "The function") from error
-    return pickle.dumps(Program(function.__name__, code, extras, isinstance(function, StreamCompute)), 5)
+    program = Program(function.__name__, code, extras, isinstance(function, StreamCompute))
+    return pickle.dumps(program if setup is None else SetUpProgram(*program.__reduce__()[1], setup=setup), 5)
 
 
 class Program:
@@ -110,13 +113,56 @@ class Program:
             yield partial(function, *args, **kwargs)
 
     def _loaded(self) -> Callable[..., Any]:
-        if self._function is not None:
-            return self._function
+        if self._function is None:
+            self._function = self._unpickled()
+        return self._function
+
+    def _unpickled(self) -> Callable[..., Any]:
         try:
-            self._function = function = pickle.loads(self._code)
+            return pickle.loads(self._code)  # type: ignore[no-any-return]
         except Exception as error:
             raise LoadError from error
-        return function  # type: ignore[no-any-return]
+
+
+class SetUpProgram(Program):
+    """A program whose function is given first what its setup has returned in this process."""
+
+    __slots__ = ("_setup",)
+
+    def __init__(self, *program: Any, setup: bytes) -> None:
+        super().__init__(*program)
+        self._setup = setup
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(SetUpProgram, setup=self._setup), super().__reduce__()[1]
+
+    def _unpickled(self) -> Callable[..., Any]:
+        return partial(super()._unpickled(), _set_up(self._setup))
+
+
+_states: dict[bytes, Any] = {}  # what setups have returned in this process, by their pickles: functions share it
+_setting_up = threading.Lock()
+
+
+def _set_up(setup: bytes) -> Any:
+    with _setting_up:
+        if setup not in _states:
+            try:
+                make = pickle.loads(setup)
+            except Exception as error:
+                raise LoadError from error
+            try:
+                _states[setup] = make()
+            except Exception as error:
+                raise SetupError from error
+        return _states[setup]
+
+
+def _dumped_setup(setup: Callable[[], Any] | None) -> bytes | None:
+    if setup is None:
+        return None
+    module = getattr(getattr(setup, "func", setup), "__module__", None)  # a partial's own is functools
+    return pickling.dumps(setup, "setup", *([module] if module else ()))
 
 
 def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -> Callable[..., Any]:
@@ -210,9 +256,12 @@ class Chunk:
         )  # where the user's code is: `pickling` decides by it how it travels
         self.__qualname__ = f"{self.__name__}.<map>"  # and finds nothing of this name there
 
-    def __call__(self, items: list[Any]) -> list[Any]:
-        """Return the results. An item that failed has a `Raised` for one, and is the last unless the chunk goes on."""
-        function, left = self.function, iter(items)
+    def __call__(self, *given: Any) -> list[Any]:
+        """Return the results of the last of ``given``, behind what a setup has made. An item that failed has a `Raised`
+        for one, and is the last unless the chunk goes on.
+        """
+        function, items = self._applied(*given)
+        left = iter(items)
         results: list[Any] = []
         while len(results) < len(items):
             try:
@@ -226,10 +275,15 @@ class Chunk:
                     break
         return results
 
+    def _applied(self, *given: Any) -> tuple[Callable[[Any], Any], list[Any]]:
+        *state, items = given
+        return partial(self.function, *state) if state else self.function, items
+
 
 class AsyncChunk(Chunk):
-    async def __call__(self, items: list[Any]) -> list[Any]:  # type: ignore[override]
-        function, left = self.function, iter(items)
+    async def __call__(self, *given: Any) -> list[Any]:  # type: ignore[override]
+        function, items = self._applied(*given)
+        left = iter(items)
         results: list[Any] = []
         while len(results) < len(items):
             try:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +17,7 @@ import cloudpickle
 import pytest
 
 from outrider import compute
-from outrider.engine.serialization import pickling
+from outrider.engine.serialization import pickling, program
 from outrider.engine.serialization.error_translation import AttemptPlace, failed_error
 from outrider.engine.serialization.pickling import ImportableModules, import_advice
 from outrider.engine.wire.messages import Failed
@@ -77,6 +78,14 @@ def test_a_function_takes_the_users_own_modules_along(own: ModuleType) -> None:
         data = pickling.dumps_function(own.triple)
     run = "import sys, pickle; print(pickle.load(sys.stdin.buffer)(7), 'own_helper' in sys.modules)"
     assert elsewhere(run, data) == "24 False"
+
+
+def test_a_setup_takes_the_users_own_modules_along(own: ModuleType) -> None:
+    function = compute(setup=partial(own.triple.function, 2))(lambda state: state)
+    with pickling.for_nodes(ImportableModules([])):
+        data = program.build(function)
+    run = "import sys, pickle; print(pickle.load(sys.stdin.buffer)(lambda: ((), {})), 'own_helper' in sys.modules)"
+    assert elsewhere(run, data) == f"{own.triple.local(2)} False"
 
 
 def test_what_is_included_is_named(own: ModuleType) -> None:

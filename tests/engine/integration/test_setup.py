@@ -1,0 +1,187 @@
+"""What a setup makes is there once in each process, for every kind of call, and its errors are typed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import Local, NotACall, Pool, SetupFailed, SpecError, TaskKilled, Worker, compute
+from outrider.engine.api.compute import Options
+
+pytestmark = pytest.mark.anyio
+
+
+class Model:
+    def __init__(self) -> None:
+        self.process, self.calls = os.getpid(), 0
+
+
+@compute(setup=Model)
+def use(model: Model, add: int = 0) -> tuple[int, int, int]:
+    """The process that made it, the process that uses it, and for which time."""
+    model.calls += 1
+    return model.process, os.getpid(), model.calls + add
+
+
+async def test_each_process_has_its_own_once(pool: Pool) -> None:
+    first = await pool.broadcast(use())
+    second = await pool.broadcast(use(add=10))
+    assert [made for made, _, _ in first] == [used for _, used, _ in first] == [made for made, _, _ in second]
+    assert len({made for made, _, _ in first}) == 4
+    assert [calls for *_, calls in second] == [calls + 11 for *_, calls in first]
+
+
+async def test_every_kind_of_call_is_given_it(pool: Pool) -> None:
+    @compute(setup=lambda: "state")
+    async def later(state: str, x: int) -> tuple[str, int]:
+        return state, x
+
+    @compute(setup=lambda: "state")
+    def rows(state: str, count: int) -> Iterator[tuple[str, int]]:
+        yield from ((state, n) for n in range(count))
+
+    @compute(setup=lambda: "state")
+    async def arows(state: str, count: int) -> AsyncIterator[tuple[str, int]]:
+        for n in range(count):
+            yield state, n
+
+    @compute(setup=lambda: 100)
+    def total(base: int, items: Iterator[int]) -> int:
+        return base + sum(items)
+
+    @compute(setup=lambda: 100)
+    def plus(base: int, x: int) -> int:
+        return base + x
+
+    @compute(setup=lambda: 100, timeout=60)
+    def alone(base: int, x: int) -> int:
+        return base + x
+
+    assert await pool.run(later(3)) == ("state", 3)
+    assert [each async for each in pool.stream(rows(3))] == [("state", n) for n in range(3)]
+    assert [each async for each in pool.stream(arows(3))] == [("state", n) for n in range(3)]
+    assert await pool.run(total(iter([1, 2]))) == 103
+    assert await pool.map(plus, range(200)) == [100 + n for n in range(200)]
+    assert await pool.map(alone, range(5)) == [100 + n for n in range(5)]
+    assert await pool.map(later, range(5)) == [("state", n) for n in range(5)]
+    outcomes = await pool.map(plus, [1, "two", 3], errors="return")
+    assert [each.value for each in outcomes] == [101, None, 103]
+
+
+async def test_functions_with_the_same_setup_share_what_it_made(pool: Pool) -> None:
+    @compute(setup=Model)
+    def other(model: Model) -> int:
+        return id(model)
+
+    @compute(setup=Model)
+    def another(model: Model) -> int:
+        return id(model)
+
+    assert await pool.run(other(), on=1) == await pool.run(another(), on=1)
+    mapped = set(await pool.map(other.with_(name="mapped", timeout=60), []))
+    assert mapped == set()
+
+
+async def test_it_is_made_again_in_a_new_process(pool: Pool) -> None:
+    @compute(setup=os.getpid)
+    def dies(process: int, now: bool) -> int:
+        if now:
+            os._exit(1)
+        return process
+
+    before = await pool.run(dies(False), on=2)
+    with pytest.raises(TaskKilled):
+        await pool.run(dies(True), on=2)
+    after = await pool.run(dies(False), on=2)
+    assert before != after
+
+
+async def test_what_it_raises_is_typed_and_the_next_call_tries_again(pool: Pool, tmp_path: Path) -> None:
+    def load() -> str:
+        return (tmp_path / "model").read_text()
+
+    @compute(setup=load)
+    def words(model: str, _item: int = 0) -> int:
+        return len(model.split())
+
+    with pytest.raises(SetupFailed, match=r"the setup of words on node \d .*FileNotFoundError") as failed:
+        await pool.run(words(), on=1)
+    assert isinstance(failed.value.__cause__, FileNotFoundError)
+    assert failed.value.node in range(4)
+    with pytest.raises(SetupFailed):
+        await pool.map(words, range(50), errors="return")
+    (tmp_path / "model").write_text("two words")
+    assert await pool.run(words(), on=1) == 2
+    assert await pool.map(words, range(50)) == [2] * 50
+
+
+async def test_threads_share_one(tmp_path: Path) -> None:
+    def load() -> int:
+        with (tmp_path / "loaded").open("x"):  # a second time it would be there
+            return threading.get_ident()
+
+    @compute(setup=load)
+    def use_it(model: int, n: int) -> int:
+        return model
+
+    async with Pool(provider=Local(), worker=Worker(4, kind="thread"), console="silent") as pool:
+        assert len(set(await pool.gather(*(use_it(n) for n in range(8))))) == 1
+
+
+def test_it_runs_here_too_once() -> None:
+    made: list[int] = []
+
+    @compute(setup=lambda: made.append(1) or len(made))
+    def count(state: int, x: int) -> tuple[int, int]:
+        return state, x
+
+    assert (count.local(1), count.local(2)) == ((1, 1), (1, 2))
+    assert made == [1]
+
+
+def test_arguments_are_checked_without_it() -> None:
+    with pytest.raises(TypeError):
+        use(1, 2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        use(mode=1)  # type: ignore[call-arg]
+
+
+async def coroutine() -> int:
+    return 1
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("setup", "why"),
+    [
+        (5, "takes a plain function"),
+        (use, "takes a plain function"),
+        (coroutine, "a plain `def`"),
+        (generator, "a plain `def`"),
+        (lambda path: path, "without arguments"),
+    ],
+)
+def test_a_setup_that_cannot_work_is_refused(setup: Any, why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        compute(setup=setup)
+
+
+def test_arguments_may_be_bound_and_options_changed() -> None:
+    setup = functools.partial(int, "5")
+    function = compute(setup=setup, timeout=3)(lambda state: state)
+    assert function.with_(timeout=4).options == Options(timeout_s=4, setup=setup)
+    assert function.with_(timeout=4).local() == 5
+
+
+def test_a_class_is_still_no_function() -> None:
+    with pytest.raises(NotACall):
+        compute(Model)
