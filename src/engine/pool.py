@@ -8,13 +8,14 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from inspect import Parameter, Signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known, one_of
 from .api.compute import Compute, compute
 from .api.errors import CleanupError, ItemOutcome, NodeLost, NotACall, PoolClosed, SpecError, TransferError
+from .api.misuse import ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop, surplus
 from .client.opening import Opening
 from .client.signals import TaskHold
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
@@ -45,7 +46,7 @@ H = TypeVar("H")
 Ts = TypeVarTuple("Ts")
 
 
-class Pool:
+class Pool(Runner):
     """A cluster that exists while the block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
 
     ``provider``: where machines come from; default `Local()`. ``nodes``: ``4``, ``(2, 8)`` or `Nodes`: ready at the
@@ -89,6 +90,7 @@ class Pool:
         self._core: OpenPool | None = None
         self._ended = False
         self._sync: Any = None
+        self.unusable = NOT_OPEN
 
     @classmethod
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
@@ -124,6 +126,7 @@ class Pool:
         if self._core is not None:
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
         self._hold = TaskHold()
+        self.unusable = "" if self._sync is None else OPEN_FOR_THREADS
         try:
             await self._open()
         except BaseException:
@@ -137,8 +140,8 @@ class Pool:
     ) -> None:
         if self._core is not None and self._core.inherited:
             return  # a forked child that leaves the block: the pool goes on
-        core = self._opened()
-        self._ended = True
+        core = self._here()
+        self._ended, self.unusable = True, ENDED
         self._hold.at_rest.clear()
         try:
             await self._close(core, error)
@@ -219,20 +222,26 @@ class Pool:
 
     def _begun(self) -> OpenPool:
         if self._core is None:
-            raise PoolClosed("The pool is not open yet: use it inside `async with Pool(...) as pool`.")
+            raise PoolClosed(NOT_OPEN)
         return self._core
 
     def _opened(self) -> OpenPool:
         core = self._begun()
         if self._ended:
-            raise PoolClosed("The pool has ended with its block: open another one.")
+            raise PoolClosed(ENDED)
         if core.inherited:
-            raise PoolClosed("The pool is of the process that this one was forked from: open another one here.")
+            raise PoolClosed(INHERITED)
+        return core
+
+    def _here(self) -> OpenPool:
+        """The open pool, for what may be done on its event loop alone: from elsewhere it would never be woken."""
+        core = self._opened()
+        check_loop(core.loop, synchronous=self._sync is not None)
         return core
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    async def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R:
+    async def run(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> R:
         """Run a call on one node, ``on`` the head or the node of that rank, or on whichever is free.
 
         Cancelling ends the task on its node, with its process tree.
@@ -240,14 +249,18 @@ class Pool:
         Raises:
             Exception: the function's own, with the remote traceback as a note; or an `OutriderError`.
         """
+        if more:
+            raise surplus("run", call, more)
         return await self._submit(call, on)
 
-    def submit(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> Job[R]:
+    def submit(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> Job[R]:
         """Submit a call as `run` does, without waiting: the job that it returns can be awaited, and cancelled."""
+        if more:
+            raise surplus("submit", call, more)
         return self._submit(call, on)
 
     def _submit(self, call: Call[R], on: int | Literal["head"] | None) -> SubmittedJob[R]:
-        core = self._opened()
+        core = self._here()
         if type(call) is not Call:
             call = pending(call)
         rank = settings.placement(on, most=core.most)
@@ -256,7 +269,7 @@ class Pool:
         core.submit(job, rank, job)
         return job
 
-    async def broadcast(self, call: Call[R], /) -> list[R]:
+    async def broadcast(self, call: Call[R], /, *more: Never) -> list[R]:
         """Run a call on every ready node at the same time; the results by rank.
 
         When a rank's node is lost, what happens is the call's ``on_loss``. Cancelling ends every rank.
@@ -266,7 +279,9 @@ class Pool:
             NodeLost, CapacityError: as ``on_loss`` and the pool's ``replace_timeout`` have it.
             SpecError: an argument is streamed, which one task alone can consume.
         """
-        core = self._opened()
+        if more:
+            raise surplus("broadcast", call, more)
+        core = self._here()
         call = for_every_rank(pending(call))
         payload = core.packer.pack(call)
         job: BroadcastJob[R] = core.BroadcastJob(core, payload, call.options)
@@ -282,7 +297,7 @@ class Pool:
     async def gather(self, *calls: Call[Any]) -> tuple[Any, ...]:
         """Run several calls at the same time; their results in this order. The first error ends the others."""
         with self._submitted(calls) as jobs:
-            async for job in _as_settled(jobs):
+            async for job in self._here().as_settled(jobs):
                 job.result()
             return tuple(job.result() for job in jobs)
 
@@ -297,7 +312,7 @@ class Pool:
     async def stream_group(self, group: GroupStream[T], /) -> AsyncGenerator[T, None]:
         """Run the calls at the same time and give each result as it is ready."""
         with self._submitted(group.calls) as jobs:
-            async for job in _as_settled(jobs):
+            async for job in self._here().as_settled(jobs):
                 yield job.result()
 
     @contextmanager
@@ -344,12 +359,13 @@ class Pool:
         task with one whose process died run again, unless the function is not to be retried. Errors of the pool, and
         of ``items`` itself, are raised all the same.
         """
-        core = self._opened()
+        core = self._here()
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise SpecError(f"limit must be at least 1, not {limit!r}; leave it out for as many as are useful.")
         one_of("errors", errors, ("raise", "return"))
-        from .client.mapping import MapRun
+        from .client.mapping import MapRun, check_map
 
+        check_map(function, items)
         called = function if isinstance(function, Compute) else compute(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
 
@@ -361,9 +377,9 @@ class Pool:
         """
         from .serialization.error_translation import load_value
 
-        core = self._opened()
+        core = self._here()
         if not isinstance(call, StreamCall):
-            raise NotACall(f"pool.stream takes the call of a generator function; {pending(call)!r} is for pool.run")
+            raise NotACall(f"pool.stream takes the call of a generator function; {pending(call).code} is for pool.run")
         payload, output = core.packer.pack_stream(call)
         job: SubmittedJob[None] = core.Job(core, payload, call.options)
 
@@ -404,7 +420,7 @@ class Pool:
         from .client import file_transfer
 
         asked = file_transfer.Fetch.of(pattern, to, max_files=max_files, max_gb=max_gb)
-        return await file_transfer.fetch(self._opened(), asked, on)
+        return await file_transfer.fetch(self._here(), asked, on)
 
     async def push(
         self, path: str | PathLike[str], /, *, to: str = ".", on: int | Literal["head"] | None = None
@@ -421,7 +437,7 @@ class Pool:
         """
         from .client import file_transfer
 
-        await file_transfer.push(self._opened(), path, to, on)
+        await file_transfer.push(self._here(), path, to, on)
 
     # --- the pool itself ------------------------------------------------------------------------------------------
 
@@ -433,14 +449,9 @@ class Pool:
         Raises:
             SpecError: less than `Nodes.min`, or more than `Nodes.max` where that is given.
         """
-        core = self._opened()
+        core = self._here()
         least, most = self._settings.nodes.min, self._settings.nodes.max
-        if (
-            not isinstance(nodes, int)
-            or isinstance(nodes, bool)
-            or nodes < least
-            or (most is not None and nodes > most)
-        ):
+        if type(nodes) is not int or nodes < least or (most is not None and nodes > most):
             limits = f"{least} nodes or more" if most is None else f"{least} to {most} nodes"
             raise SpecError(f"resize takes {limits} (Nodes(min=, max=) of this pool), not {nodes!r}.")
         core.resize(nodes)
@@ -466,7 +477,7 @@ class Pool:
         """Iterate over the pool's events from now until it ends, one typed event each. A reader 10,000 behind loses
         some.
         """
-        return self._opened().observer.subscribe()
+        return self._here().observer.subscribe()
 
     @property
     def chaos(self) -> Report:
@@ -483,14 +494,6 @@ class Pool:
     def snapshot(self) -> PoolSnapshot:
         """The present state of nodes and tasks."""
         return self._opened().observer.snapshot()
-
-
-async def _as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[SubmittedJob[Any]]:
-    remaining = {job.future: job for job in jobs}
-    while remaining:
-        done, _ = await asyncio.wait(remaining, return_when=asyncio.FIRST_COMPLETED)
-        for future in done:
-            yield remaining.pop(future)
 
 
 ComputePool = Pool

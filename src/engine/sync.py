@@ -6,16 +6,18 @@ import itertools
 import os
 import sys
 import threading
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from .api.calls import Call, Group, GroupStream, StreamCall
-from .api.errors import PoolClosed
+from .api.errors import NotACall, PoolClosed, SpecError
+from .api.misuse import ENDED, INHERITED, Runner
 from .client.signals import ThreadHold
 from .serialization.client_streams import marked_blocking
 
@@ -41,13 +43,16 @@ P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
 
-class SyncPool:
+class SyncPool(Runner):
     """The pool that ``with Pool(...) as pool`` gives. It has `Pool`'s verbs, which wait; Ctrl-C while waiting cancels
     the task.
     """
 
+    unusable = ""  # its verbs say it themselves when it has ended
+
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._unread: set[Future[Any]] = set()  # the first results of maps, which begin before anybody reads them
         self._threads = ExitStack()
         self._portal: BlockingPortal | None = None
         self._loops_thread = 0
@@ -77,6 +82,8 @@ class SyncPool:
     def _end(self) -> None:
         try:
             self._portal = None
+            for first in (*self._unread,):
+                first.cancel()
             self._threads.__exit__(*sys.exc_info())
         finally:
             self._hold.release()
@@ -84,13 +91,20 @@ class SyncPool:
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
         """Begin ``function``, a method of the pool, on the pool's loop."""
         if self._portal is None:
-            raise PoolClosed("The pool has ended with its block: open another one.")
+            raise PoolClosed(ENDED)
         if os.getpid() != self._process:
-            raise PoolClosed("The pool is of the process that this one was forked from: open another one here.")
+            raise PoolClosed(INHERITED)
+        if threading.get_ident() == self._loops_thread:
+            raise SpecError(
+                "This runs in the thread of the pool's own loop, as a future's callbacks do, which cannot wait for "
+                "itself: use the pool from another thread."
+            )
         return self._portal.start_task_soon(partial(function, *args, **options))
 
     def _wait(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        future = self._start(function, *args, **options)
+        return self._result(self._start(function, *args, **options))
+
+    def _result(self, future: Future[T]) -> T:
         try:
             while True:
                 try:
@@ -105,17 +119,17 @@ class SyncPool:
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R:
+    def run(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> R:
         """See `Pool.run`."""
-        return self._wait(self._pool.run, call, on=on)
+        return self._wait(self._pool.run, call, *more, on=on)
 
-    def broadcast(self, call: Call[R], /) -> list[R]:
+    def broadcast(self, call: Call[R], /, *more: Never) -> list[R]:
         """See `Pool.broadcast`."""
-        return self._wait(self._pool.broadcast, call)
+        return self._wait(self._pool.broadcast, call, *more)
 
-    def submit(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> Future[R]:
+    def submit(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> Future[R]:
         """See `Pool.submit`; cancelling the future ends the task."""
-        job = self._wait(_called, lambda: self._pool.submit(call, on=on))
+        job = self._wait(_called, lambda: self._pool.submit(call, *more, on=on))
         return self._start(lambda: job)
 
     def gather(self, *calls: Call[Any]) -> tuple[Any, ...]:
@@ -153,11 +167,19 @@ class SyncPool:
         ordered: bool = True,
         errors: ErrorsOption = "raise",
     ) -> Iterator[Any]:
-        """See `Pool.map`. An iterator that may take time, as another map's, is advanced in a thread of its own."""
+        """See `Pool.map`. It begins at once, and goes on while its results are read. An iterator that may take time, as
+        another map's, is advanced in a thread of its own.
+        """
+        from .client.mapping import check_map
+
+        check_map(function, items)
         given: Any = marked_blocking(items)
         options: Any = {"limit": limit, "ordered": ordered, "errors": errors}
-        chunks = self._iterate(lambda: self._pool.map(function, given, **options).chunks())
-        return itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items
+        chunks = self._wait(_called, lambda: self._pool.map(function, given, **options).chunks())
+        first = self._start(_next, chunks)
+        self._unread.add(first)
+        first.add_done_callback(self._unread.discard)
+        return MapResults(self._values(chunks, first), first, getattr(function, "__name__", "function"))
 
     def stream(self, call: StreamCall[T], /) -> Iterator[T]:
         """See `Pool.stream`."""
@@ -218,14 +240,58 @@ class SyncPool:
         """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
         return self._values(self._wait(_called, make))
 
-    def _values(self, iterator: AsyncIterator[T]) -> Iterator[T]:
+    def _values(self, iterator: AsyncIterator[T], first: Future[T] | None = None) -> Iterator[T]:
+        """``first``: the first value, which has been asked for."""
         try:
-            while (value := self._wait(_next, iterator)) is not _END:
+            if first is not None and first.cancelled():
+                raise PoolClosed(ENDED)
+            value = self._wait(_next, iterator) if first is None else self._result(first)
+            while value is not _END:
                 yield value
+                value = self._wait(_next, iterator)
         finally:
             here = threading.get_ident() == self._loops_thread  # where it is collected: the loop closes what it forgets
             if self._portal is not None and isinstance(iterator, AsyncGenerator) and not here:
                 self._wait(iterator.aclose)
+
+
+class MapResults(Iterator[T]):
+    """The results of `SyncPool.map`, which runs already. Dropped before any is read, it is cancelled with a warning."""
+
+    def __init__(self, chunks: Iterator[list[T]], first: Future[list[T]], function: str) -> None:
+        self._results = itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items
+        self._first, self._function = first, function
+        self._read = False
+
+    def __iter__(self) -> Iterator[T]:
+        self._read = True
+        return self._results
+
+    def __next__(self) -> T:
+        self._read = True
+        return next(self._results)
+
+    def __repr__(self) -> str:
+        return f"<results of pool.map({self._function}, ...): iterate over them, as in list(...)>"
+
+    if not TYPE_CHECKING:
+
+        def __await__(self) -> NoReturn:
+            raise NotACall(
+                "This pool was opened by `with`, and its verbs wait: leave out await and async, or open it by "
+                "`async with`."
+            )
+
+    def __del__(self) -> None:
+        if self._read:
+            return
+        self._first.cancel()
+        warnings.warn(
+            f"Nobody has read the results of pool.map({self._function}, ...), so most of its items did not run: "
+            "iterate over it, as in list(pool.map(...)).",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 _END: Any = object()

@@ -28,7 +28,8 @@ CALLS = ["instance_info", "shard", "checkpoint", "should_stop", "preemption", "w
 def options(called: Callable[..., Any]) -> list[str]:
     """``name=default``, or ``name`` without one, as they are written; ``name=...`` of what has to be named."""
     given = inspect.signature(called).parameters.values()
-    return [STARS.get(each.kind, "") + each.name + default(each) for each in given if each.name != "self"]
+    shown = (each for each in given if each.name != "self" and each.annotation != "Never")
+    return [STARS.get(each.kind, "") + each.name + default(each) for each in shown]
 
 
 def default(parameter: inspect.Parameter) -> str:

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Generator, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
@@ -21,7 +35,7 @@ from typing import (
     overload,
 )
 
-from .errors import NotACall, SpecError
+from .errors import NotACall, PoolClosed, SpecError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -42,7 +56,9 @@ E = TypeVar("E")
 
 
 class Job(Protocol[R_co]):
-    """A submitted call. Awaiting it gives the result; it runs whether or not anybody waits."""
+    """A submitted call. Awaiting it gives the result; it runs whether or not anybody waits. `asyncio.wait` takes it, as
+    an `asyncio.Future`.
+    """
 
     def __await__(self) -> Generator[Any, None, R_co]: ...
 
@@ -60,6 +76,33 @@ class Job(Protocol[R_co]):
         """
         ...
 
+    def exception(self) -> BaseException | None:
+        """The error of a job that is done; None: it returned."""
+        ...
+
+    def cancelled(self) -> bool:
+        """Return whether it was stopped before its end; `result` and `exception` give `TaskStopped` then."""
+        ...
+
+    def add_done_callback(self, function: Callable[[Any], object], /) -> None:
+        """Have ``function`` called with the job, on the pool's event loop, once it is done."""
+        ...
+
+    def remove_done_callback(self, function: Callable[[Any], object], /) -> int: ...
+
+
+_for_a_task: ContextVar[bool] = ContextVar("outrider_for_a_task", default=False)
+
+
+@contextmanager
+def refused_as_arguments() -> Iterator[None]:
+    """Have pending calls refuse to be pickled during the block."""
+    token = _for_a_task.set(True)
+    try:
+        yield
+    finally:
+        _for_a_task.reset(token)
+
 
 # --- pending calls --------------------------------------------------------------------------------------------------
 
@@ -73,20 +116,39 @@ class Detached(NamedTuple):
 
 
 class Pending:
-    """The base of what waits for a pool: it is no result and has no truth value."""
+    """The base of what waits for a pool: it is no result, and whatever would need one says how to get it."""
 
     __slots__ = ()
 
+    @property
+    @abstractmethod
+    def code(self) -> str:
+        """The call as one would write it."""
+
     def __bool__(self) -> NoReturn:
-        raise _not_yet(self)
+        chained = "(Comparisons chain in Python: give a > pool parentheses of its own.)"
+        raise NotACall(f"{_not_yet(self)} {chained}")
+
+    def __repr__(self) -> str:
+        return f"<{self.code} has not run: {self.code} >> pool runs it>"
 
     if not TYPE_CHECKING:  # to a checker these do not exist, which is its way of saying the same
 
-        def __await__(self) -> NoReturn:
-            raise _not_yet(self)
+        def _needs_result(self, *_others: object) -> NoReturn:
+            raise NotACall(_not_yet(self))
 
-        def __iter__(self) -> NoReturn:
-            raise _not_yet(self)
+        __await__ = __iter__ = __len__ = __getitem__ = __contains__ = __int__ = __float__ = __index__ = _needs_result
+        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __or__ = _needs_result
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __ror__ = _needs_result
+        __neg__ = __abs__ = __lt__ = __le__ = __ge__ = _needs_result
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"{_not_yet(self)} It has no {name!r}.", name=name, obj=self)
+
+        def __reduce_ex__(self, protocol: int) -> Any:
+            if _for_a_task.get():
+                raise NotACall(f"{self.code} has not run, and a task gets values: await it first, x = {_awaited(self)}")
+            return super().__reduce_ex__(protocol)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -114,10 +176,16 @@ class PendingCall(Pending):
         """The arguments, with those of streamed parameters (``Iterator[T]``, ...) taken out."""
         return _detach(self) if self.function.streamed else Detached(self.args, self.kwargs, ())
 
+    @property
+    def code(self) -> str:
+        return called_with(self.function.__name__, self.args, self.kwargs)
+
+    @property
+    def code_here(self) -> str:
+        return called_with(f"{self.function.__name__}.local", self.args, self.kwargs)
+
     def __repr__(self) -> str:
-        arguments = [short.repr(each) for each in self.args]
-        arguments += [f"{name}={short.repr(each)}" for name, each in self.kwargs.items()]
-        return f"{self.function.__name__}({', '.join(arguments)})"
+        return f"<{self.code} has not run: {self.code} >> pool runs it on a node, {self.code_here} here>"
 
 
 class Call(PendingCall, Generic[R_co]):
@@ -174,7 +242,7 @@ class StreamCall(PendingCall, Generic[T]):
     if not TYPE_CHECKING:
 
         def _only_streams(self, _other: object) -> NoReturn:
-            raise NotACall(f"{self!r} is a generator's call, which can only be streamed: {self!r} >> pool")
+            raise NotACall(f"{self.code} is a generator's call, which can only be streamed: {self.code} >> pool")
 
         __matmul__ = __gt__ = __and__ = _only_streams
 
@@ -183,8 +251,9 @@ class StreamCall(PendingCall, Generic[T]):
 class GroupedCalls(Pending, Generic[T]):
     calls: tuple[Call[Any], ...]
 
-    def __repr__(self) -> str:
-        return f"({' & '.join(map(repr, self.calls))})"
+    @property
+    def code(self) -> str:
+        return f"({' & '.join(call.code for call in self.calls)})"
 
 
 class Group(GroupedCalls[Any], Generic[*Ts]):
@@ -218,7 +287,7 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
     if not TYPE_CHECKING:
 
         def __matmul__(self, _pool: object) -> NoReturn:
-            raise NotACall(f"{self!r} is a group, which runs each call once: broadcast the calls one by one")
+            raise NotACall(f"{self.code} is a group, which runs each call once: broadcast the calls one by one")
 
 
 class GroupStream(GroupedCalls[T]):
@@ -270,15 +339,20 @@ class Callee:
 
     __name__: str
 
+    if not TYPE_CHECKING:
+
+        def __and__(self, _other: object) -> NoReturn:
+            pending(self)
+
 
 def pending(value: object) -> Call[Any]:
     """Return ``value``, if it is a pending call with one result; otherwise the error names the fix."""
     if isinstance(value, Call):
         return value
     if isinstance(value, StreamCall):
-        raise NotACall(f"{value!r} yields values one by one: use pool.stream({value!r})")
+        raise NotACall(f"{value.code} yields values one by one: use pool.stream({value.code})")
     if isinstance(value, GroupedCalls):
-        raise NotACall(f"{value!r} is a group of calls: use {value!r} >> pool")
+        raise NotACall(f"{value.code} is a group of calls: use {value.code} >> pool")
     if isinstance(value, Callee):
         name = value.__name__
         raise NotACall(f"{name} is a @compute function that was not called: write {name}(...), with its arguments")
@@ -286,6 +360,9 @@ def pending(value: object) -> Call[Any]:
         name = getattr(value, "__name__", "f")
         value.close()
         raise NotACall(f"{name}(...) is a coroutine, not a pending call: decorate {name} with @compute")
+    if isinstance(value, Generator | AsyncGenerator):
+        name = getattr(value, "__name__", "f")
+        raise NotACall(f"{name}(...) is a generator, not a pending call: decorate {name} with @compute")
     if callable(value):
         name = getattr(value, "__name__", type(value).__name__)
         raise NotACall(f"{name} is a plain function: decorate it with @compute and write {name}(...)")
@@ -298,8 +375,8 @@ def for_every_rank(call: Call[R]) -> Call[R]:
     """Return ``call``, if all of a broadcast's ranks can run it: none can that streams an argument."""
     if call.detach().inputs:
         raise SpecError(
-            f"{call!r} streams an argument, which one task alone can consume. For a broadcast, annotate the parameter "
-            "as Sequence[...] and give it a list, of which each rank takes its part with shard(...)."
+            f"{call.code} streams an argument, which one task alone can consume. For a broadcast, annotate the "
+            "parameter as Sequence[...] and give it a list, of which each rank takes its part with shard(...)."
         )
     return call
 
@@ -335,30 +412,45 @@ def _detach(call: PendingCall) -> Detached:
 
 
 def _runner(call: Pending, operator: str, pool: Any) -> Any:
-    if isinstance(pool, type) or not hasattr(pool, "run_group"):
-        raise NotACall(f"{call!r} {operator} ... takes an open pool on the right, not {short.repr(pool)}")
+    unusable = getattr(pool, "unusable", None)
+    if unusable is None or isinstance(pool, type):
+        raise NotACall(f"{call.code} {operator} ... takes an open pool on the right, not {shown(pool)}")
+    if unusable:
+        raise PoolClosed(unusable)
     return pool
 
 
-def _members(first: object, other: object) -> tuple[Call[Any], ...]:
+def _members(first: Pending, other: object) -> tuple[Call[Any], ...]:
     if isinstance(other, Group):
         return other.calls
     if isinstance(other, Call):
         return (other,)
+    if isinstance(other, Callee):
+        pending(other)
     if isinstance(other, Coroutine):
         other.close()
     raise NotACall(
-        f"{first!r} & ... takes a pending call on the right, not {short.repr(other)}. "
+        f"{first.code} & ... takes a pending call on the right, not {shown(other)}. "
         "Python binds >> and @ tighter than &: write (f(1) & g(2)) >> pool"
     )
 
 
-def _not_yet(call: object) -> NotACall:
-    run = f"pool.stream({call!r})" if isinstance(call, StreamCall) else f"await ({call!r} >> pool)"
-    return NotACall(
-        f"{call!r} is a pending call, not a result: run it with {run}, or here with .local(...). "
-        "(Comparisons chain in Python: give a > pool parentheses of its own.)"
-    )
+def _not_yet(call: Pending) -> str:
+    here = f", or here with {call.code_here}" if isinstance(call, PendingCall) else ""
+    return f"{call.code} is a pending call, not a result: run it with {_awaited(call)}{here}."
+
+
+def _awaited(call: Pending) -> str:
+    return f"pool.stream({call.code})" if isinstance(call, StreamCall) else f"await ({call.code} >> pool)"
+
+
+def called_with(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    """Return a call as one would write it, its arguments shortened."""
+    return f"{name}({', '.join([*map(shown, args), *(f'{key}={shown(each)}' for key, each in kwargs.items())])})"
+
+
+def shown(value: object) -> str:
+    return value.code if isinstance(value, Pending) else short.repr(value)
 
 
 short = reprlib.Repr()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from ...actors.interfaces import BroadcastSpec, Ending, JobId, NodeFacts, OnLoss, Task, TaskId
-from ..api.errors import SpecError
+from ..api.errors import NotACall, SpecError, TaskStopped
 from ..api.plugin import one_listens
 from ..node.freeports import FEW as MOST_PORTS
 from ..serialization.error_translation import unpack, unpack_all
@@ -33,7 +35,7 @@ class SubmittedJob(Generic[R]):
         self._core, self.payload, self.options = core, payload, options
         self.id = core.new_job()
         core.observer.job(self.id, payload.name)
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Any] = core.loop.create_future()
         self._value: Any = _UNASKED
         self._settled = False
 
@@ -57,6 +59,29 @@ class SubmittedJob(Generic[R]):
 
     def done(self) -> bool:
         return self.future.done()
+
+    def cancelled(self) -> bool:
+        return self.future.done() and isinstance(self.exception(), TaskStopped)
+
+    def exception(self) -> Exception | None:
+        self.future.result()  # it is not done: InvalidStateError
+        try:
+            self.result()
+        except Exception as error:  # noqa: BLE001  whatever the task raised
+            return error
+        return None
+
+    def add_done_callback(self, function: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        self.future.add_done_callback(_JobCallback(self, function), context=context)
+
+    def remove_done_callback(self, function: Callable[[Any], object], /) -> int:
+        return self.future.remove_done_callback(_JobCallback(self, function))
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.payload.name}: {'done' if self.future.done() else 'under way'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise NotACall(f"it is a job of {self.payload.name}, and a task gets values: await the job first")
 
     def result(self) -> R:
         if self._value is _UNASKED:
@@ -86,6 +111,15 @@ class SubmittedJob(Generic[R]):
         self._core.release(self.payload)
 
 
+@dataclass(frozen=True, slots=True)
+class _JobCallback:
+    job: SubmittedJob[Any]
+    function: Callable[[Any], object]
+
+    def __call__(self, _future: asyncio.Future[Any]) -> None:
+        self.function(self.job)
+
+
 class BroadcastJob(SubmittedJob[list[R]]):
     """A call on every node; its value is the list of the ranks' values."""
 
@@ -99,6 +133,14 @@ class BroadcastJob(SubmittedJob[list[R]]):
 
     def settle_all(self, endings: Sequence[Ending], _generation: int) -> None:
         self(endings)  # type: ignore[arg-type]
+
+
+async def as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[SubmittedJob[Any]]:
+    remaining = {job.future: job for job in jobs}
+    while remaining:
+        done, _ = await asyncio.wait(remaining, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            yield remaining.pop(future)
 
 
 def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> Task:

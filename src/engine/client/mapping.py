@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Required, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, Required, TypedDict, TypeVar, cast
 
 from ...actors.events import MapProgress
 from ...actors.interfaces import Ending, GaveUp, JobId, Reason, Settled, Verdict
-from ..api.calls import Call, short
+from ..api.calls import Call, Pending, short, shown
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
-from ..api.errors import ItemOutcome, SerializationError, SetupFailed
-from ..serialization.client_streams import items_of
+from ..api.errors import ItemOutcome, NotACall, SerializationError, SetupFailed
+from ..serialization.client_streams import Blocking, items_of
 from ..serialization.error_translation import AttemptPlace, failed_error
 from ..serialization.payload import Received
 from ..serialization.program import AsyncChunk, Chunk, Raised
@@ -50,6 +50,23 @@ class OutcomesMapOptions(TypedDict, total=False):
     errors: Required[Literal["return"]]
 
 
+def check_map(function: object, items: object) -> None:
+    """Refuse what `Pool.map` cannot take, with what was probably meant.
+
+    Raises:
+        NotACall
+    """
+    if isinstance(function, Pending):
+        raise NotACall(f"pool.map takes a function and the items to call it with, not the call {function.code}")
+    if not callable(function):
+        swapped = f"the function first: pool.map({getattr(items, '__name__', 'function')}, items)"
+        raise NotACall(f"pool.map takes {swapped if callable(items) else f'a function, not {shown(function)}'}")
+    if isinstance(items, Pending):
+        raise NotACall(f"{items.code} has not run: give pool.map its result")
+    if not isinstance(items, Iterable | AsyncIterable | Blocking) and not hasattr(items, "__getitem__"):
+        raise NotACall(f"pool.map takes the items to call the function with, one by one, not {shown(items)}")
+
+
 class MapRun(Generic[T]):
     """One run of `Pool.map`: iterate over it for the results as they come, or await it for all of them in a list, once.
 
@@ -81,6 +98,14 @@ class MapRun(Generic[T]):
         setattr(chunk, PLUGINS, function.plugins)  # the user's integrations hold for the chunk as for the function
         make: type[Compute[..., Any]] = AsyncCompute if asynchronous else SyncCompute
         self._function: Compute[..., list[Any]] = make(chunk, self._options)
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            raise NotACall(
+                "This pool was opened by `async with`: write `async for ... in pool.map(...)`, or for a list "
+                "`await pool.map(...)`."
+            )
 
     def __await__(self) -> Generator[Any, None, list[T]]:
         return self._collected().__await__()

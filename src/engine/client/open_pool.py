@@ -36,7 +36,7 @@ from .budget import BudgetWatch
 from .busy_polling import AnswerPolling
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
 from .from_settings import executor_setup, launch_request, new_client_key, pool_spec, requirements
-from .jobs import BroadcastJob, SubmittedJob, broadcast_of, task_of
+from .jobs import BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
@@ -62,7 +62,11 @@ SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 class OpenPool:
     """One open pool. It lives from `start` to `stop`; between them it takes jobs and settles them."""
 
-    Job, BroadcastJob = SubmittedJob, BroadcastJob  # for `engine.pool`, which does without our imports until one opens
+    Job, BroadcastJob, as_settled = (
+        SubmittedJob,
+        BroadcastJob,
+        staticmethod(as_settled),
+    )  # for `engine.pool`, which does without our imports until one opens
     connector: Connector  # from when the provider is open: who has packed anything has it
 
     def __init__(self, settings: Settings, observer: Observer, pool: Pool, opening: Opening) -> None:
@@ -75,9 +79,9 @@ class OpenPool:
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
-        self._loop = asyncio.get_running_loop()
-        self.polling = AnswerPolling(self._loop, observer.unfinished)
-        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.polling = AnswerPolling(self.loop, observer.unfinished)
+        self._ready: asyncio.Future[None] = self.loop.create_future()
         self._life = anyio.CancelScope()
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
@@ -93,7 +97,7 @@ class OpenPool:
         """Return when the pool has its least number of nodes. Cancelled or failed, it ends what it began; where that is
         not confirmed, the error says so.
         """
-        self._main = self._loop.create_task(self._live(), name=f"outrider-pool-{self.id}")
+        self._main = self.loop.create_task(self._live(), name=f"outrider-pool-{self.id}")
         try:
             await asyncio.shield(self._ready)
         except BaseException as error:
@@ -159,7 +163,7 @@ class OpenPool:
         key = connection_settings.key
         request = launch_request(settings, "" if key is None else key.export_public_key().decode().strip())
         actors = supervise(
-            Dependencies(fleet, request, pool_spec(settings), connector, self.observer, self._loop.time, anybody)
+            Dependencies(fleet, request, pool_spec(settings), connector, self.observer, self.loop.time, anybody)
         )
         ref = await stack.enter_async_context(actors)
         await self._when_ready(ref)
@@ -263,7 +267,7 @@ class OpenPool:
             return _nothing_to_prepare
         from ..image.install_plan import prepare
 
-        preparing = self._loop.create_task(prepare(self.settings.image, self.settings.volumes))
+        preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes))
         preparing.add_done_callback(self._prepared)
         stack.callback(preparing.cancel)
         return lambda: asyncio.shield(preparing)

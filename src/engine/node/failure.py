@@ -9,6 +9,7 @@ from types import TracebackType
 
 from ..wire.messages import Failed, Value
 from . import blobs
+from .exception_pickle import PortableException
 
 _TEXT_BYTES = 64 * 1024  # of a traceback; the end says most
 _MESSAGE_BYTES = 8 * 1024
@@ -20,7 +21,7 @@ def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> 
     kind = type(error)
     pickled: Value | None
     try:
-        pickled, blob = blobs.dump(error, "error")
+        pickled, blob = blobs.dump(PortableException(error), "error")
     except BaseException:  # noqa: BLE001 - its __reduce__ is the user's code too
         pickled, blob = None, []
     told = traceback.TracebackException(kind, error, _users(error.__traceback__), compact=True)

@@ -35,6 +35,11 @@ UNCONFIRMED: dict[BlockEnd, str] = {
         "The pool has ended, and what it returned is whole; but it is not confirmed that its machines have ended"
     ),
 }
+PICKLING_ADVICE = {  # by the type of what cannot be pickled
+    "coroutine": "await it first, and give its result",
+    "generator": "annotate its parameter as Iterator[...], and its values are streamed",
+    "async_generator": "annotate its parameter as AsyncIterator[...], and its values are streamed",
+}
 NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
 
 
@@ -324,10 +329,13 @@ def by_lease(by: float) -> str:
     return f"by {time.strftime('%H:%M', time.localtime(by + 59))} at the latest, by their lease"
 
 
-def pickling_error(error: Exception, task: str, what: str) -> errors.SerializationError:
+def pickling_error(error: Exception, task: str, what: str) -> errors.SerializationError | errors.NotACall:
     path, kind, reason = _unpicklable(error)
     thing = f"{path} of {task}" if path else f"{what} of {task}"
-    message = f"{thing} cannot be pickled ({reason}): leave it out, or make it inside the function."
+    if isinstance(pending := error.__cause__ or error, errors.NotACall):
+        return errors.NotACall(f"{thing}: {pending}")
+    advice = PICKLING_ADVICE.get(kind, "leave it out, or make it inside the function")
+    message = f"{thing} cannot be pickled ({reason}): {advice}."
     return errors.SerializationError(message, path=path, task=task, kind=kind)
 
 

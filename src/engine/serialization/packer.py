@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from ..api import calls
+from ..api.calls import refused_as_arguments
 from ..api.errors import SpecError
 from ..api.plugin import merged
 from ..api.secrets import SECRET, allow_secrets, secrets_allowed
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from ..api.plugin import Plugin
     from ..api.settings import WorkerKind
     from .pickling import ImportableModules
+
+_CALLS = calls.__name__.encode()  # in the pickle of a pending call
 
 
 class Packer:
@@ -119,6 +123,10 @@ class Packer:
     ) -> tuple[Value, Blob | None]:
         try:
             dumped = values.dump(arguments, ("args", "kwargs"), by_reference=by_reference)
+            head = cast("bytes", dumped.parts[0])
+            if head.find(_CALLS, 0, values.INLINE_BYTES) >= 0:
+                with refused_as_arguments():
+                    values.dump(arguments, ("args", "kwargs"), by_reference=False)
         except values.Unpicklable as error:
             pending_references.clear()
             if error.kind == SECRET and not secrets_allowed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -124,11 +125,22 @@ def _explain(obj: object, names: str | Sequence[str], error: Exception) -> Unpic
 def _blame(path: str, obj: object, error: Exception, seen: set[int], depth: int) -> tuple[str, object, Exception]:
     """Find the deepest part of ``obj`` that fails by itself."""
     seen.add(id(obj))
-    if depth:
+    if depth and not _refuses(obj):
         for step, child in _children(obj):
             if id(child) not in seen and (found := _failure(child)) is not None:
                 return _blame(path + step, child, found, seen, depth - 1)
     return path, obj, error
+
+
+def _refuses(obj: object) -> bool:
+    """Return whether the object's class has a ``__reduce__`` of its own that raises: its parts are not asked then."""
+    if all(getattr(type(obj), name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__")):
+        return False
+    try:
+        obj.__reduce_ex__(5)
+    except Exception:  # noqa: BLE001
+        return not isinstance(obj, FunctionType | type)  # which cloudpickle can pickle
+    return False
 
 
 def _failure(obj: object) -> Exception | None:

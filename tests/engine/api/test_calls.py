@@ -16,6 +16,8 @@ from outrider.engine.api.errors import NotACall, SpecError
 class Runner:
     """Answers with what it was asked: the operators do nothing more."""
 
+    unusable = ""
+
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         if verb.startswith("_"):
             raise AttributeError(verb)
@@ -151,10 +153,11 @@ def test_a_coroutine_instead_of_a_call_is_closed_and_named() -> None:
 
 
 def test_calls_show_themselves_as_they_were_written_but_short() -> None:
-    assert repr(f(1)) == "f(1)"
-    assert repr(g(x="a")) == "g(x='a')"
-    assert len(repr(f(list(range(10_000))))) < 100  # type: ignore[arg-type]
-    assert repr(f(1) & g("b")) == "(f(1) & g('b'))"
+    assert f(1).code == "f(1)"
+    assert g(x="a").code == "g(x='a')"
+    assert len(f(list(range(10_000))).code) < 100  # type: ignore[arg-type]
+    assert (f(1) & g("b")).code == "(f(1) & g('b'))"
+    assert repr(f(1) & g("b")) == "<(f(1) & g('b')) has not run: (f(1) & g('b')) >> pool runs it>"
     assert f(1).with_(name="other").name == "other"
 
 

@@ -38,6 +38,10 @@ class Played:
         self._ids = count(1)
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @property
     def packer(self) -> Played:
         return self
 

@@ -162,6 +162,9 @@ async def test_an_exception_that_cannot_be_unpickled_is_named(pool: Pool) -> Non
             def __init__(self, a: int, b: int) -> None:
                 super().__init__(f"{a} and {b}")
 
+            def __reduce__(self) -> tuple[Any, ...]:
+                return Odd, (1,)
+
         raise Odd(1, 2)
 
     with pytest.raises(TaskFailed, match="Odd"):

@@ -1,0 +1,276 @@
+"""Mistakes of a first day: each is told at once, in words that say what was probably meant."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import NotACall, Pool, PoolClosed, SerializationError, SpecError, SyncPool, compute, gather
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Refused(Exception):
+    def __init__(self, code: int, *, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code, self.detail = code, detail
+
+
+@compute
+def refuse() -> None:
+    raise Refused(7, detail="no")
+
+
+@compute
+def same(x: Any) -> Any:
+    return x
+
+
+@compute
+def count(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+def undecorated(x: int) -> int:
+    return x
+
+
+def generator(n: int) -> Iterator[int]:
+    yield n
+
+
+# --- what a task raises -----------------------------------------------------------------------------------------------
+
+
+def test_an_exception_with_arguments_of_its_own_arrives_as_itself(pool: SyncPool) -> None:
+    with pytest.raises(Refused) as caught:
+        refuse() >> pool
+    assert (caught.value.code, caught.value.detail) == (7, "no")
+
+
+# --- a forgotten operator, await, parenthesis or with -----------------------------------------------------------------
+
+MEANT: dict[str, tuple[Callable[[Any], object], str]] = {
+    "a function is not called": (lambda pool: same >> pool, r"same is a @compute function that was not called"),
+    "it is broadcast": (lambda pool: same @ pool, r"write same\(\.\.\.\)"),
+    "it is submitted": (lambda pool: same > pool, r"write same\(\.\.\.\)"),
+    "functions are grouped": (lambda pool: same & same, r"write same\(\.\.\.\)"),
+    "a plain function": (lambda pool: undecorated >> pool, "decorate it with @compute"),
+    "a plain generator": (lambda pool: generator(3) >> pool, "decorate generator with @compute"),
+    "a result": (lambda pool: 4 >> pool, "4 is not a pending call"),
+    "the pool is left": (lambda pool: pool >> same(1), r"the pool stands on the right: same\(1\) >> pool"),
+    "the pool is left of @": (lambda pool: pool @ same(1), r"same\(1\) >> pool"),
+    "arguments beside the function": (lambda pool: pool.run(same, 3), r"write pool\.run\(same\(3\)\)"),
+    "as of an executor": (lambda pool: pool.submit(same, 3), r"write pool\.submit\(same\(3\)\)"),
+    "of a plain function": (lambda pool: pool.run(undecorated, 3), "with @compute on undecorated"),
+    "of a broadcast": (lambda pool: pool.broadcast(same, 3), r"pool\.broadcast\(same\(3\)\)"),
+    "several calls": (lambda pool: pool.run(same(1), same(2)), r"pool\.gather"),
+    "a call is added to": (lambda pool: same(2) + 1, r"await \(same\(2\) >> pool\).*same\.local\(2\)"),
+    "something is added to a call": (lambda pool: 1 + same(2), "pending call, not a result"),
+    "a call is indexed": (lambda pool: same([1])[0], "pending call, not a result"),
+    "a call is an argument": (
+        lambda pool: same(same(1)) >> pool,
+        r"args\[0\] of same: same\(1\) has not run.*await it",
+    ),
+    "a call is within one": (lambda pool: same({"x": [same(1)]}) >> pool, r"args\[0\]\['x'\]\[0\] of same.*await it"),
+    "a call is an item": (lambda pool: list(pool.map(same, [same(1)])), r"same\(1\) has not run"),
+    "a group is an argument": (lambda pool: same(gather(same(1), same(2))) >> pool, "has not run"),
+    "a map is swapped": (lambda pool: pool.map([1, 2], same), r"the function first: pool\.map\(same, items\)"),
+    "a map gets a call": (lambda pool: pool.map(same(1), [1]), r"not the call same\(1\)"),
+    "a map gets one item": (lambda pool: pool.map(same, 5), "one by one, not 5"),
+    "a map gets no function": (lambda pool: pool.map("same", [1]), "a function, not 'same'"),
+}
+
+
+@pytest.mark.parametrize("mistake", MEANT)
+def test_a_slip_of_the_pen_is_told_with_what_was_meant(pool: SyncPool, mistake: str) -> None:
+    make, said = MEANT[mistake]
+    with pytest.raises(NotACall, match=said):
+        make(pool)
+
+
+def test_an_attribute_of_a_call_says_that_it_is_no_result() -> None:
+    with pytest.raises(AttributeError, match=r"await \(same\(2\) >> pool\).*has no 'shape'"):
+        same(2).shape  # noqa: B018
+
+
+def test_a_call_that_is_printed_says_that_it_has_not_run() -> None:
+    assert str(same(2)) == "<same(2) has not run: same(2) >> pool runs it on a node, same.local(2) here>"
+    assert "same(same(2)) >> pool" in repr(same(same(2)))
+
+
+def test_a_pool_without_its_with_is_told() -> None:
+    with pytest.raises(PoolClosed, match=r"not open yet.*with Pool\(\.\.\.\) as pool"):
+        _ = same(1) >> Pool()
+
+
+def test_the_name_before_as_is_told_from_the_one_behind_it() -> None:
+    mine = Pool(console="silent")
+    with mine as pool:
+        assert same(1) >> pool == 1
+        with pytest.raises(PoolClosed, match=r"what `with \.\.\. as pool` gives"):
+            _ = same(1) >> mine
+        with pytest.raises(SpecError, match=r"what `with \.\.\. as pool` gives"):
+            mine.submit(same(1))
+    with pytest.raises(PoolClosed, match="has ended"):
+        same(1) >> pool
+
+
+async def test_a_map_of_a_synchronous_pool_that_is_awaited_is_told(pool: SyncPool) -> None:
+    results: Any = pool.map(same, range(3))
+    with pytest.raises(NotACall, match="leave out await and async"):
+        await results
+    assert list(results) == [0, 1, 2]
+
+
+# --- a map that nobody reads ------------------------------------------------------------------------------------------
+
+
+def test_a_synchronous_map_runs_when_it_is_called(pool: SyncPool) -> None:
+    before = pool.snapshot().submitted
+    results = pool.map(same, range(3))
+    assert pool.snapshot().submitted > before
+    assert "pool.map(same" in repr(results)
+    assert next(results) == 0
+    assert list(results) == [1, 2]
+
+
+def test_results_of_a_map_that_are_dropped_unread_are_a_warning(pool: SyncPool) -> None:
+    with pytest.warns(RuntimeWarning, match=r"Nobody has read the results of pool\.map\(same"):
+        pool.map(same, range(1000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in pool.map(same, range(1000)):
+            break
+    assert same(1) >> pool == 1
+
+
+def test_a_pool_ends_though_a_map_waits_for_its_items() -> None:
+    async def never() -> AsyncIterator[int]:
+        await asyncio.Event().wait()
+        yield 1
+
+    with Pool(console="silent") as pool:
+        results = pool.map(same, never())
+    with pytest.raises(PoolClosed, match="has ended"):
+        list(results)
+
+
+# --- another thread, another event loop -----------------------------------------------------------------------------
+
+ELSEWHERE: dict[str, Callable[[Pool], object]] = {
+    "run": lambda pool: asyncio.run(pool.run(same(1))),
+    "submit": lambda pool: pool.submit(same(1)),
+    "broadcast": lambda pool: asyncio.run(pool.broadcast(same(1))),
+    "gather": lambda pool: asyncio.run(pool.gather(same(1), same(2))),
+    "a group": lambda pool: asyncio.run((same(1) & same(2)) >> pool),
+    "map": lambda pool: pool.map(same, [1]),
+    "stream": lambda pool: asyncio.run(first_of(count(3) >> pool)),
+    "resize": lambda pool: pool.resize(1),
+    "events": lambda pool: pool.events(),
+    "close": lambda pool: asyncio.run(pool.__aexit__(None, None, None)),
+}
+
+
+async def first_of(values: AsyncIterator[int]) -> int:
+    return await anext(values)
+
+
+async def test_a_pool_is_used_from_its_own_event_loop_alone() -> None:
+    async with Pool(console="silent") as pool:
+        for name, use in ELSEWHERE.items():
+            with pytest.raises(SpecError, match=r"with Pool\(\.\.\.\) as pool.*run_coroutine_threadsafe"):
+                await asyncio.to_thread(use, pool)
+                pytest.fail(name)
+        loop = asyncio.get_running_loop()
+
+        def as_advised() -> Any:
+            return asyncio.run_coroutine_threadsafe(pool.run(same(2)), loop).result()
+
+        assert await asyncio.to_thread(as_advised) == 2
+        with pytest.raises(NotACall, match=r"async for \.\.\. in pool\.map"):
+            for _ in pool.map(same, [1]):  # type: ignore[attr-defined]
+                pass
+        with pytest.raises(NotACall, match=r"write pool\.run\(same\(3\)\)"):
+            await pool.run(same, 3)  # type: ignore[arg-type]
+
+
+@compute
+def wait_for(path: Path) -> int:
+    while not path.exists():
+        time.sleep(0.01)
+    return 1
+
+
+def test_a_callback_in_the_pools_own_thread_does_not_wait_for_itself(pool: SyncPool, tmp_path: Path) -> None:
+    told: list[BaseException | None] = []
+
+    def callback(future: object) -> None:
+        with pytest.raises(SpecError, match="from another thread") as caught:
+            pool.run(same(2))
+        told.append(caught.value)
+
+    future = wait_for(tmp_path / "go") > pool
+    future.add_done_callback(callback)
+    (tmp_path / "go").touch()
+    assert future.result() == 1
+    same(3) >> pool  # the callbacks of earlier futures have run
+    assert told
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_as_a_future_of_asyncio() -> None:
+    async with Pool(console="silent") as pool:
+        jobs = [pool.submit(same(n)) for n in range(3)]
+        assert "of same: under way" in repr(jobs[0])
+        done, _ = await asyncio.wait(jobs)  # type: ignore[type-var]  # typeshed takes no class but Future
+        assert sorted(job.result() for job in done) == [0, 1, 2]
+        assert "of same: done" in repr(jobs[0])
+        assert [job.exception() for job in jobs] == [None] * 3
+
+        told: list[object] = []
+        failing = pool.submit(refuse())
+        failing.add_done_callback(told.append)
+        failing.add_done_callback(print)
+        assert failing.remove_done_callback(print) == 1
+        await asyncio.wait([failing], return_when=asyncio.FIRST_EXCEPTION)  # type: ignore[type-var]
+        assert isinstance(failing.exception(), Refused)
+        assert told == [failing]
+        assert not failing.cancelled()
+
+        ended = pool.submit(sleep())
+        with pytest.raises(asyncio.InvalidStateError):
+            ended.exception()
+        ended.cancel()
+        await asyncio.wait([ended])  # type: ignore[type-var]
+        assert ended.cancelled()
+
+
+@compute
+def sleep() -> None:
+    time.sleep(600)
+
+
+async def test_a_job_or_a_coroutine_as_an_argument_is_told() -> None:
+    async with Pool(console="silent") as pool:
+        job = pool.submit(same(1))
+        with pytest.raises(NotACall, match=r"args\[0\] of same: it is a job of same.*await the job"):
+            pool.submit(same(job))
+        running = same(1) >> pool
+        with pytest.raises(SerializationError, match="await it first"):
+            await pool.run(same(running))
+        running.close()
+        assert await job == 1
