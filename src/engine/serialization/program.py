@@ -113,15 +113,13 @@ class Program:
             yield partial(function, *args, **kwargs)
 
     def _loaded(self) -> Callable[..., Any]:
-        if self._function is None:
-            self._function = self._unpickled()
-        return self._function
-
-    def _unpickled(self) -> Callable[..., Any]:
+        if self._function is not None:
+            return self._function
         try:
-            return pickle.loads(self._code)  # type: ignore[no-any-return]
+            self._function = function = pickle.loads(self._code)
         except Exception as error:
             raise LoadError from error
+        return function  # type: ignore[no-any-return]
 
 
 class SetUpProgram(Program):
@@ -136,8 +134,14 @@ class SetUpProgram(Program):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SetUpProgram, setup=self._setup), super().__reduce__()[1]
 
-    def _unpickled(self) -> Callable[..., Any]:
-        return partial(super()._unpickled(), _set_up(self._setup))
+    def __call__(self, load: Load) -> Any:
+        """Run it as any program, with the setup between the function and its arguments."""
+        return super().__call__(partial(self._given, load))
+
+    def _given(self, load: Load) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        state = _states[self._setup] if self._setup in _states else _set_up(self._setup)
+        args, kwargs = load()
+        return (state, *args), kwargs
 
 
 _states: dict[bytes, Any] = {}  # what setups have returned in this process, by their pickles: functions share it
