@@ -37,7 +37,7 @@ from typing import (
     overload,
 )
 
-from ..serialization import pickling
+from ..serialization import function_pickling
 from .calls import Call, Callee, StreamCall, short
 from .checks import check_known, count, one_of, refuse, seconds, shown
 from .errors import NotACall, SpecError
@@ -179,7 +179,7 @@ class Decorated(Callee, Generic[P]):
         return {name: streamed for name, streamed in found.items() if streamed is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if pickling.has_name(self):
+        if function_pickling.has_name(self):
             return _by_name, (self.__module__, self.__qualname__, replace(self.options, setup=None))
         return _decorate, (self.function, self.options)
 
@@ -312,7 +312,7 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
-    found: Decorated[...] = pickling.imported(module, qualname)
+    found: Decorated[...] = function_pickling.imported(module, qualname)
     options = replace(options, setup=found.options.setup)  # which `with_` does not change
     return found if found.options == options else type(found)(found.function, options)
 

@@ -29,8 +29,8 @@ from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
 from ..observe.observer import Observer
 from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
+from ..serialization.function_pickling import ImportableModules
 from ..serialization.packer import Packer
-from ..serialization.pickling import ImportableModules
 from ..wire.messages import RunFlag
 from .budget import BudgetWatch
 from .busy_polling import AnswerPolling

@@ -23,7 +23,7 @@ from joblib._parallel_backends import AutoBatchingMixin, ParallelBackendBase
 from ..api.compute import compute
 from ..api.errors import PoolClosed, SpecError
 from ..client.jobs import SubmittedJob
-from ..serialization import pickling
+from ..serialization import function_pickling
 from ..wire.values import INLINE_BYTES
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         file = io.BytesIO()
         pickler = Pickler(file, self._large)
         modules = {getattr(_function(each), "__module__", None) or "" for each, *_ in batch.items}
-        with pickling.for_nodes(self._chosen().core.node_modules):
-            mine = [name for name in modules if not self._modules.setdefault(name, pickling.nodes_have(name))]
-            with pickling.copying(*mine):
+        with function_pickling.for_nodes(self._chosen().core.node_modules):
+            mine = [name for name in modules if not self._modules.setdefault(name, function_pickling.nodes_have(name))]
+            with function_pickling.copying(*mine):
                 pickler.dump(batch)
         return file.getvalue(), pickler.named
 

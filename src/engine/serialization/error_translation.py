@@ -23,8 +23,8 @@ from ..api.printable import plain, plainly
 from ..node.failure import shortened
 from ..wire import values
 from ..wire.messages import Cause, Ended, Failed
+from .function_pickling import import_advice
 from .payload import Payload, Received
-from .pickling import import_advice
 
 E = TypeVar("E", bound=Exception)
 BlockEnd = Literal["unstarted", "failed", "finished"]  # whether the pool's block began, and ended without an error

@@ -19,7 +19,7 @@ from ..api.plugin import merged
 from ..api.secrets import SECRET, allow_secrets, secrets_allowed
 from ..wire import values
 from ..wire.messages import RunFlag, Value
-from . import pickling, program
+from . import function_pickling, program
 from .client_streams import Source, Values
 from .error_translation import pickling_error
 from .payload import Blob, Payload, Shared, pending_references, referred
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..api.compute import Decorated
     from ..api.plugin import Plugin
     from ..api.settings import WorkerKind
-    from .pickling import ImportableModules
+    from .function_pickling import ImportableModules
 
 _CALLS = calls.__name__.encode()  # in the pickle of a pending call
 
@@ -77,7 +77,10 @@ class Packer:
         if defined.copied is None and self.node_modules is None:
             value, blob = self._dump((args, kwargs), name)
         else:
-            with pickling.for_nodes(self.node_modules), pickling.copying(*([defined.copied] if defined.copied else ())):
+            with (
+                function_pickling.for_nodes(self.node_modules),
+                function_pickling.copying(*([defined.copied] if defined.copied else ())),
+            ):
                 value, blob = self._dump((args, kwargs), name, by_reference=False)
         return Payload(
             name,
@@ -143,9 +146,9 @@ class Packer:
         plugins = self.plugins_of(function)
         self._check(function, plugins)
         module = function.__module__
-        with pickling.for_nodes(self.node_modules):
+        with function_pickling.for_nodes(self.node_modules):
             code = program.build(function, (*self.outer_plugins, *self._plugins))
-            copied = None if module == "__main__" or pickling.nodes_have(module) else module
+            copied = None if module == "__main__" or function_pickling.nodes_have(module) else module
         flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
         return self.definitions.add(function, code, int(flags), copied)
 

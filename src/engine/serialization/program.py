@@ -21,7 +21,7 @@ from ..api.secrets import allow_secrets
 from ..node.context import LoadError, SetupError
 from ..node.failure import failed
 from ..wire.messages import Failed
-from . import pickling
+from . import function_pickling
 
 if TYPE_CHECKING:
     from ..api.compute import Decorated
@@ -46,10 +46,10 @@ def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
     chosen = merged(plugins, function.plugins)
     try:
         with allow_secrets():
-            code = pickling.dumps_function(function)
+            code = function_pickling.dumps_function(function)
             setup = _dumped_setup(function.options.setup)
             modules = {type(plugin).__module__ for plugin in chosen}
-            extras = pickling.dumps(chosen, "plugins", *modules) if chosen else b""
+            extras = function_pickling.dumps(chosen, "plugins", *modules) if chosen else b""
     except Exception as error:
         raise pickling_error(error, function.__name__, "The function") from error
     program = Program(function.__name__, code, extras, isinstance(function, StreamCompute))
@@ -166,7 +166,7 @@ def _dumped_setup(setup: Callable[[], Any] | None) -> bytes | None:
     if setup is None:
         return None
     module = getattr(getattr(setup, "func", setup), "__module__", None)  # a partial's own is functools
-    return pickling.dumps(setup, "setup", *([module] if module else ()))
+    return function_pickling.dumps(setup, "setup", *([module] if module else ()))
 
 
 def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -> Callable[..., Any]:
@@ -255,9 +255,8 @@ class Chunk:
         self.function = function
         self.alone, self.goes_on = alone, goes_on
         self.__name__ = getattr(function, "__name__", type(function).__name__)
-        self.__module__ = getattr(
-            function, "__module__", "builtins"
-        )  # where the user's code is: `pickling` decides by it how it travels
+        # Where the user's code is: `function_pickling` decides by it how the code travels.
+        self.__module__ = getattr(function, "__module__", "builtins")
         self.__qualname__ = f"{self.__name__}.<map>"  # and finds nothing of this name there
 
     def __call__(self, *given: Any) -> list[Any]:

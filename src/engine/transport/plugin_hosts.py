@@ -25,7 +25,7 @@ from ..api.errors import BootstrapError, OutriderError, SpecError
 from ..api.plugin import Heard, Joined, Left, News, Plugin
 from ..api.printable import plainly
 from ..runtime.plugin_host import READY, STARTING, plugin_host
-from ..serialization import pickling, program
+from ..serialization import function_pickling, program
 from ..serialization.client_streams import Values
 from ..serialization.error_translation import error_of, pickling_error
 from ..wire import values
@@ -33,7 +33,7 @@ from .internal_tasks import internal_payload
 from .link import FIRST_BESIDE
 
 if TYPE_CHECKING:
-    from ..serialization.pickling import ImportableModules
+    from ..serialization.function_pickling import ImportableModules
     from .link import NodeLink
 
 KILL_S = 5.0  # for the tasks of a node to be gone
@@ -131,9 +131,9 @@ class PluginHosts:
     @cached_property
     def _packed(self) -> tuple[bytes, bytes]:
         modules = {type(plugin).__module__ for plugin in self._plugins}
-        with pickling.for_nodes(self._node_modules()):
+        with function_pickling.for_nodes(self._node_modules()):
             try:
-                packed = pickling.dumps(tuple(self._plugins), "plugins", *modules)
+                packed = function_pickling.dumps(tuple(self._plugins), "plugins", *modules)
             except Exception as error:
                 raise pickling_error(error, "the pool", "A plugin") from error
             code = program.build(plugin_host)

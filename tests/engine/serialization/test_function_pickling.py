@@ -17,9 +17,9 @@ import cloudpickle
 import pytest
 
 from outrider import compute
-from outrider.engine.serialization import pickling, program
+from outrider.engine.serialization import function_pickling, program
 from outrider.engine.serialization.error_translation import AttemptPlace, failed_error
-from outrider.engine.serialization.pickling import ImportableModules, import_advice
+from outrider.engine.serialization.function_pickling import ImportableModules, import_advice
 from outrider.engine.wire.messages import Failed
 from outrider.engine.wire.values import Unpicklable
 
@@ -74,31 +74,31 @@ def test_own_modules_that_are_loaded_later_are_own_too(own: ModuleType, tmp_path
 
 
 def test_a_function_takes_the_users_own_modules_along(own: ModuleType) -> None:
-    with pickling.for_nodes(ImportableModules([])):
-        data = pickling.dumps_function(own.triple)
+    with function_pickling.for_nodes(ImportableModules([])):
+        data = function_pickling.dumps_function(own.triple)
     run = "import sys, pickle; print(pickle.load(sys.stdin.buffer)(7), 'own_helper' in sys.modules)"
     assert elsewhere(run, data) == "24 False"
 
 
 def test_a_setup_takes_the_users_own_modules_along(own: ModuleType) -> None:
     function = compute(setup=partial(own.triple.function, 2))(lambda state: state)
-    with pickling.for_nodes(ImportableModules([])):
+    with function_pickling.for_nodes(ImportableModules([])):
         data = program.build(function)
     run = "import sys, pickle; print(pickle.load(sys.stdin.buffer)(lambda: ((), {})), 'own_helper' in sys.modules)"
     assert elsewhere(run, data) == f"{own.triple.local(2)} False"
 
 
 def test_what_is_included_is_named(own: ModuleType) -> None:
-    with pickling.for_nodes(ImportableModules(["own_tasks", "own_helper"])):
-        assert len(pickling.dumps_function(own.triple)) < 150
-    with pickling.for_nodes(None):
-        assert len(pickling.dumps_function(own.triple)) < 150
+    with function_pickling.for_nodes(ImportableModules(["own_tasks", "own_helper"])):
+        assert len(function_pickling.dumps_function(own.triple)) < 150
+    with function_pickling.for_nodes(None):
+        assert len(function_pickling.dumps_function(own.triple)) < 150
 
 
 def test_arguments_of_own_classes_travel_as_copies(own: ModuleType) -> None:
     import cloudpickle
 
-    with pickling.for_nodes(ImportableModules([])):
+    with function_pickling.for_nodes(ImportableModules([])):
         data = cloudpickle.dumps(own.Point(4))
     assert cloudpickle.list_registry_pickle_by_value() == set()
     assert elsewhere("import sys, pickle; print(pickle.load(sys.stdin.buffer).x)", data) == "4"
@@ -108,7 +108,7 @@ def test_arguments_of_own_classes_travel_as_copies(own: ModuleType) -> None:
 def test_a_pending_call_in_an_argument_is_a_copy_too(own: ModuleType) -> None:
     import cloudpickle
 
-    with pickling.for_nodes(ImportableModules([])):
+    with function_pickling.for_nodes(ImportableModules([])):
         data = cloudpickle.dumps(own.triple)
     assert elsewhere("import sys, pickle; print(pickle.load(sys.stdin.buffer).local(1))", data) == "6"
 
@@ -139,8 +139,8 @@ def test_advice_names_the_distribution_of_an_editable_install(
 
 
 def test_installed_and_importable_are_what_another_interpreter_finds() -> None:
-    assert pickling.importable("outrider.engine.serialization.pickling")
-    assert not pickling._is_installed(__name__)
+    assert function_pickling.importable("outrider.engine.serialization.function_pickling")
+    assert not function_pickling._is_installed(__name__)
 
 
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
@@ -153,14 +153,14 @@ def test_an_environment_laid_upon_another_has_that_ones_packages(
     (below / f"laid_{folder[:4]}.py").write_text("")
     monkeypatch.syspath_prepend(below)
     importlib.import_module(f"laid_{folder[:4]}")
-    assert pickling._is_installed(f"laid_{folder[:4]}")
+    assert function_pickling._is_installed(f"laid_{folder[:4]}")
     assert f"laid_{folder[:4]}" not in ImportableModules([]).own()
 
 
 def test_the_users_own_is_looked_for_once(own: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = ImportableModules([])
     found = modules.own()
-    monkeypatch.setattr(pickling, "importable", lambda name: pytest.fail("looked again"))
+    monkeypatch.setattr(function_pickling, "importable", lambda name: pytest.fail("looked again"))
     assert modules.own() is found
 
 
@@ -179,12 +179,12 @@ def test_a_module_that_a_node_lacks_is_advised_on_in_the_tasks_error(own: Module
 
 
 def test_only_what_another_interpreter_would_find_is_importable(importable: ModuleType) -> None:
-    assert pickling.importable(importable.__name__)
-    assert pickling.importable("json.decoder")
-    assert pickling.importable("sys")
-    assert not pickling.importable("__main__")
-    assert not pickling.importable("never_imported")
-    assert not pickling.importable(made_by_hand().__name__)
+    assert function_pickling.importable(importable.__name__)
+    assert function_pickling.importable("json.decoder")
+    assert function_pickling.importable("sys")
+    assert not function_pickling.importable("__main__")
+    assert not function_pickling.importable("never_imported")
+    assert not function_pickling.importable(made_by_hand().__name__)
 
 
 def test_a_module_that_shadows_another_is_not_importable(importable: ModuleType, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_module_that_shadows_another_is_not_importable(importable: ModuleType,
     before = sys.modules.get("json.tool")
     sys.modules["json.tool"] = loaded_from_elsewhere
     try:
-        assert not pickling.importable("json.tool")
+        assert not function_pickling.importable("json.tool")
     finally:
         del sys.modules["json.tool"]
         if before is not None:
@@ -225,21 +225,21 @@ def loaded_elsewhere(data: bytes, path: str = "") -> str:
 
 
 def test_importable_functions_travel_as_their_name(importable: ModuleType) -> None:
-    data = pickling.dumps_function(importable.double)
+    data = function_pickling.dumps_function(importable.double)
 
     assert len(data) < 150
     assert loaded_elsewhere(data, str(Path(importable.__file__ or "").parent)) == "14 True"
-    assert pickle.loads(pickling.dumps_function(importable.Shop.price)) is importable.Shop.price.function
+    assert pickle.loads(function_pickling.dumps_function(importable.Shop.price)) is importable.Shop.price.function
 
 
 def test_a_copy_with_other_options_still_travels_as_its_name(importable: ModuleType) -> None:
-    assert len(pickling.dumps_function(importable.double.with_(timeout=3))) < 150
+    assert len(function_pickling.dumps_function(importable.double.with_(timeout=3))) < 150
 
 
 def test_a_function_of_a_module_that_nodes_cannot_import_takes_its_helpers_along() -> None:
     module = made_by_hand()
     try:
-        assert loaded_elsewhere(pickling.dumps_function(module.triple)) == "21 False"
+        assert loaded_elsewhere(function_pickling.dumps_function(module.triple)) == "21 False"
         assert cloudpickle.list_registry_pickle_by_value() == set()
     finally:
         del sys.modules["made_by_hand"]
@@ -253,4 +253,4 @@ def test_what_a_function_holds_and_cannot_be_pickled_is_named() -> None:
         return lock.locked()
 
     with pytest.raises(Unpicklable, match=r"guarded \(its variable 'lock'\)"):
-        pickling.dumps_function(guarded)
+        function_pickling.dumps_function(guarded)

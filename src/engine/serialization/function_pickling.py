@@ -1,4 +1,4 @@
-"""Pickle code for a node: by name if the node can import it, else as a copy. Which modules nodes can import."""
+"""Pickle functions and classes for a node: by name if it can import them, else as a copy. What nodes can import."""
 
 from __future__ import annotations
 
