@@ -308,6 +308,19 @@ class TaskGaveUp(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobFailed(JobEvent):
+    """A job's function raised, or the process that ran it died. ``error``: a line such as "ValueError: bad luck".
+
+    ``ranks``: those of a broadcast that failed alike, the first of them on ``node``; empty for any other call.
+    """
+
+    function: str
+    error: str
+    node: int
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class MapProgress(JobEvent):
     """A map has given its caller the results of ``done`` of ``total`` items; None: they have no length. Its tasks are
     jobs of their own.

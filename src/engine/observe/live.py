@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
+from .failures import failure_line
 from .plain import STDERR, describe, stream_of, write_plain
 from .pool_view import PoolView
 from .prints import marked
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 INTERVAL_S = 0.125
+FAILURES = 20  # that get a line
 
 _terminal = Lock()  # held by the one sink of this process that draws: a terminal has room for one live table
 
@@ -32,6 +34,7 @@ class RichSink(Sink):
 
     def __init__(self) -> None:
         self._claimed = False
+        self._failures = 0
         self._live: Live | None = None
         self._pool_view = PoolView()
         self._writer = Writer(write_plain, refresh=self._draw, finish=self._finish, interval_s=INTERVAL_S)
@@ -51,11 +54,22 @@ class RichSink(Sink):
             if isinstance(event, ev.TaskOutput):
                 self._writer.put(marked(event), stream_of(event))
             return
+        if isinstance(event, ev.JobFailed):
+            self._tell_failure(event)
+            return
         self._pool_view.apply(event)
         if isinstance(event, ev.PoolStarting):
             self._writer.start()
         elif not isinstance(event, (ev.PoolReady, ev.PoolResized)) and (line := describe(event)):
             self._writer.put(f"outrider: {line}\n", STDERR)
+
+    def _tell_failure(self, event: ev.JobFailed) -> None:
+        """Print a line for each of the first failures. The table counts them all, and whoever awaits one has it."""
+        self._failures += 1
+        if self._failures <= FAILURES:
+            self._writer.put(f"outrider: {failure_line(event)}\n", STDERR)
+        elif self._failures == FAILURES + 1:
+            self._writer.put("outrider: further failures are counted in the table alone\n", STDERR)
 
     def close(self) -> None:
         self._writer.close()

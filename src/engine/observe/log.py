@@ -35,7 +35,7 @@ _WARNINGS = (
     ev.TaskRetried,
     ev.GenerationLost,
 )
-_DETAILS = (ev.MapProgress, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished)
+_DETAILS = (ev.JobFailed, ev.MapProgress, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished)
 
 
 class LogSink(Sink):

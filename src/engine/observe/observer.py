@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from ...actors import events as ev
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
+from .failures import failures
 from .pool_view import STATES
 from .prints import PrintedLines
 
 if TYPE_CHECKING:
+    from ...actors.interfaces import Ending
     from .sink import Sink
 
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
@@ -133,10 +135,12 @@ class Observer:
         if self.tasks:
             self._names[job] = name
 
-    def job_over(self, job: int) -> None:
+    def job_over(self, job: int, ending: Ending | Sequence[Ending] | None = None) -> None:
+        """``ending``: how, for a broadcast that of each rank; None: it never began."""
         self.finished += 1
-        if self._names:
-            self._names.pop(job, None)
+        if self._names and (name := self._names.pop(job, None)) is not None and ending is not None:
+            for failure in failures(job, name, ending):
+                self(failure)
 
     def unfinished(self) -> int:
         """The number of jobs that have not ended."""

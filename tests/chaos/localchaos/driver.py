@@ -27,7 +27,7 @@ from .told import told
 
 SETTLED_S = 20.0  # for threads and descriptors to go when the pool has ended
 WORK_MIB = 16  # of each node's tasks, where disks are filled
-QUIET = (events.TaskSubmitted, events.TaskStarted, events.TaskFinished, events.TaskOutput)
+QUIET = (events.TaskSubmitted, events.TaskStarted, events.TaskFinished, events.TaskOutput, events.UnfinishedLine)
 
 
 def main(folder: Path) -> None:

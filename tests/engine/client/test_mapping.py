@@ -30,7 +30,7 @@ def anyio_backend() -> str:
 class Played:
     """What `MapRun` needs of `engine.client.open_pool.OpenPool`."""
 
-    observer = SimpleNamespace(tasks=False, job=lambda job, name: None, job_over=lambda job: None)
+    observer = SimpleNamespace(tasks=False, job=lambda job, name: None, job_over=lambda job, ending: None)
 
     def __init__(self) -> None:
         self.chunks: list[int] = []  # how many items each task had

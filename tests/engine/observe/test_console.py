@@ -17,7 +17,7 @@ import structlog
 from outrider.actors import events as ev
 from outrider.engine.api.settings import ConsoleOption
 from outrider.engine.observe import plain
-from outrider.engine.observe.live import RichSink
+from outrider.engine.observe.live import FAILURES, RichSink
 from outrider.engine.observe.observer import Observer, automatic
 from outrider.engine.observe.plain import PlainSink, PrintsSink
 
@@ -191,3 +191,13 @@ def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
     assert at_last[:2] == ["[node 0 · train #1] loss 0.5", "the application's own line"]
     assert at_last[2].startswith("outrider p1 · local · 1 task done · ")
     assert at_last[3:] == ["after"]
+
+
+def test_the_first_failures_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = RichSink()
+    for job in range(FAILURES + 5):
+        sink(ev.JobFailed(job, "f", "ValueError: bad luck", 2))
+    sink.close()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "fail" in line]
+    assert lines[0] == "outrider: f #0 failed on node 2: ValueError: bad luck"
+    assert lines[FAILURES:] == ["outrider: further failures are counted in the table alone"]

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from outrider.actors import events as ev
-from outrider.actors.interfaces import NodeId
+from outrider.actors.interfaces import NodeId, Settled, Verdict
 from outrider.engine.observe.observer import KEPT, Observer
-from outrider.engine.wire.messages import Output
+from outrider.engine.wire.messages import Failed, Output
 
 
 @pytest.fixture
@@ -107,3 +107,20 @@ def test_event_of_an_unknown_node_is_accepted(observer: Observer) -> None:
     observer(ev.NodeSuspect(99))
     observer(ev.NodeLost(99, "gone"))
     assert observer.snapshot().nodes == ()
+
+
+@pytest.mark.anyio
+async def test_a_failure_is_told_with_the_functions_name(observer: Observer) -> None:
+    events = observer.subscribe()
+    observer.job(7, "train")
+    failed = Failed(1, "call", "ValueError", "bad luck", "", None, 0)
+    observer.job_over(7, Settled(Verdict.RAISED, (failed, None), NodeId(2), 0, 1, 0))
+    async with aclosing(events):
+        event = await anext(events)
+    assert replace(event, at=0.0) == ev.JobFailed(7, "train", "ValueError: bad luck", 2)
+
+
+def test_where_nobody_looks_at_single_tasks_failures_are_not_told(observer: Observer) -> None:
+    observer.job(7, "train")
+    observer.job_over(7, Settled(Verdict.RAISED, None, NodeId(2), 0, 1, 0))  # an outcome that nobody may look at
+    assert (observer.submitted, observer.finished) == (1, 1)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...observe.observer import NodeState
 
 LEFT_OUT = (
+    ev.JobFailed,
     ev.MapProgress,
     ev.TaskOutput,
     ev.UnfinishedLine,

@@ -1,0 +1,79 @@
+"""The failures of a job in a line each, told once where ranks failed alike."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import assert_never, cast
+
+from ...actors import events as ev
+from ...actors.interfaces import Ending, GaveUp, Settled, Verdict
+from ..api.printable import one_line
+from ..wire.messages import Cause, Ended, Failed
+
+LINE_CHARS = 200
+RANKS_NAMED = 4
+
+
+def failures(job: int, function: str, ending: Ending | Sequence[Ending]) -> list[ev.JobFailed]:
+    """Return the failures that the job's own function is the cause of, not lost nodes and what was ended with others.
+
+    ``ending``: those of all ranks, for a broadcast.
+    """
+    if isinstance(ending, Settled | GaveUp):
+        error = _error(ending)
+        return [ev.JobFailed(job, function, error, ending.node)] if error and isinstance(ending, Settled) else []
+    alike: dict[str, list[Settled]] = {}
+    for each in ending:
+        if isinstance(each, Settled) and (error := _error(each)):
+            alike.setdefault(error, []).append(each)
+    return [
+        ev.JobFailed(job, function, error, ranks[0].node, tuple(each.rank for each in ranks))
+        for error, ranks in alike.items()
+    ]
+
+
+def failure_line(event: ev.JobFailed) -> str:
+    """``f #7 failed on node 2: ValueError: bad luck``, or which ranks of a broadcast did."""
+    function, error = one_line(event.function), one_line(event.error)
+    if not event.ranks:
+        return f"{function} #{event.job} failed on node {event.node}: {error}"
+    if len(event.ranks) == 1:
+        return f"{function}: rank {event.ranks[0]} failed on node {event.node}: {error}"
+    named = ", ".join(map(str, event.ranks[:RANKS_NAMED]))
+    more = len(event.ranks) - RANKS_NAMED
+    return f"{function}: ranks {named}{f' and {more} more' if more > 0 else ''} failed: {error}"
+
+
+def _error(ending: Ending) -> str:
+    if not isinstance(ending, Settled):
+        return ""
+    match ending.verdict:
+        case Verdict.RETURNED | Verdict.KILLED:
+            return ""
+        case Verdict.RAISED:
+            failed, _ = cast("tuple[Failed, object]", ending.outcome)
+            text = one_line(f"{failed.kind}: {failed.message}" if failed.message else failed.kind)
+            return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]}..."
+        case Verdict.DIED | Verdict.TERMINATED | Verdict.TIMED_OUT:
+            return _death(cast("Ended", ending.outcome))
+        case _:
+            assert_never(ending.verdict)
+
+
+def _death(ended: Ended) -> str:
+    match ended.cause:
+        case Cause.TIMEOUT:
+            return "it ran longer than its timeout"
+        case Cause.MEMORY:
+            return "it ran out of memory"
+        case Cause.EXIT:
+            return f"its process ended with exit status {ended.code}"
+        case Cause.SIGNAL if ended.code in set(signal.Signals):
+            return f"it was killed by {signal.Signals(ended.code).name}"
+        case Cause.SIGNAL:
+            return f"it was killed by signal {ended.code}"
+        case Cause.KILLED:
+            return ""
+        case _:
+            assert_never(ended.cause)
