@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -34,6 +35,11 @@ async def test_a_client_computes_on_all_nodes(place: Any) -> None:
         assert cluster.workers == 3
         async with cluster.client(asynchronous=True) as client:
             assert len(await names_of(client)) == 3
+            assert (
+                await client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.address) == "127.0.0.1"
+            )
+            page = await asyncio.to_thread(urlopen, cluster.dashboard.replace("/status", "/info/main/workers.html"))
+            assert b"node-2" in page.read()
             array = dask.array.ones((2000, 2000), chunks=(500, 500))
             assert await client.compute((array + array.T).sum()) == 8_000_000
         assert await pool.run(from_a_task(10)) == 285

@@ -171,11 +171,12 @@ class PluginContext(Protocol):
         """Send a message to the plugin's half on ``node``; if the node is gone, the message is lost."""
         ...
 
-    async def forward(self, node: NodeId, port: int) -> str:
+    async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
         """Return an address, ``host:port``, by which this computer reaches a port on ``node``.
 
         For a remote node it is a port of this computer's loopback interface, forwarded through the pool's own
-        connection until the pool ends.
+        connection until the pool ends. ``loopback``: the port there listens on the loopback interface too, so that
+        other hosts do not reach it, and not at the node's address.
         """
         ...
 

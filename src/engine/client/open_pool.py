@@ -392,8 +392,8 @@ class PoolContext:
     def tell(self, node: NodeId, message: Any) -> None:
         self._hosts.send(node, self._plugin, message)
 
-    async def forward(self, node: NodeId, port: int) -> str:
-        return await self._connector.forward(node, port)
+    async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
+        return await self._connector.forward(node, port, loopback=loopback)
 
 
 async def _nothing_to_prepare() -> Never:

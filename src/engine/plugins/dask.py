@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ..api.plugin import NodeSide, PluginContext, Setup
 
 CONFIG = "DASK_DISTRIBUTED__COMM__"
-# Dask's HTTP server asks nobody for a password and cannot be switched off, not even by `--no-dashboard`: logs, code and
-# the scheduler's identity remain. So it gets no pages, and a port that other hosts do not reach.
-SILENT = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+# Dask's HTTP server asks nobody for a password, so it has a port that other hosts do not reach. It cannot be switched
+# off: `--no-dashboard` leaves logs, code and the scheduler's identity there, which are taken away by empty routes.
+HTTP = ["--dashboard-address", "127.0.0.1:0"]
 NO_PAGES = {"DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]", "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]"}
 
 
@@ -112,18 +112,18 @@ class DaskFramework(Framework):
             file.unlink(missing_ok=True)
             command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", *common]
             command += ["--scheduler-file", str(file)]
-            command += ["--dashboard-address", f"{side.address}:0"] if self.plugin.dashboard else SILENT
+            pages = self.plugin.dashboard
         else:
             workers = self.plugin.workers
             threads = self.plugin.threads or max(1, processors(order.sharing) // workers)
             command = [sys.executable, "-m", "distributed.cli.dask_worker", order.head, *common]
             command += ["--nworkers", str(workers), "--nthreads", str(threads), "--name", f"node-{side.node}"]
-            command += ["--local-directory", str(directory), *SILENT]
+            command += ["--local-directory", str(directory)]
             command += ["--memory-limit", self.plugin.memory_limit] if self.plugin.memory_limit else []
+            pages = False
+        command += [*HTTP, *([] if pages else ["--no-dashboard"])]
         variables = {"DASK_TEMPORARY_DIRECTORY": str(directory), "PYTHONUNBUFFERED": "1"}
-        if "--no-dashboard" in command:
-            variables |= NO_PAGES
-        return Program(command, {**self.plugin.tls_variables, **variables})
+        return Program(command, {**self.plugin.tls_variables, **variables, **({} if pages else NO_PAGES)})
 
     def up(self, order: Order, directory: Path, markers: int) -> Mapping[str, str] | None:
         if order.role == "worker":
@@ -173,4 +173,5 @@ class DaskCluster(Cluster):
         scheme, _, place = self.head["address"].partition("://")
         self._address = f"{scheme}://{await self.context.forward(node, int(place.rpartition(':')[2]))}"
         port = self.head.get("dashboard")
-        self._dashboard = f"http://{await self.context.forward(node, int(port))}/status" if port else None
+        pages = await self.context.forward(node, int(port), loopback=True) if port else None
+        self._dashboard = pages and f"http://{pages}/status"

@@ -28,7 +28,7 @@ from . import requirement_check
 from .blob_transfers import TransferProgress
 from .channels import Control, Receiving, Sending, Transfer
 from .connection_settings import ConnectionSettings
-from .forward import Forwards
+from .forward import LOOPBACK, Forwards
 from .heartbeat import Heartbeat
 from .link import NodeLink
 from .route import ExecutorGone, Route
@@ -86,12 +86,12 @@ class Connector:
             task.cancel()
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
-    async def forward(self, node: NodeId, port: int) -> str:
+    async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
         """See `api.plugin.PluginContext.forward`."""
         connection = self._connections.get(node)
         if connection is None:
             raise ConnectionResetError(f"node {node} has gone")
-        return await connection.forward(port, self._forwards)
+        return await connection.forward(LOOPBACK if loopback else connection.facts.address, port, self._forwards)
 
     def link(self, node: NodeId) -> NodeLink | None:
         connection = self._connections.get(node)
@@ -216,10 +216,10 @@ class NodeConnection:
     def on_this_computer(self) -> bool:
         return self._machine.on_this_computer
 
-    async def forward(self, port: int, forwards: Forwards) -> str:
+    async def forward(self, host: str, port: int, forwards: Forwards) -> str:
         if self.on_this_computer:
-            return f"{self.facts.address}:{port}"
-        return await forwards.open(self._route.open_connection, self.facts.address, port)
+            return f"{host}:{port}"
+        return await forwards.open(self._route.open_connection, host, port)
 
     async def _check(self, facts: NodeFacts, said: Mapping[str, Any]) -> None:
         node, settings, packages = self._node, self._settings, said.get("packages", {})

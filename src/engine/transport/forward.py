@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+LOOPBACK = "127.0.0.1"
 PIECE_BYTES = 256 << 10
 
 Dial = Callable[[str, int], Awaitable[tuple[Any, Any]]]
@@ -41,7 +42,7 @@ class Forwards:
             finally:
                 writer.close()
 
-        server = await asyncio.start_server(accepted, "127.0.0.1", 0)
+        server = await asyncio.start_server(accepted, LOOPBACK, 0)
         self._servers.append(server)
         local: tuple[str, int] = server.sockets[0].getsockname()
         return f"{local[0]}:{local[1]}"
