@@ -41,10 +41,11 @@ class SupervisorClient:
         entry_points: EntryPoints,
         work_mib: int | None,
         *,
+        worked: bool,
         heard: Callable[[dict[str, Any]], None],
         over: Callable[[], None],
     ) -> None:
-        """Start a supervisor. ``heard`` gets each of its messages; ``over`` is called at its end.
+        """Start a supervisor. ``worked``: whether one of this pool has ever done so, as another will then, too.
 
         Raises:
             OSError: it cannot be started.
@@ -54,7 +55,7 @@ class SupervisorClient:
         self._control, self._pid = _spawn(directory, entry_points, work_mib)
         keep_here(self._control)
         self._supervisor = self._pid  # the pid above is the watchdog's; until it says its own
-        self._worked = False
+        self.worked = worked
         self._numbers = itertools.count(1)
         self._taken: dict[int, anyio.Event] = {}
         self._unsent, self._unread = b"", b""
@@ -129,7 +130,7 @@ class SupervisorClient:
             case "supervisor":
                 self._supervisor = message["pid"]
             case "taken":
-                self._worked = True
+                self.worked = True
                 taken = self._taken.get(message["request"])
                 if taken is not None:
                     taken.set()
@@ -168,9 +169,9 @@ class SupervisorClient:
             await self._kill(f"did not end within {CLOSE_DEADLINE_S:g} s")
 
     def gone(self) -> SupervisorGone:
-        """Return the error for the ended supervisor. It may be retried if that one has worked: another will, too."""
+        """Return the error for the ended supervisor. It may be retried if one of this pool has ever worked."""
         what = f"the process that keeps the local nodes {self.how}{self.last_words()}"
-        return SupervisorGone(what, retry_after_s=1.0 if self._worked else None)
+        return SupervisorGone(what, retry_after_s=1.0 if self.worked else None)
 
     def last_words(self) -> str:
         try:

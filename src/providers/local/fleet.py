@@ -56,7 +56,7 @@ class LocalFleet:
     ) -> None:
         self._directory, self._shared_memory, self._as_remote = directory, shared_memory, as_remote
         self._entry_points, self._work_mib = entry_points, work_mib
-        self._supervisor = self._new_supervisor()  # first: it may be all that fails
+        self._supervisor = self._new_supervisor(worked=False)  # first: it may be all that fails
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
         self._host_keys: dict[str, str] = {}  # of machines that are reached by SSH: their public ones
@@ -70,9 +70,14 @@ class LocalFleet:
         self._listen()
         tasks.start_soon(partial(in_thread, sweep, self._directory.path.parent, abandon=True))
 
-    def _new_supervisor(self) -> SupervisorClient:
+    def _new_supervisor(self, *, worked: bool) -> SupervisorClient:
         return SupervisorClient(
-            self._directory.path, self._entry_points, self._work_mib, heard=self._heard, over=self._supervisor_ended
+            self._directory.path,
+            self._entry_points,
+            self._work_mib,
+            worked=worked,
+            heard=self._heard,
+            over=self._supervisor_ended,
         )
 
     def _listen(self) -> None:
@@ -86,7 +91,7 @@ class LocalFleet:
         """
         if self._supervisor.ended:
             try:
-                self._supervisor = self._new_supervisor()
+                self._supervisor = self._new_supervisor(worked=self._supervisor.worked)
             except OSError as error:
                 what = f"the process that keeps local nodes cannot be started ({error})"
                 raise ProviderError(what, retry_after_s=1.0) from error

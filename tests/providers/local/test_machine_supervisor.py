@@ -19,6 +19,7 @@ from outrider.engine.client.from_settings import ENTRY_POINTS
 from outrider.providers.base import EntryPoints, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity, ProviderError
 from outrider.providers.local import processes
+from outrider.providers.local.client import SupervisorClient
 from outrider.providers.local.provider import Local
 
 pytestmark = pytest.mark.anyio
@@ -164,6 +165,31 @@ async def test_the_supervisors_death_takes_every_machine_and_the_next_launch_sta
     await table.until(lambda: not table.alive(before))
 
 
+@pytest.mark.parametrize("worked", [True, False])
+async def test_a_supervisor_that_is_killed_as_it_starts_may_be_followed_by_another_if_one_has_worked(
+    worked, request_, opened, monkeypatch
+):
+    """Found by random faults: the second one was killed before it had done anything, and the pool gave up for good."""
+    async with opened(ENTRY_POINTS) as fleet:
+        if worked:
+            (machine,) = await fleet.launch(request_, 1)
+            os.kill(fleet._supervisor._supervisor, signal.SIGKILL)
+            await gone(fleet, within_s=5.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(SupervisorClient, "request", killed_first)
+            with pytest.raises(ProviderError, match="SIGKILL") as raised:
+                await fleet.launch(request_, 1)
+        assert (raised.value.retry_after_s is not None) is worked
+        (another,) = await fleet.launch(request_, 1)
+        assert another.id != (machine.id if worked else None)
+
+
+async def killed_first(client, order):
+    os.kill(client._pid, signal.SIGKILL)
+    await client._done.wait()
+    raise client.gone()
+
+
 @pytest.fixture
 def soon(monkeypatch):
     """A process stands still after a short while."""
@@ -298,6 +324,7 @@ from pathlib import Path
 
 from outrider.engine.node.server import serve
 from outrider.providers.local import processes
+from outrider.providers.local.client import SupervisorClient
 
 really = processes.fork
 
