@@ -18,9 +18,9 @@ def run() -> int:
 
         installer.main()
     if verb == "volumes":  # started by the installer, with its Python
-        from outrider.engine.volumes import supervisor
+        from outrider.engine.volumes import mount_supervisor
 
-        return supervisor.main()
+        return mount_supervisor.main()
     if sys.version_info < (3, 11):
         return _too_old("3.11")
     if verb == "bridge":
