@@ -62,7 +62,9 @@ _PACKAGES = {
         systematic=True,
     ),
     r"hash(es)? (mismatch|for)": Hint(
-        "the index serves other files than the lock names: lock again, or name the right index", systematic=True
+        "the index serves other files than the lock names: name the right index, Image(pip_indexes=[...]), or lock "
+        "again if the package was meant to change; otherwise somebody has put another file in its place",
+        systematic=True,
     ),
     "401 unauthorized|403 forbidden|invalid credentials|authentication": Hint(
         "give the index its password: Image(pip_indexes=[Secret('https://user:password@host/simple')])", systematic=True
