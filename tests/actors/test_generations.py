@@ -824,6 +824,55 @@ def test_resend_of_the_head_chooses_a_new_port_there():
     assert play.world.head_port != old
 
 
+def test_resend_asks_for_another_node_when_the_new_head_is_lost_before_it_has_its_port():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(1)
+    play.join()
+    play.grant()
+    play.lose(5)
+    assert play.claim is not None
+    play.join()
+    play.start()
+    assert play.world.head == 6
+    play.finish_all()
+    assert {ending.verdict for ending in play.endings} == {Verdict.RETURNED}
+
+
+def test_a_rank_that_fails_ends_the_wait_of_one_that_was_to_run_again_alone():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(2)
+    play.finish(play.of_rank(0), Verdict.RAISED)
+    assert play.claim is None
+    play.finish_all()
+    assert play.endings[0].verdict is Verdict.RAISED
+    assert play.endings[1] == GaveUp(Reason.LOST, ((2, "lost 2"),), 1)
+
+
+def test_resend_without_a_replacement_fails_the_lost_rank_alone_in_a_fixed_pool():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(2)
+    play.pass_time(REPLACE_S)
+    assert play.claim is None
+    play.finish_all()
+    assert [type(ending) for ending in play.endings] == [Settled, GaveUp, Settled, Settled]
+    assert play.endings[1] == GaveUp(Reason.NO_REPLACEMENT, ((2, "lost 2"),), 1)
+
+
+def test_resend_without_a_replacement_begins_anew_with_fewer_nodes_in_an_elastic_pool():
+    play = Play(collective=False, on_loss=OnLoss.RESEND, elastic=True, minimum=2).start()
+    play.finish(play.of_rank(0), Verdict.RETURNED)
+    play.lose(2)
+    play.pass_time(REPLACE_S)
+    assert play.gang.phase is Where.FENCING
+    for rank in (2, 3):
+        play.finish(play.of_rank(rank), Verdict.KILLED)
+    play.pass_time(0.0)  # the wait was over before the fence was done
+    play.start()
+    assert (play.world.nodes, play.world.generation) == ((1, 3, 4), 2)
+    play.finish_all()
+    assert [(ending.verdict, ending.generation) for ending in play.endings] == [(Verdict.RETURNED, 2)] * 3
+
+
 def test_where_every_rank_listens_each_has_a_port_of_its_own_node():
     play = Play(every=True, each=2).start()
     ports = play.world.ports
