@@ -52,7 +52,7 @@ class JumpFailed(ConnectionError):
         self.stop = stop
 
 
-async def stops(address: Address, way: Login, host_key: str) -> Sequence[Stop]:
+async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: int = JUMPS_AT_MOST) -> Sequence[Stop]:
     """Return the hosts on the way to the machine, which is the last of them, and how to log in to each.
 
     Raises:
@@ -63,17 +63,16 @@ async def stops(address: Address, way: Login, host_key: str) -> Sequence[Stop]:
     jumps = way.jump or _proxy_jump(last.options)
     if not jumps:
         return [last]
+    if not jumps_at_most:
+        raise ValueError(f"more than {JUMPS_AT_MOST} jump hosts, one behind another; does one lead through itself?")
     found: list[Stop] = []
     for text in jumps.split(","):
         user, _, place = text.strip().rpartition("@")
-        hop = await _stop(_address(place, user or None), way, "")
-        further = None if way.jump or found else _proxy_jump(hop.options)
-        if further is not None:
-            deeper = Login(way.keys, way.known_hosts, way.config, further)
-            found += (await stops(_address(place, user or None), deeper, ""))[:-1]
-        found.append(hop)
-        if len(found) > JUMPS_AT_MOST:
-            raise ValueError(f"{address.host}: more than {JUMPS_AT_MOST} jump hosts; does one lead through itself?")
+        hop = _address(place, user or None)
+        if way.jump or found:
+            found.append(await _stop(hop, way, ""))
+        else:  # its own ProxyJump counts, as it does for ssh
+            found += await stops(hop, way, "", jumps_at_most=jumps_at_most - 1)
     return [*found, last]
 
 

@@ -127,6 +127,18 @@ async def test_a_key_that_is_not_accepted_names_the_key_and_what_to_do(serve: Se
     assert "ssh-copy-id" in str(failed)
 
 
+async def test_a_key_with_a_passphrase_belongs_into_an_agent(serve: Serve, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(locked, "pkcs8-pem", "secret")
+    async with serve() as site:
+        machine = site.machine(keys=(str(locked),), known_hosts=(site.known_hosts(),))
+        with pytest.raises(asyncssh.KeyImportError) as error:
+            await ssh.connect(machine, KEY)
+    failed = await ssh_refusal(machine, error.value)
+    assert isinstance(failed.__cause__, AuthError)
+    assert "`ssh-add`" in str(failed)
+
+
 async def test_a_closed_port_may_open_later(serve: Serve) -> None:
     async with serve() as site:
         machine = site.machine(known_hosts=(site.known_hosts(),))
@@ -165,6 +177,28 @@ async def test_a_host_is_reached_through_jump_hosts(serve: Serve, tmp_path: Path
         assert bastion.logins == ["gate"]
         assert inner.logins == ["ml"]
         assert bastion.forwarded == [("127.0.0.1", inner.port)]
+
+
+async def test_each_jump_host_may_be_configured_to_lie_behind_another(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "Host gpu\n  ProxyJump inner\nHost inner\n  ProxyJump kim@middle:2201,last\n"
+        "Host middle\n  ProxyJump gate\nHost gate\n  ProxyJump ann@[2001:db8::1]:2222\n"
+    )
+    found = await login.stops(Address("gpu", user="ml"), Login((), (), (str(config),), None), "")
+    assert [(stop.host, stop.port) for stop in found] == [
+        ("2001:db8::1", 2222), ("gate", 22), ("middle", 2201), ("last", 22), ("inner", 22), ("gpu", 22)
+    ]  # fmt: skip
+    assert [found[number].options.username for number in (0, 2, -1)] == ["ann", "kim", "ml"]
+
+
+async def test_jump_hosts_that_lead_through_each_other_are_an_error(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host gpu\n  ProxyJump one\nHost one\n  ProxyJump two\nHost two\n  ProxyJump one\n")
+    machine = Machine(MachineId("pool/gpu"), Address("gpu"), "", login=Login(config=(str(config),)))
+    with pytest.raises(ValueError, match="more than 8 jump hosts") as error:
+        await ssh.connect(machine, KEY)
+    assert "gpu cannot be reached: more than 8 jump hosts" in str(await ssh_refusal(machine, error.value))
 
 
 async def test_a_jump_host_is_checked_like_any_other(serve: Serve, tmp_path: Path) -> None:
