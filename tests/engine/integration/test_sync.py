@@ -31,6 +31,7 @@ def test_operators_give_values(pool: sky.SyncPool) -> None:
     assert double(2) @ pool == [4, 4]
     assert (double(1) & double(2)) >> pool == (2, 4)
     assert (double(3) > pool).result() == 6
+    assert ((double(1) & double(2)) > pool).result() == (2, 4)
     assert list(count(5) >> pool) == [0, 1, 2, 3, 4]
     assert sky.gather(double(1), double(2), stream=False) >> pool == (2, 4)
     assert sorted(sky.gather(double(1), double(2), stream=True) >> pool) == [2, 4]
@@ -43,6 +44,7 @@ def test_methods_give_values(pool: sky.SyncPool) -> None:
     assert pool.submit(double(7)).result() == 14
     assert list(pool.map(double, range(100))) == [2 * n for n in range(100)]
     assert list(pool.stream(count(3))) == [0, 1, 2]
+    pool.resize(2)
     assert pool.snapshot().ready == 2
     assert (pool.cost.spent, pool.cost.hourly) == (0, 0)
 

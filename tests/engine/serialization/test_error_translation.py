@@ -24,6 +24,7 @@ from outrider.engine.serialization.error_translation import (
     ended_error,
     failed_error,
     gave_up_error,
+    not_ready_error,
     pickling_error,
     provider_error,
     unloadable_error,
@@ -257,6 +258,20 @@ def test_a_call_without_a_node_is_raised_from_what_kept_the_last_one(failure: Ex
     assert type(error.__cause__) is kind
     assert str(failure).rstrip(".") in str(error)
     assert str(failure).rstrip(".") in str(error.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("failed", "story"),
+    [
+        (None, "1 of the 4 nodes that the pool needs were ready within 30 s, and none has failed: give them longer,"),
+        (RuntimeError("the node's actor failed"), "the node's actor failed"),
+    ],
+)
+def test_a_pool_that_is_not_ready_has_too_few_nodes_whatever_kept_them(failed: Exception | None, story: str) -> None:
+    error = not_ready_error(failed, 1, 4, 30.0)
+    assert type(error) is errors.CapacityError
+    assert str(error).startswith(story)
+    assert (error.wanted, error.got) == (4, 1)
 
 
 def outcomes(*given: Exception | None) -> list[Outcome]:

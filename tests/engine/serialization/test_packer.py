@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from outrider import SpecError, compute
+from outrider import SerializationError, SpecError, compute
 from outrider.engine.api.compute import PLUGINS
 from outrider.engine.api.plugin import Plugin
 from outrider.engine.api.settings import WorkerKind
@@ -77,6 +78,11 @@ async def test_large_arguments_become_a_blob_that_is_dropped_when_the_job_is_set
 async def test_blobs_of_two_clients_of_one_pool_have_different_names() -> None:
     blobs = {packer().share(1).blob.name for _ in range(2)}
     assert len(blobs) == 2
+
+
+async def test_a_value_that_cannot_be_shared_names_what_is_in_the_way() -> None:
+    with pytest.raises(SerializationError, match=r"\['model'\]\['lock'\]"):
+        packer().share({"model": {"lock": threading.Lock()}})
 
 
 async def test_a_shared_value_is_dropped_when_it_is_closed_and_its_last_call_is_settled() -> None:
