@@ -1,4 +1,4 @@
-"""Keep a node's volumes mounted for as long as its executor lives. Its own process, as root where that is needed.
+"""Keep a node's volumes mounted for as long as its executor lives, in a process of its own, as root where needed.
 
     python3 -I <runtime> volumes <SOCKET
 
