@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...actors import events as ev
 from .failures import failure_line
-from .plain import STDERR, describe, stream_of, write_plain
+from .plain import STDERR, Descriptions, stream_of, write_plain
 from .pool_view import PoolView
 from .prints import marked
 from .sink import Sink, Writer
@@ -34,6 +34,7 @@ class RichSink(Sink):
 
     def __init__(self) -> None:
         self._claimed = False
+        self._descriptions = Descriptions()
         self._failures = 0
         self._live: Live | None = None
         self._pool_view = PoolView()
@@ -60,7 +61,7 @@ class RichSink(Sink):
         self._pool_view.apply(event)
         if isinstance(event, ev.PoolStarting):
             self._writer.start()
-        elif not isinstance(event, (ev.PoolReady, ev.PoolResized)) and (line := describe(event)):
+        elif not isinstance(event, (ev.PoolReady, ev.PoolResized)) and (line := self._descriptions.line(event)):
             self._writer.put(f"outrider: {line}\n", STDERR)
 
     def _tell_failure(self, event: ev.JobFailed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 
 from ...actors import events as ev
 from ..api.printable import one_line
@@ -14,6 +15,8 @@ from .sink import Sink, Writer
 STDOUT, STDERR = 1, 2
 LONG_S = 5.0  # steps of preparing a node that took this long get a line
 UNFINISHED_S = 10.0  # between states of a line without an end: a progress bar in a file is to be short
+TOLD = 50  # causes that are remembered
+REPEATED_CHARS = 20  # of a cause that is looked for in others: shorter ones may be there by chance
 REFRESH_S = 1.0  # between looks at which are due
 
 
@@ -51,6 +54,7 @@ class PlainSink(PrintsSink):
 
     def __init__(self) -> None:
         super().__init__()
+        self._descriptions = Descriptions()
         self._opened_at: float | None = None
         self._ready = False
 
@@ -67,7 +71,7 @@ class PlainSink(PrintsSink):
                 self._print_line(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
             case ev.PoolClosed() if self._opened_at is not None:
                 self._print_line(f"closed after {seconds(event.at - self._opened_at)}")
-        if line := describe(event):
+        if line := self._descriptions.line(event):
             self._print_line(line)
 
     def _print_line(self, line: str) -> None:
@@ -86,6 +90,31 @@ def write_plain(text: str, stream: int, dropped: int) -> None:
 
 def stream_of(event: Printed) -> int:
     return STDERR if event.stream == "stderr" else STDOUT
+
+
+class Descriptions:
+    """The lines of one pool. A cause that a line before has told is named and not told again."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}  # cause -> of what it was told
+
+    def line(self, event: ev.Event) -> str | None:
+        if isinstance(event, ev.NodeFailed):
+            event = replace(event, cause=self._once(event.cause, f"node {event.node}"))
+        elif isinstance(event, ev.LaunchFailed):
+            event = replace(event, error=self._once(event.error, "an earlier launch"))
+        return describe(event)
+
+    def _once(self, cause: str, subject: str) -> str:
+        """Return the cause, with a reference in place of what has been told: all of it, or the part that explains."""
+        for told, of in self._told.items():
+            if told == cause or (len(told) >= REPEATED_CHARS and told in cause):
+                return cause.replace(told, f"as told of {of}")
+        if cause:
+            self._told[cause] = subject
+        if len(self._told) > TOLD:
+            del self._told[next(iter(self._told))]
+        return cause
 
 
 def describe(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.plain import count, describe, seconds
+from outrider.engine.observe.plain import Descriptions, count, describe, seconds
 
 
 def test_the_story_reads_well(story: list[ev.Event]) -> None:
@@ -37,6 +37,36 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
 )
 def test_each_event_is_described_in_one_line(event: ev.Event, line: str | None) -> None:
     assert describe(event) == line
+
+
+def test_a_cause_is_told_once() -> None:
+    cause = "not ready within 5 s: 10.0.0.1 port 22 cannot be reached"
+    lines = Descriptions()
+    story = [
+        ev.NodeFailed(0, cause),
+        ev.LaunchFailed(cause, 1, 0.6),
+        ev.NodeFailed(1, cause),
+        ev.LaunchFailed(f"1 of the 1 given hosts did not answer: {cause}; wait longer", 2),
+        ev.NodeFailed(2, "another one"),
+    ]
+    assert [lines.line(event) for event in story] == [
+        f"node 0 did not start: {cause}",
+        "launch failed: as told of node 0; next try in 0.6 s",
+        "node 1 did not start: as told of node 0",
+        "launch failed: 1 of the 1 given hosts did not answer: as told of node 0; wait longer; not tried again",
+        "node 2 did not start: another one",
+    ]
+
+
+def test_a_short_cause_is_not_looked_for_in_others() -> None:
+    lines = Descriptions()
+    told = [lines.line(ev.NodeFailed(node, cause)) for node, cause in enumerate(["gone", "it is gone", "", ""])]
+    assert told == [
+        "node 0 did not start: gone",
+        "node 1 did not start: it is gone",
+        "node 2 did not start: unknown cause",
+        "node 3 did not start: unknown cause",
+    ]
 
 
 def test_numbers_for_people() -> None:
