@@ -14,7 +14,7 @@ from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known, one_of
 from .api.compute import Compute, compute
-from .api.errors import CleanupError, ItemOutcome, NodeLost, NotACall, PoolClosed, SpecError, TransferError
+from .api.errors import CleanupError, ItemOutcome, NotACall, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop, surplus
 from .client.opening import Opening
 from .client.signals import TaskHold
@@ -189,24 +189,16 @@ class Pool(Runner):
         try:
             async with AsyncExitStack() as ending:
                 ending.push_async_callback(core.stop, failed=error is not None)
-                ending.push_async_callback(self._keep, core, error)
+                if self._settings.keep is not None:
+                    from .client import file_transfer
+
+                    ending.push_async_callback(file_transfer.keep, core, self._settings.keep, error)
                 if self._injector is not None:
                     ending.push_async_callback(self._injector.end)
         finally:
             core.observer.close()
             if self._injector is not None:
                 await self._injector.collect()
-
-    async def _keep(self, core: OpenPool, error: BaseException | None) -> None:
-        if self._settings.keep is not None and core.takes_jobs:
-            from .client import file_transfer
-
-            try:
-                await file_transfer.keep(core, self._settings.keep, error)
-            except (NodeLost, TransferError) as lacking:
-                if error is None:
-                    raise
-                error.add_note(f"Pool(keep=): {lacking}")
 
     def __enter__(self) -> SyncPool:
         from .sync import SyncPool
@@ -369,8 +361,11 @@ class Pool(Runner):
         called = function if isinstance(function, Compute) else compute(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
 
-    async def stream(self, call: StreamCall[T], /) -> AsyncGenerator[T, None]:
-        """Run a generator on one node and give its values as it makes them, at most a few ahead of the caller.
+    async def stream(
+        self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None
+    ) -> AsyncGenerator[T, None]:
+        """Run a generator on one node, as `run` does, and give its values as it makes them, at most a few ahead of the
+        caller.
 
         Leaving the iteration early ends the generator's process. A generator whose node is lost is not run again: its
         first values have been seen.
@@ -387,7 +382,7 @@ class Pool(Runner):
             job(ending)
             output.end()
 
-        core.submit(job, None, settle)
+        core.submit(job, settings.placement(on, most=core.most), settle)
         try:
             async for received in output:
                 yield load_value(received, payload.name)

@@ -181,9 +181,9 @@ class SyncPool(Runner):
         first.add_done_callback(self._unread.discard)
         return MapResults(self._values(chunks, first), first, getattr(function, "__name__", "function"))
 
-    def stream(self, call: StreamCall[T], /) -> Iterator[T]:
+    def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> Iterator[T]:
         """See `Pool.stream`."""
-        return self._iterate(lambda: self._pool.stream(call))
+        return self._iterate(lambda: self._pool.stream(call, on=on))
 
     # --- files ------------------------------------------------------------------------------------------------------
 

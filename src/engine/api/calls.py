@@ -242,7 +242,10 @@ class StreamCall(PendingCall, Generic[T]):
     if not TYPE_CHECKING:
 
         def _only_streams(self, _other: object) -> NoReturn:
-            raise NotACall(f"{self.code} is a generator's call, which can only be streamed: {self.code} >> pool")
+            raise NotACall(
+                f"{self.code} is a generator's call, which is streamed: {self.code} >> pool, or on a node of your "
+                "choice pool.stream(..., on=rank)"
+            )
 
         __matmul__ = __gt__ = __and__ = _only_streams
 

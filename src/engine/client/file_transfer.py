@@ -213,12 +213,23 @@ def _parts_below(path: Path) -> Iterator[Part]:
 
 async def keep(core: OpenPool, folder: str, block_error: BaseException | None) -> None:
     """Fetch a folder of every node at the end of the pool's block, whoever cancels meanwhile. When the program is to
-    end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`.
+    end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool that has failed has no nodes.
 
     Raises:
-        TransferError, NodeLost
+        TransferError, NodeLost: the block has no error, of which this would be a note.
         asyncio.CancelledError: it was cancelled; raised at the end.
     """
+    if not core.takes_jobs:
+        return
+    try:
+        await _keep(core, folder, block_error)
+    except (NodeLost, TransferError) as lacking:
+        if block_error is None:
+            raise
+        block_error.add_note(f"Pool(keep=): {lacking}")
+
+
+async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) -> None:
     hurried = isinstance(block_error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
     asked = Fetch(folder, core.began_in / folder, FetchLimits.of(MAX_FILES, MAX_GB), f"{folder.rstrip('/')}/")
     loop = asyncio.get_running_loop()

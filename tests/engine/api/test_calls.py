@@ -118,7 +118,7 @@ async def test_a_group_without_parentheses_is_explained() -> None:
 def test_generators_and_groups_refuse_what_they_cannot_do() -> None:
     stream: Any = rows(1)
     for misuse in (operator.matmul, operator.gt, operator.and_):
-        with pytest.raises(NotACall, match="can only be streamed"):
+        with pytest.raises(NotACall, match="a generator's call, which is streamed"):
             misuse(stream, pool)
     with pytest.raises(NotACall, match="broadcast the calls one by one"):
         _ = (f(1) & f(2)) @ pool

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider import InstanceInfo, Local, Pool, Worker, compute, gather, instance_info, shard
+from outrider import InstanceInfo, Local, Pool, SpecError, Worker, compute, gather, instance_info, shard
 
 pytestmark = pytest.mark.anyio
 
@@ -234,6 +234,19 @@ async def count_slowly(n: int) -> AsyncIterator[int]:
 async def test_a_generators_values_come_as_they_are_made(pool: Pool) -> None:
     assert [each async for each in pool.stream(count(200))] == list(range(200))
     assert [each async for each in count_slowly(50) >> pool] == list(range(50))
+
+
+async def test_a_generator_runs_on_the_node_of_ones_choice(pool: Pool) -> None:
+    @compute
+    def places(count: int) -> Iterator[int]:
+        yield from [instance_info().node] * count
+
+    streams = [pool.stream(places(40), on=rank) for rank in range(4)]
+    for node, stream in enumerate(streams):
+        assert [each async for each in stream] == [node] * 40
+    assert [each async for each in pool.stream(places(1), on="head")] == [0]
+    with pytest.raises(SpecError, match="on=9"):
+        await anext(pool.stream(places(1), on=9))
 
 
 async def test_leaving_a_stream_early_ends_it(pool: Pool) -> None:
