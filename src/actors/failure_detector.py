@@ -9,6 +9,7 @@ DETECTOR-3: once any node is heard, even a new one, the nodes that were silent w
     back, counted anew each time another of them returns. The same holds when somebody else answers.
 DETECTOR-4: if somebody else answers as soon as all nodes are silent, the network was never down: the nodes are lost
     ``reconnect_s`` after that answer.
+DETECTOR-5: time for which this program stood still, so that it could hear nobody, does not count.
 """
 
 from __future__ import annotations
@@ -61,6 +62,18 @@ class FailureDetector:
             self._cut_off = False
             self._stranded = set(self._away)
             self._back_at = now
+
+    def stood_still(self, for_s: float) -> None:
+        """Handle that this program has done nothing for so long until now."""
+        self._away = {node: (since + for_s, silent) for node, (since, silent) in self._away.items()}
+        self._fell_at += for_s
+        self._answered_at += for_s
+        self._back_at += for_s
+
+    @property
+    def waits(self) -> bool:
+        """Return whether any node is waited for."""
+        return bool(self._away)
 
     def ended(self, node: NodeId) -> None:
         self._connected.discard(node)

@@ -48,6 +48,8 @@ from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .provider_calls import ProviderCalls
 from .stragglers import Stragglers
 
+LATE_S = 0.1  # below this it is noise
+LOOK_S = 1.0  # while nodes are waited for: how late the next look is tells for how long the program stood still
 EARLY_KEPT = 1024  # machines whose events are kept while their launch call has not returned yet
 
 
@@ -149,7 +151,10 @@ class Machines:
         self.stragglers.wanted = wanted = self.controller.wanted
         self._broadcasts.resized(now, minimum=self.minimum, wanted=wanted)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, *, late_s: float) -> None:
+        """``late_s``: by how much this program is late for it, having stood still."""
+        if late_s > LATE_S:
+            self.detector.stood_still(late_s)
         self.controller.tick(now)
         for straggler in self.stragglers.overdue(now):
             if self.controller.straggles(straggler.node, now):
@@ -160,7 +165,8 @@ class Machines:
 
     def wake_at(self, now: float) -> float | None:
         scaling = None if self._autoscaler is None else self._autoscaler.wake_at(now)
-        times = (scaling, self.controller.wake_at(), self.stragglers.wake_at(), self.detector.wake_at())
+        looking = now + LOOK_S if self.detector.waits else None
+        times = (scaling, looking, self.controller.wake_at(), self.stragglers.wake_at(), self.detector.wake_at())
         return min((at for at in times if at is not None), default=None)
 
     # --- machines -------------------------------------------------------------------------------------------------

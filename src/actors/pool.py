@@ -104,6 +104,7 @@ class PoolActor:
         self._ranked: tuple[NodeId, ...] = ()  # the ready nodes, when broadcasts last heard of them
         self._views_due = False
         self._alarm_at: float | None = None
+        self._alarm_due_at = 0.0
         self._alarm = anyio.CancelScope()
         self._rare_wake_at: float | None = None  # the next wake time of everything but the ledger
         self._clock = dependencies.clock
@@ -225,7 +226,7 @@ class PoolActor:
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
         if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):
-            self._set_alarm(wake_at)
+            self._set_alarm(wake_at, now)
 
     def _carry_out(self, now: float) -> None:
         decisions, links = self._ledger.decisions, self._nodes.links
@@ -319,10 +320,11 @@ class PoolActor:
         else:
             self._nodes.send_views()
 
-    def _set_alarm(self, at: float) -> None:
+    def _set_alarm(self, at: float, now: float) -> None:
         self._alarm.cancel()
         self._alarm = anyio.CancelScope()
         self._alarm_at = at
+        self._alarm_due_at = max(at, now)  # something may have been due already
         self._context.tasks.start_soon(self._ring, self._alarm, at, self._tick)
 
     async def _ring(self, scope: anyio.CancelScope, at: float, handle: Callable[[float], None]) -> None:
@@ -331,10 +333,11 @@ class PoolActor:
             self._context.ref.tell(Happened(handle))
 
     def _tick(self, now: float) -> None:
+        late_s = 0.0 if self._alarm_at is None else max(0.0, now - self._alarm_due_at)
         self._alarm_at = None
         self._ledger.tick(now)
         self._broadcasts.tick(now)
-        self._machines.tick(now)
+        self._machines.tick(now, late_s=late_s)
 
     def _gathered(self, now: float) -> None:  # noqa: ARG002
         self._views_due = False

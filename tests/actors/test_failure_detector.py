@@ -1,4 +1,4 @@
-"""DETECTOR-1 to 4: one silent node is lost, a silent network is waited for, and others tell the two apart."""
+"""DETECTOR-1 to 5: one silent node is lost, a silent network is waited for, and others tell the two apart."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class SilenceMachine(RuleBasedStateMachine):
         self.stranded: set[NodeId] = set()  # silent with all others, and not heard since
         self.back_at = 0.0  # when one was heard again after that, or the last of them
         self.fell_at = 0.0
+        self.stood = False
         self.answered_at = 0.0  # by somebody else, as soon as all were silent
 
     @rule()
@@ -84,6 +85,20 @@ class SilenceMachine(RuleBasedStateMachine):
         self.now = until
         self.look()
 
+    @rule(seconds=st.sampled_from([0.5, 4.0, RECONNECT_S, LEASE_S]))
+    def the_program_stands_still(self, seconds):
+        self.now += seconds
+        self.detector.stood_still(seconds)
+        self.away = {node: (since + seconds, silent) for node, (since, silent) in self.away.items()}
+        self.back_at += seconds
+        self.fell_at += seconds
+        self.answered_at += seconds
+        self.stood = True
+        try:
+            self.look()
+        finally:
+            self.stood = False
+
     def connect(self, node):
         if self.cut_off or node in self.stranded:
             self.back_at = self.now
@@ -123,7 +138,7 @@ class SilenceMachine(RuleBasedStateMachine):
         for node in overdue:
             answered = self.answered_at > self.away[node][0]
             others = "DETECTOR-3" if node in self.stranded else "DETECTOR-4" if answered else "DETECTOR-1"
-            which = "DETECTOR-2" if self.cut_off else others
+            which = "DETECTOR-5" if self.stood else "DETECTOR-2" if self.cut_off else others
             assert self.now >= self.due(node), f"{which}: lost before it could come back"
         for node in overdue:
             del self.away[node]
@@ -178,12 +193,18 @@ class HearsOnlyThoseItKnows(FailureDetector):
             self._stranded.clear()
 
 
+class CountsItsOwnStalls(FailureDetector):
+    def stood_still(self, for_s):
+        pass
+
+
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
+        (CountsItsOwnStalls, "DETECTOR-5"),
         (WaitsForAll, "DETECTOR-1"),
         (NeverBlamesTheNetwork, "DETECTOR-2"),
-        (ForgetsThatItCameBack, "DETECTOR-3"),
+        (ForgetsThatItCameBack, "DETECTOR-3|DETECTOR-4"),
         (HearsOnlyThoseItKnows, "DETECTOR-3"),
         (TrustsALateAnswer, "DETECTOR-3"),
         (GivesUpAtAWord, "DETECTOR-4"),

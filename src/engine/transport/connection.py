@@ -157,6 +157,7 @@ class NodeConnection:
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self._heartbeat = Heartbeat(self._route, self.link.send, self.cut, same_host=self.on_this_computer)
+        self._silence = self._heartbeat.silence
         self._facts: NodeFacts | None = None
         self._gone = False  # the executor, for certain
         self._errs = ""  # how, where it did: it is given up
@@ -326,7 +327,7 @@ class NodeConnection:
             return welcome
         control.attach(self._received, self.cut)
         self._control = control
-        self._heartbeat.heard_at = time.monotonic()
+        self._silence.heard_at = time.monotonic()
         self.link.attach(control.write)
         if control.rest:
             self._received(control.rest)
@@ -363,7 +364,7 @@ class NodeConnection:
         return answer
 
     def _received(self, data: bytes) -> None:
-        self._heartbeat.heard_at = time.monotonic()
+        self._silence.heard_at = time.monotonic()
         try:
             self.link.received(data)
         except ProtocolError as error:  # nothing is garbled on its way, and it would say the same again

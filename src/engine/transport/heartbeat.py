@@ -1,7 +1,7 @@
 """Heartbeats of a connection: the node is pinged, and what its silence leads to is done.
 
 After `QUIET_S` of silence another connection is begun beside the one there is; after `SILENCE_S` that one is cut. What
-a cut connection means for the node, `actors.failure_detector` decides.
+counts as silence, `silence` decides; what a cut connection means for the node, `actors.failure_detector`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ..wire import messages as wire
 from .route import Route
+from .silence import SilenceClock
 
 HEARTBEAT_S = 2.0
 QUIET_S = 3.5  # TCP's own pauses double, so another connection may get through where this one does not
@@ -27,12 +28,12 @@ class Heartbeat:
     """``same_host``: the node is on this very computer, so it is not the network that is silent."""
 
     def __init__(self, route: Route, send: Callable[[wire.Message], None], cut: Cut, *, same_host: bool) -> None:
-        self.heard_at = 0.0
+        self.silence = SilenceClock()
         self._route, self._send, self._cut, self._same_host = route, send, cut, same_host
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self.beat)
+        self._beat_in(HEARTBEAT_S)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -40,7 +41,7 @@ class Heartbeat:
             self._timer = None
 
     def beat(self) -> None:
-        silent_s = time.monotonic() - self.heard_at
+        silent_s = self.silence.lasts(time.monotonic())
         if silent_s >= SILENCE_S:
             self._cut(f"silent for {SILENCE_S:g} s", silent=not self._same_host)
             return
@@ -50,11 +51,15 @@ class Heartbeat:
             self._route.begin_another(self._reached_anew)
         self._send(wire.Ping(int(time.monotonic() * 1000)))
         left = [limit_s - silent_s for limit_s in (QUIET_S, SILENCE_S) if silent_s < limit_s]
-        self._timer = asyncio.get_running_loop().call_later(min(HEARTBEAT_S, *left), self.beat)
+        self._beat_in(min(HEARTBEAT_S, *left))
+
+    def _beat_in(self, seconds: float) -> None:
+        self.silence.expect(time.monotonic() + seconds)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.beat)
 
     def _reached_anew(self) -> None:
         """Change over, unless the present connection has come back or was dropped."""
-        silent_s = time.monotonic() - self.heard_at
+        silent_s = self.silence.lasts(time.monotonic())
         if silent_s < QUIET_S:
             self._route.begin_no_other()
         elif self._timer is not None:

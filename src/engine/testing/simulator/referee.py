@@ -107,11 +107,11 @@ class Referee:
         self.jobs.settle_all(job, endings, generation)
 
     def resized(self, wanted: int) -> None:
+        self.least_wanted = min(self.least_wanted, wanted)
         if self._sim.scenario.idle_s is not None:
             self.scaling.resized(wanted)
             return
         self.nodes.resized(wanted)
-        self.least_wanted = min(self.least_wanted, wanted)
         self.worlds.resized(wanted)
 
     def _over(self, node: NodeId, event: str, cause: str) -> None:
