@@ -54,6 +54,14 @@ class Plugin:
         """The plugins that this one builds on."""
         return ()
 
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        """Requirements, as pip takes them, of packages that other computers get unless they have them, in any version.
+
+        They give way to the user's own: a package that `Image(pip=...)` names, and a lock as a whole.
+        ``accelerators``: the types that the pool asks for, such as "A100".
+        """
+        return ()
+
     def ranks_per_node(self, facts: NodeFacts) -> int:  # noqa: ARG002
         """The number of ranks of a broadcast on a node."""
         return 1

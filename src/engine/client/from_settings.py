@@ -102,6 +102,13 @@ def pool_spec(settings: Settings) -> PoolSpec:
     )
 
 
+def plugin_packages(settings: Settings) -> tuple[str, ...]:
+    """Return what the pool's plugins need on other computers."""
+    types = [spec.accelerator.name for spec in settings.specs if spec.accelerator is not None]
+    packages = [each for plugin in merged(settings.plugins, ()) for each in plugin.packages(types)]
+    return tuple(dict.fromkeys(packages))
+
+
 def _preload(settings: Settings) -> tuple[str, ...]:
     modules = [module for plugin in merged(settings.plugins, ()) for module in plugin.preload]
     return tuple(dict.fromkeys(modules))

@@ -35,7 +35,7 @@ from ..wire.messages import RunFlag
 from .budget import BudgetWatch
 from .busy_polling import AnswerPolling
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
-from .from_settings import executor_setup, launch_request, new_client_key, pool_spec, requirements
+from .from_settings import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements
 from .jobs import BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
 
 if TYPE_CHECKING:
@@ -267,7 +267,8 @@ class OpenPool:
             return _nothing_to_prepare
         from ..image.install_plan import prepare
 
-        preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes))
+        packages = plugin_packages(self.settings)
+        preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes, packages))
         preparing.add_done_callback(self._prepared)
         stack.callback(preparing.cancel)
         return lambda: asyncio.shield(preparing)

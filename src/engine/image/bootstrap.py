@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 from ...providers.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Scrubber
-from . import install_plan, probe, wheels
+from . import hashes, install_plan, probe, wheels
 from .cache import Copy
 from .commands import CommandResult, CommandRunner
 from .hints import LOG_LINES, Facts, bootstrap_error
@@ -138,13 +138,15 @@ class _Bootstrap:
             runtime=f"{host.cache}/{runtime}",
             timeout_s=max(self._deadline - time.monotonic() - _CEDE_S, 0.1),
         )
-        return await self._install(host, python, plan)
+        return await self._install(host, python, plan, choice.requirements)
 
     # --- before there is an installer -------------------------------------------------------------------------------
 
     async def _probe(self) -> HostFacts:
         asked = self.prepared.image.python
-        argv = probe.arguments(self.prepared.minor, asked if asked.startswith("/") else "")
+        required = self.prepared.requirements
+        packages = () if required is None else map(hashes.name_of, required.of_plugins)
+        argv = probe.arguments(self.prepared.minor, asked if asked.startswith("/") else "", packages)
         ended = await self._host.run(argv, stdin=probe.SCRIPT)
         try:
             host = probe.parse(ended.stdout)
@@ -186,8 +188,10 @@ class _Bootstrap:
 
     # --- the installer ----------------------------------------------------------------------------------------------
 
-    async def _install(self, host: HostFacts, python: str, plan: dict[str, Any]) -> Bootstrapped:
-        session = _InstallerSession(self, host, plan)
+    async def _install(
+        self, host: HostFacts, python: str, plan: dict[str, Any], required: Requirements | None
+    ) -> Bootstrapped:
+        session = _InstallerSession(self, host, plan, required)
         argv = [python, "-I", plan["runtime"], "install"]
         try:
             ended = await self._host.run(argv, stdin=session.stdin(), output=session.on_output)
@@ -231,8 +235,8 @@ class _Bootstrap:
 class _InstallerSession:
     """The conversation with one installer: its requests decide what it is sent."""
 
-    def __init__(self, work: _Bootstrap, host: HostFacts, plan: dict[str, Any]) -> None:
-        self._work, self._host, self._plan = work, host, plan
+    def __init__(self, work: _Bootstrap, host: HostFacts, plan: dict[str, Any], required: Requirements | None) -> None:
+        self._work, self._host, self._plan, self._required = work, host, plan, required
         self._frames = protocol.Lines()
         self._wanted: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._sources: dict[str, wheels.Wheel | Copy] = {
@@ -287,7 +291,7 @@ class _InstallerSession:
 
     async def stdin(self) -> AsyncIterator[bytes]:
         """The bytes for the installer's stdin, which stays open while it works, as it ends when stdin does."""
-        uv, requirements = self._work.prepared.uv, self._work.prepared.requirements
+        uv, requirements = self._work.prepared.uv, self._required
         yield protocol.encode("plan", **self._plan)
         try:
             while (wanted := await self._wanted.get()) is not None:

@@ -17,7 +17,7 @@ from ..api.image import Image
 from ..api.secrets import revealed, revealed_env, secrets_in, shown_forms
 from ..api.volume import Volume
 from ..node import outrider_archive
-from . import includes, requirements
+from . import hashes, includes, requirements
 from .hints import INSTALL, bootstrap_error
 from .includes import Includes
 from .probe import HostFacts, Python
@@ -36,7 +36,7 @@ class Prepared:
     python: str  # this program's version, "3.11.7", whose minor version nodes must have
     runtime: outrider_archive.OutriderArchive
     includes: Includes
-    requirements: Requirements | None  # None: the image asks for no packages
+    requirements: Requirements | None  # None: neither the image nor a plugin asks for packages
     uv: Uv | None  # None: not installed here, and not needed so far
     wheel_cache: WheelCache  # wheels, and uv for other platforms, fetched when the first node needs them
     hidden: list[str]  # texts that no output may show: secrets in every form
@@ -47,8 +47,14 @@ class Prepared:
         return self.python.rpartition(".")[0]
 
 
-async def prepare(image: Image, volumes: Sequence[Volume] = (), *, python: str = platform.python_version()) -> Prepared:
-    """Read the included files and the lock, and build the runtime archive. Cancel-safe.
+async def prepare(
+    image: Image,
+    volumes: Sequence[Volume] = (),
+    packages: Sequence[str] = (),
+    *,
+    python: str = platform.python_version(),
+) -> Prepared:
+    """Read the included files and the lock, and build the runtime archive. ``packages``: of plugins. Cancel-safe.
 
     Raises:
         SpecError: the image names something that does not exist, or needs uv, which is not installed here.
@@ -61,7 +67,7 @@ async def prepare(image: Image, volumes: Sequence[Volume] = (), *, python: str =
     runtime, included, required = await asyncio.gather(
         in_thread(outrider_archive.build, abandon=True),
         in_thread(includes.scan, image, abandon=True),
-        requirements.read(image, uv),
+        requirements.read(image, uv, packages),
     )
     secrets = secrets_in(image.env, image.pip_indexes, [volume.secrets for volume in volumes])
     texts = {secret.reveal() for secret in secrets}
@@ -77,38 +83,59 @@ class PythonChoice:
     installer: Python | None  # None: the host has no Python at all
     base: str  # for tasks: a path there, or a version that uv must fetch
     environment: bool  # whether uv makes an environment for tasks; otherwise they use ``base`` itself
-    isolated: bool = True  # False: the environment also sees the packages of the interpreter that the user has named
+    isolated: bool = True  # False: the environment also sees the packages of the interpreter that it is made of
+    requirements: Requirements | None = None  # what the environment gets
 
 
 def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
     asked, wanted = prepared.image.python, prepared.minor
-    has_packages = prepared.requirements is not None
     if asked.startswith("/"):
         given = next((python for python in host.pythons if python.asked), None)
         if given is None:
             raise _refused(f"Image(python={asked!r}) is not a Python there", "correct the path, or leave python out")
         if not _fits(given, wanted):
             raise _other_python(given, wanted)
-        return PythonChoice(given, given.path, has_packages, isolated=False)
+        return _on(prepared, given, isolated=False)
     exact = asked if asked.count(".") == 2 else None
     for python in host.pythons:
         if _fits(python, wanted) and exact in (None, python.version):
-            return PythonChoice(python, python.path, has_packages)
+            return _on(prepared, python, isolated=prepared.image.has_packages)
     if prepared.uv is None:
         if host.pythons:
             raise _other_python(host.pythons[0], wanted)
         raise _refused("it has no python3", f"install Python {wanted} there, or {_BRING_IT}")
     able = next((each for each in host.pythons if tuple(map(int, each.minor.split("."))) >= _INSTALLER_PYTHON), None)
-    return PythonChoice(able, exact or wanted, environment=True)
+    return PythonChoice(able, exact or wanted, environment=True, requirements=_required(prepared, frozenset()))
+
+
+def _on(prepared: Prepared, python: Python, *, isolated: bool) -> PythonChoice:
+    """The choice of a Python of the host, whose own packages tasks see where the environment is not isolated."""
+    required = _required(prepared, frozenset() if isolated else python.packages)
+    if required is None:
+        return PythonChoice(python, python.path, environment=False, isolated=not python.asked)
+    if prepared.uv is None:
+        lacking = ", ".join(required.text.split())
+        raise _refused(
+            f"{python.path} lacks packages that a plugin needs: {lacking}", f"install them there, or {_BRING_IT}"
+        )
+    return PythonChoice(python, python.path, environment=True, isolated=isolated, requirements=required)
+
+
+def _required(prepared: Prepared, there: frozenset[str]) -> Requirements | None:
+    """The image's requirements, and those of plugins that are not there."""
+    if prepared.requirements is None:
+        return None
+    lacking = [each for each in prepared.requirements.of_plugins if hashes.name_of(each) not in there]
+    return prepared.requirements.with_packages(lacking) if lacking or prepared.image.has_packages else None
 
 
 def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: str) -> dict[str, Any] | None:
     """The parameters for making an environment; None: tasks use ``choice.base``. ``uv``: its path in the cache."""
     if not choice.environment:
         return None
-    wanted = prepared.requirements or Requirements("")
+    wanted = choice.requirements or Requirements("")
     base = next((python.version for python in host.pythons if python.path == choice.base), "")
-    packages = wanted.identity() if prepared.requirements else None
+    packages = wanted.identity() if choice.requirements else None
     identity = [1, host.platform, choice.base, base, choice.isolated, packages]
     return {
         "digest": hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32],

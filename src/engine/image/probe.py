@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 # The host's sh reads the script on stdin, so that no login shell has to quote it. Arguments: the wanted minor version,
-# and the path of an interpreter or "". It is a function, because its commands must not read the script.
+# the path of an interpreter or "", and the names of packages for which each Python is asked. It is a function, because
+# its commands must not read the script.
 #
 # Programs in the cache are run, by the probe itself too. So nothing there is touched before it is known that nobody
 # else may have put it there; checking the folders is enough, as nobody makes files in a folder without write access.
@@ -29,6 +31,7 @@ exposed() {
 }
 probe() {
     minor=$1 asked=$2
+    shift 2
     umask 077
     cache=${OUTRIDER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outrider}
     echo "outrider-probe 1"
@@ -47,13 +50,19 @@ probe() {
     df -Pk "$cache" 2>/dev/null | { read -r _; read -r _ _ _ free _; echo "free $free"; }
     for path in "$cache"/runtime/* "$cache"/uv/*; do echo "have ${path#"$cache"/}"; done
     seen=
-    tell='import sys; print("%d.%d.%d" % sys.version_info[:3], sys.implementation.name, sys.executable)'
+    tell='import sys; print("%d.%d.%d" % sys.version_info[:3], sys.implementation.name, sys.executable)
+for name in sys.argv[1:]:
+    try:
+        from importlib.metadata import version
+        print("package", version(name) and name)
+    except ImportError:
+        pass'
     for python in ${asked:+"$asked"} "python$minor" "/usr/bin/python$minor" "/usr/local/bin/python$minor" \\
         python3 /usr/bin/python3 /usr/local/bin/python3 "$cache"/pythons/cpython-"$minor".*/bin/python"$minor"; do
         path=$(command -v "$python" 2>/dev/null) || continue
         case "$seen" in *":$path:"*) continue ;; esac
         seen="$seen:$path:"
-        version=$("$path" -I -c "$tell" 2>/dev/null </dev/null) || continue
+        version=$("$path" -I -c "$tell" "$@" 2>/dev/null </dev/null) || continue
         if [ "$python" = "$asked" ]; then echo "asked $version"; break; fi
         echo "python $version"
         case "$version" in "$minor".*) break ;; esac
@@ -69,6 +78,7 @@ class Python(NamedTuple):
     implementation: str  # "cpython"
     path: str
     asked: bool = False  # it is the interpreter that the user named
+    packages: frozenset[str] = frozenset()  # those of the packages asked for that it has
 
     @property
     def minor(self) -> str:
@@ -93,8 +103,8 @@ class HostFacts(NamedTuple):
         return f"{self.system}-{self.machine}-{self.libc.replace(' ', '-')}".lower()
 
 
-def arguments(minor: str, asked: str) -> list[str]:
-    return ["sh", "-s", "--", minor, asked]
+def arguments(minor: str, asked: str, packages: Iterable[str] = ()) -> list[str]:
+    return ["sh", "-s", "--", minor, asked, *packages]
 
 
 def parse(stdout: bytes) -> HostFacts:
@@ -103,13 +113,16 @@ def parse(stdout: bytes) -> HostFacts:
     if "outrider-probe 1" not in lines or lines[-1] != "end":
         raise ValueError("the probe did not run to its end")
     facts: dict[str, str] = {}
-    present, pythons = [], []
+    present: list[str] = []
+    pythons: list[Python] = []
     for line in lines[lines.index("outrider-probe 1") + 1 :]:
         word, _, rest = line.partition(" ")
         if word == "have":
             present.append(rest)
         elif found := re.fullmatch(r"(?:python|asked) (\d+\.\d+\.\d+) (\S+) (.+)", line, re.ASCII):
             pythons.append(Python(found[1], found[2], found[3], asked=word == "asked"))
+        elif word == "package" and pythons:
+            pythons[-1] = pythons[-1]._replace(packages=pythons[-1].packages | {rest})
         elif word not in facts:  # a message of several lines may repeat a word
             facts[word] = rest
     system, _, machine = facts.get("system", "").partition(" ")

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -41,6 +41,11 @@ class Requirements:
     listed: tuple[tuple[str, int], ...] = ()  # names and sizes of the wheels in the folders
     wheels: tuple[str, ...] = ()  # SHA-256 of the wheels that the text names; they are in this computer's cache
     locked: Mapping[str, str] = field(default_factory=dict)  # a lock's files by name, each with a hash
+    of_plugins: tuple[str, ...] = ()  # for hosts that lack them; not in the text
+
+    def with_packages(self, packages: Sequence[str]) -> Requirements:
+        """The same, with some of those of plugins."""
+        return replace(self, text=self.text + "".join(f"{each}\n" for each in packages))
 
     @property
     def is_local(self) -> bool:
@@ -119,9 +124,12 @@ class Uv(NamedTuple):
         )
 
 
-async def read(image: Image, uv: Uv | None) -> Requirements | None:
-    """Read the requirements of an image; None where it asks for no packages."""
-    if not image.has_packages:
+async def read(image: Image, uv: Uv | None, of_plugins: Sequence[str] = ()) -> Requirements | None:
+    """Read the requirements of an image; None where neither it nor a plugin asks for packages.
+
+    The image's own win: what it names is left out of the plugins', and with hashes, or in a lock, it names all.
+    """
+    if not image.has_packages and not of_plugins:
         return None
     if image.lock is not None:
         assert uv is not None, "prepare has found it"
@@ -142,7 +150,13 @@ async def read(image: Image, uv: Uv | None) -> Requirements | None:
         variables=reader.variables,
         listed=_listed(found),
         wheels=tuple(reader.wheels),
+        of_plugins=() if all_hashed else _unnamed(of_plugins, reader.lines),
     )
+
+
+def _unnamed(packages: Sequence[str], lines: Sequence[str]) -> tuple[str, ...]:
+    named = {hashes.name_of(line) for line in lines if not line.startswith("-")}
+    return tuple(each for each in packages if hashes.name_of(each) not in named)
 
 
 def _listed(folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:

@@ -76,7 +76,7 @@ class WheelCache:
 
     async def select(self, uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
         """The wheels of ``wanted`` for ``target`` (as uv names platforms) and a Python version. Cancel-safe."""
-        key = f"{target} {python}"
+        key = f"{target} {python} {wanted.text}"
         async with self._selecting:
             if key not in self._selections:
                 self._selections[key] = await _select(uv, wanted, target, python)

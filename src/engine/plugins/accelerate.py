@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from .accelerate_variables import refuse, variables_of
+from .client_versions import same_version
 from .torch import Torch, set_accelerate_device
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class Accelerate(Plugin):
 
     name: ClassVar[str] = "accelerate"
     fresh_process: ClassVar[bool] = True  # accelerate caches the ranks that it saw first
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return (same_version("accelerate"),)
 
     def brings(self) -> Sequence[Plugin]:
         given = dict(self.variables)

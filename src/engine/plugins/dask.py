@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..api import checks
 from ..api.plugin import Plugin
+from .client_versions import same_version
 from .cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened, processors
 from .dask_tls import Certificate
 
@@ -64,6 +65,9 @@ class Dask(Plugin):
     certificate: Certificate | None = field(default=None, repr=False, compare=False)
 
     name: ClassVar[str] = "dask"
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return (same_version("dask"), same_version("distributed"))
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
         """Let a ``Client()`` in a task find the cluster."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from ..api.secrets import Secret
+from .client_versions import installed
 from .rank_layout import sharing, unless_set
 from .torch import Torch, set_accelerate_device
 
@@ -45,6 +46,9 @@ class HuggingFace(Plugin):
 
     name: ClassVar[str] = "huggingface"
     fresh_process: ClassVar[bool] = True  # Trainer uses accelerate, which caches the ranks that it saw first
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return installed("transformers", "accelerate", "datasets", "huggingface-hub")
 
     def brings(self) -> Sequence[Plugin]:
         return (Torch(),)

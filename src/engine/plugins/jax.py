@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..api import checks
 from ..api.plugin import Plugin, Ports
+from .client_versions import same_version
 from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class Jax(Plugin):
     collective: ClassVar[bool] = True
     fresh_process: ClassVar[bool] = True  # JAX's backend cannot be changed once it has started
     ports: ClassVar[Ports] = "head"
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:
+        return (same_version("jax", extra="cuda12" if accelerators else ""),)
 
     def ranks_per_node(self, facts: NodeFacts) -> int:
         return ranks_on(facts, self.ranks)

@@ -5,13 +5,14 @@ Only the client's half does anything here. `joblib_backend` is imported when job
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
+from .client_versions import same_version
 
 if TYPE_CHECKING:
     from ..api.plugin import PluginContext
@@ -36,6 +37,9 @@ class Joblib(Plugin):
     """The plugin that `joblib` makes."""
 
     name: ClassVar[str] = "joblib"
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return (same_version("joblib"),)
 
     @asynccontextmanager
     async def attach(self, context: PluginContext) -> AsyncIterator[JoblibPool]:

@@ -10,6 +10,7 @@ from zlib import crc32
 
 from ..api import checks
 from ..api.plugin import Plugin
+from .client_versions import same_version
 from .jax import Jax
 from .tensorflow import TensorFlow
 from .torch import Torch
@@ -45,6 +46,9 @@ class Keras(Plugin):
 
     name: ClassVar[str] = "keras"
     fresh_process: ClassVar[bool] = True  # keras cannot change its backend once it is imported
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return (same_version("keras"),)
 
     def brings(self) -> Sequence[Plugin]:
         match self.backend:

@@ -13,7 +13,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
 from . import pmi
+from .client_versions import installed
 from .mpi_hosts import launcher_variables, network_variables, written_hosts
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Mpi(Plugin):
     def has_halves(self) -> bool:
         """False, so that a single function may have the plugin: the halves are needed only for ``mpirun``."""
         return False
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return installed("mpi4py", "mpich", "impi-rt")
 
     def ranks_per_node(self, facts: NodeFacts) -> int:  # noqa: ARG002
         return self.ranks

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -21,6 +21,7 @@ from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from ..node.info import free_port
 from ..serialization.program import environment
+from .client_versions import same_version
 from .cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened, processors
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class Ray(Plugin):
     token: str = field(default="", repr=False, compare=False)
 
     name: ClassVar[str] = "ray"
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return (same_version("ray", extra="client"),)
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
         """Let ``ray.init()`` in a task find the cluster."""

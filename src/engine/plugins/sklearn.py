@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..api.plugin import Plugin
+from .client_versions import same_version
 from .joblib import opened
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class Sklearn(Plugin):
     default: bool = True
 
     name: ClassVar[str] = "sklearn"
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return (same_version("scikit-learn"), same_version("joblib"))
 
     @asynccontextmanager
     async def attach(self, context: PluginContext) -> AsyncIterator[JoblibPool]:

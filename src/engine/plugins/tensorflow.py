@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..api.plugin import Plugin, Ports
+from .client_versions import installed, same_version
 from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class TensorFlow(Plugin):
     collective: ClassVar[bool] = True
     fresh_process: ClassVar[bool] = True  # TensorFlow's server cannot be stopped once it has started
     ports: ClassVar[Ports] = "ranks"
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:
+        if accelerators:
+            return (same_version("tensorflow", "tensorflow-cpu", extra="and-cuda"),)
+        return installed("tensorflow", "tensorflow-cpu")[:1] or ("tensorflow",)
 
     def ranks_per_node(self, facts: NodeFacts) -> int:
         return ranks_on(facts, self.ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
+from .client_versions import same_version
 from .initialized_group import found_again
 from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
 
@@ -76,6 +77,9 @@ class Torch(Plugin):
     collective: ClassVar[bool] = True
     ports: ClassVar[Ports] = "head"
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
+
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        return (same_version("torch"),)
 
     def ranks_per_node(self, facts: NodeFacts) -> int:
         return ranks_on(facts, self.ranks)

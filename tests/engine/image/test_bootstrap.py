@@ -327,6 +327,18 @@ async def test_a_given_interpreter_keeps_its_packages(shell: Any, bring: Any, ma
     assert node.run(lambda: (__import__("added").VERSION, __import__("numpy").__name__)) == ("1.0", "numpy")
 
 
+async def test_packages_of_plugins_are_there_and_what_the_interpreter_has_is_not_fetched(
+    shell: Any, bring: Any, make_wheel: Any, wheels: Path
+) -> None:
+    make_wheel("brought")
+    image = Image(python=sys.executable, pip_indexes=[str(wheels)])
+    plain = await bring(await prepare(image, packages=["numpy==0.1"]), shell)
+    assert plain.made.python == sys.executable
+    node = await bring(await prepare(image, packages=["numpy==0.1", "brought==1.0"]), shell)
+    node.greet()
+    assert node.run(lambda: (__import__("brought").VERSION, __import__("numpy").__name__)) == ("1.0", "numpy")
+
+
 # --- commands -------------------------------------------------------------------------------------------------------
 
 

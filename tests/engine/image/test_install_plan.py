@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,9 @@ def host(*pythons: Python, **changes: Any) -> HostFacts:
     return HostFacts(**{**facts, **changes})  # type: ignore[arg-type]
 
 
-async def prepared(uv: bool = True, **options: Any) -> Prepared:
-    made = await prepare(Image(**options), python="3.11.7")
+async def prepared(uv: bool = True, packages: Sequence[str] = (), **options: Any) -> Prepared:
+    """``packages``: of plugins."""
+    made = await prepare(Image(**options), packages=packages, python="3.11.7")
     from dataclasses import replace
 
     return made if uv else replace(made, uv=None)
@@ -82,6 +85,13 @@ def test_a_probe_that_says_what_no_host_is_changes_no_decision() -> None:
             probe.parse(b"outrider-probe 1\n" + line + b"\nend\n")
 
 
+def test_each_python_is_asked_for_the_packages_of_plugins(tmp_path: Path) -> None:
+    argv = probe.arguments("3.11", sys.executable, ["cloudpickle", "no-such-package", "typing-extensions"])
+    done = subprocess.run(argv, input=probe.SCRIPT, env={"HOME": str(tmp_path)} | os.environ, stdout=-1, check=True)
+    (python,) = probe.parse(done.stdout).pythons
+    assert (python.asked, python.packages) == (True, {"cloudpickle", "typing-extensions"})
+
+
 # --- which Python ---------------------------------------------------------------------------------------------------
 
 
@@ -90,8 +100,9 @@ async def test_the_hosts_own_python_is_used_where_it_fits() -> None:
 
 
 async def test_packages_make_an_environment_of_it(wheels: Path) -> None:
-    chosen = choose_python(await prepared(pip=["x"], pip_indexes=[str(wheels)]), host(PY311))
-    assert chosen == PythonChoice(PY311, PY311.path, environment=True)
+    image = await prepared(pip=["x"], pip_indexes=[str(wheels)])
+    chosen = choose_python(image, host(PY311))
+    assert chosen == PythonChoice(PY311, PY311.path, environment=True, requirements=image.requirements)
 
 
 async def test_uv_brings_a_python_where_the_hosts_does_not_fit() -> None:
@@ -112,6 +123,45 @@ async def test_host_without_a_fitting_python_is_an_error_with_a_next_step(python
     assert "nstall Python 3.11 there" in caught.value.hint or "install 3.11 there" in caught.value.hint
     assert "pip install uv" in caught.value.hint
     assert (caught.value.phase, caught.value.systematic) == ("python", False)
+
+
+TORCH = "torch==2.13.0"
+
+
+def text(choice: PythonChoice) -> str | None:
+    return None if choice.requirements is None else choice.requirements.text
+
+
+async def test_packages_of_plugins_are_installed_beside_what_the_host_has() -> None:
+    image = await prepared(packages=[TORCH, "keras==3.0"])
+    chosen = choose_python(image, host(PY311._replace(packages=frozenset({"keras"}))))
+    assert (chosen.environment, chosen.isolated, text(chosen)) == (True, False, f"{TORCH}\n")
+    whole = PY311._replace(packages=frozenset({"keras", "torch"}))
+    assert choose_python(image, host(whole)) == PythonChoice(whole, whole.path, environment=False)
+    assert text(choose_python(image, host(PY39))) == f"{TORCH}\nkeras==3.0\n"
+
+
+async def test_an_images_own_packages_are_an_environment_that_sees_no_others() -> None:
+    image = await prepared(packages=[TORCH, "keras==3.0"], pip=["x", "Torch>=2"])
+    there = PY311._replace(packages=frozenset({"keras", "torch"}))
+    chosen = choose_python(image, host(there))
+    assert (chosen.environment, chosen.isolated, text(chosen)) == (True, True, "x\nTorch>=2\nkeras==3.0\n")
+
+
+async def test_a_named_interpreter_gets_the_packages_of_plugins_that_it_lacks() -> None:
+    named = Python("3.11.4", "cpython", "/opt/python3", asked=True, packages=frozenset({"torch"}))
+    image = await prepared(python="/opt/python3", packages=[TORCH])
+    assert choose_python(image, host(named)) == PythonChoice(named, named.path, environment=False, isolated=False)
+    lacking = named._replace(packages=frozenset())
+    assert text(choose_python(image, host(lacking))) == f"{TORCH}\n"
+    with pytest.raises(BootstrapError, match=r"/opt/python3 lacks packages that a plugin needs: torch==2\.13\.0"):
+        choose_python(await prepared(uv=False, python="/opt/python3", packages=[TORCH]), host(lacking))
+
+
+async def test_requirements_with_hashes_name_everything(tmp_path: Path) -> None:
+    (tmp_path / "hashed.txt").write_text(f"x==1 --hash=sha256:{'0' * 64}\n")
+    image = await prepared(packages=[TORCH], requirements=tmp_path / "hashed.txt")
+    assert "torch" not in (text(choose_python(image, host(PY311))) or "torch")
 
 
 async def test_a_named_interpreter_is_that_one_or_an_error() -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from outrider import BootstrapError, Image
 from outrider.engine.image import install_plan
+from outrider.engine.image.install_plan import Prepared, PythonChoice
 from outrider.engine.image.installer import apt, protocol
 from outrider.engine.image.installer import installation as installation_module
 from outrider.engine.image.installer.installation import Failed, Installation
@@ -62,9 +63,11 @@ async def test_an_old_python_carries_out_a_plan(
     """It runs the installer; tasks run on the one that uv has made an environment of."""
     wheels = make_wheel("brought").parent
     old = Python("3.8.0", "cpython", python)
-    monkeypatch.setattr(
-        install_plan, "choose_python", lambda *_: install_plan.PythonChoice(old, sys.executable, environment=True)
-    )
+
+    def choose_python(prepared: Prepared, _: object) -> PythonChoice:
+        return PythonChoice(old, sys.executable, environment=True, requirements=prepared.requirements)
+
+    monkeypatch.setattr(install_plan, "choose_python", choose_python)
     image = Image(pip=["brought"], pip_indexes=[str(wheels)], includes=[wheels], run=["ls wheels"])
     node = await bring(image, shell)
     assert shell.commands[-1][0] == python
