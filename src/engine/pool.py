@@ -16,6 +16,7 @@ from .api.checks import check_known, one_of
 from .api.compute import Compute, compute
 from .api.errors import CleanupError, ItemOutcome, NotACall, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop, surplus
+from .api.tracebacks import cut
 from .client.opening import Opening
 from .client.signals import TaskHold
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
@@ -129,8 +130,9 @@ class Pool(Runner):
         self.unusable = "" if self._sync is None else OPEN_FOR_THREADS
         try:
             await self._open()
-        except BaseException:
+        except BaseException as error:
             await self._hold.leave()
+            cut(error)
             raise
         self._hold.at_rest.set()
         return self
@@ -445,10 +447,7 @@ class Pool(Runner):
             SpecError: less than `Nodes.min`, or more than `Nodes.max` where that is given.
         """
         core = self._here()
-        least, most = self._settings.nodes.min, self._settings.nodes.max
-        if type(nodes) is not int or nodes < least or (most is not None and nodes > most):
-            limits = f"{least} nodes or more" if most is None else f"{least} to {most} nodes"
-            raise SpecError(f"resize takes {limits} (Nodes(min=, max=) of this pool), not {nodes!r}.")
+        self._settings.nodes.check_size(nodes)
         core.resize(nodes)
 
     @overload

@@ -9,8 +9,8 @@ import threading
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, suppress
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from .api.calls import Call, Group, GroupStream, StreamCall
 from .api.errors import NotACall, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
+from .api.tracebacks import cut
 from .client.signals import ThreadHold
 from .serialization.client_streams import marked_blocking
 
@@ -43,6 +44,18 @@ P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
 
+def _cutting(verb: Callable[P, T]) -> Callable[P, T]:
+    @wraps(verb)
+    def called(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return verb(*args, **options)
+        except Exception as error:
+            cut(error)
+            raise
+
+    return called
+
+
 class SyncPool(Runner):
     """The pool that ``with Pool(...) as pool`` gives. It has `Pool`'s verbs, which wait; Ctrl-C while waiting cancels
     the task.
@@ -58,6 +71,7 @@ class SyncPool(Runner):
         self._loops_thread = 0
         self._process = os.getpid()
 
+    @_cutting
     def open(self) -> SyncPool:
         self._hold = ThreadHold()
         try:
@@ -106,27 +120,29 @@ class SyncPool(Runner):
 
     def _result(self, future: Future[T]) -> T:
         try:
-            while True:
-                try:
+            while not future.done():
+                with suppress(TimeoutError):
                     return future.result(_DEAF_S)
-                except TimeoutError:
-                    if future.done():  # the error is its own, or it is done since
-                        return future.result()
-        except BaseException:  # an interrupt of this thread: the task is not wanted any more
+            return future.result()  # where it raises a TimeoutError, that is its own
+        except BaseException as error:  # an interrupt of this thread: the task is not wanted any more
             if not future.done():
                 future.cancel()
+            cut(error)
             raise
 
     # --- running --------------------------------------------------------------------------------------------------
 
+    @_cutting
     def run(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> R:
         """See `Pool.run`."""
         return self._wait(self._pool.run, call, *more, on=on)
 
+    @_cutting
     def broadcast(self, call: Call[R], /, *more: Never) -> list[R]:
         """See `Pool.broadcast`."""
         return self._wait(self._pool.broadcast, call, *more)
 
+    @_cutting
     def submit(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> Future[R]:
         """See `Pool.submit`; cancelling the future ends the task."""
         job = self._wait(_called, lambda: self._pool.submit(call, *more, on=on))
@@ -136,6 +152,7 @@ class SyncPool(Runner):
         """See `Pool.gather`."""
         return self.run_group(Group(calls))
 
+    @_cutting
     def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]:
         return self._wait(self._pool.run_group, group)
 
@@ -249,6 +266,9 @@ class SyncPool(Runner):
             while value is not _END:
                 yield value
                 value = self._wait(_next, iterator)
+        except Exception as error:
+            cut(error)
+            raise
         finally:
             here = threading.get_ident() == self._loops_thread  # where it is collected: the loop closes what it forgets
             if self._portal is not None and isinstance(iterator, AsyncGenerator) and not here:

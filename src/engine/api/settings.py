@@ -82,6 +82,16 @@ class Nodes:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "idle", seconds("Nodes(idle=...)", idle))
 
+    def check_size(self, nodes: object) -> None:
+        """Refuse a number of nodes that `Pool.resize` cannot set.
+
+        Raises:
+            SpecError
+        """
+        if type(nodes) is not int or nodes < self.min or (self.max is not None and nodes > self.max):
+            limits = f"{self.min} nodes or more" if self.max is None else f"{self.min} to {self.max} nodes"
+            refuse(f"resize takes {limits} (Nodes(min=, max=) of this pool), not {nodes!r}.")
+
     @classmethod
     def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:
         """Return the `Nodes` that a ``nodes=`` option means: ``4``, ``(2, 8)`` for ready at 2 and growing to 8, or

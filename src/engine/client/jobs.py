@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from ...actors.interfaces import BroadcastSpec, Ending, JobId, NodeFacts, OnLoss, Task, TaskId
 from ..api.errors import NotACall, SpecError, TaskStopped
 from ..api.plugin import one_listens
+from ..api.tracebacks import cut
 from ..node.freeports import FEW as MOST_PORTS
 from ..serialization.error_translation import unpack, unpack_all
 from ..serialization.payload import Payload
@@ -46,7 +47,11 @@ class SubmittedJob(Generic[R]):
             except asyncio.CancelledError:
                 self.cancel()
                 raise
-        return self.result()
+        try:
+            return self.result()
+        except Exception as error:
+            cut(error)
+            raise
 
     def _wait(self) -> Generator[Any, None, Any]:
         return self._core.polling.wait(self.future)
@@ -85,7 +90,11 @@ class SubmittedJob(Generic[R]):
 
     def result(self) -> R:
         if self._value is _UNASKED:
-            self._value = self._unpack(self.future.result())
+            try:
+                self._value = self._unpack(self.future.result())
+            except Exception as error:
+                cut(error)
+                raise
         return self._value  # type: ignore[no-any-return]
 
     def _unpack(self, ending: Any) -> R:

@@ -14,8 +14,10 @@ from ...actors.interfaces import Ending, GaveUp, JobId, Reason, Settled, Verdict
 from ..api.calls import Call, Pending, short, shown
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, NotACall, SerializationError, SetupFailed
+from ..api.tracebacks import cut
 from ..serialization.client_streams import Blocking, items_of
-from ..serialization.error_translation import AttemptPlace, failed_error
+from ..serialization.error_notes import AttemptPlace
+from ..serialization.error_translation import failed_error
 from ..serialization.payload import Received
 from ..serialization.program import AsyncChunk, Chunk, Raised
 from ..wire import values
@@ -111,7 +113,11 @@ class MapRun(Generic[T]):
         return self._collected().__await__()
 
     async def _collected(self) -> list[T]:
-        return [result async for chunk in self.chunks() for result in chunk]
+        try:
+            return [result async for chunk in self.chunks() for result in chunk]
+        except Exception as error:
+            cut(error)
+            raise
 
     async def __aiter__(self) -> AsyncIterator[T]:
         chunks = self.chunks()
@@ -119,6 +125,9 @@ class MapRun(Generic[T]):
             async for chunk in chunks:
                 for result in chunk:
                     yield result
+        except Exception as error:
+            cut(error)
+            raise
         finally:
             await chunks.aclose()
 

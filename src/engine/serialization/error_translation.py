@@ -11,22 +11,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal, TypeVar, assert_never, cast
+from typing import Any, Literal, assert_never, cast
 
 from ...actors.interfaces import ConnectFailed, Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
 from ...actors.kernel import ActorFailed
 from ...providers import errors as provider
 from ..api import errors
-from ..api.printable import plain, plainly
-from ..node.failure import shortened
+from ..api.printable import plainly
 from ..wire import values
 from ..wire.messages import Cause, Ended, Failed
+from .error_notes import AttemptPlace, located, ranks_of, tell_equal_ones_once
 from .function_pickling import import_advice
 from .payload import Payload, Received
 
-E = TypeVar("E", bound=Exception)
 BlockEnd = Literal["unstarted", "failed", "finished"]  # whether the pool's block began, and ended without an error
 UNCONFIRMED: dict[BlockEnd, str] = {
     "unstarted": "The pool did not start, and it is not confirmed that the machines that it asked for have ended",
@@ -40,18 +39,6 @@ PICKLING_ADVICE = {  # by the type of what cannot be pickled
     "generator": "annotate its parameter as Iterator[...], and its values are streamed",
     "async_generator": "annotate its parameter as AsyncIterator[...], and its values are streamed",
 }
-NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptPlace:
-    task: str
-    node: int
-    rank: int = 0
-    attempt: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.task} on node {self.node} (rank {self.rank}, attempt {self.attempt})"
 
 
 def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:
@@ -120,13 +107,13 @@ def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object]
     """
     match failed.phase:
         case "call":
-            return _located(_own_error(failed, place, load), place, failed.traceback)
+            return located(_own_error(failed, place, load), place, failed.traceback)
         case "load" | "dump":
-            return _located(_pickling_error(failed, place, load), place, failed.traceback)
+            return located(_pickling_error(failed, place, load), place, failed.traceback)
         case "setup":
             story = f"the setup of {place} raised {failed.kind}: {failed.message}. The next call tries it again."
             error = errors.SetupFailed(story, **asdict(place))
-            error.__cause__ = _located(_own_error(failed, place, load), place, failed.traceback)
+            error.__cause__ = located(_own_error(failed, place, load), place, failed.traceback)
             return error
         case "node":
             message = f"{place} could not be run there: {failed.message}."
@@ -223,9 +210,8 @@ def broadcast_error(task: str, outcomes: Sequence[errors.Outcome]) -> errors.Bro
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     causes = [outcome for outcome in failed if not isinstance(outcome.error, errors.TaskStopped)] or failed
     raised = [outcome.error for outcome in causes if outcome.error is not None]
-    ranks = ", ".join(str(outcome.rank) for outcome in causes)
-    which = f"rank {ranks}" if len(causes) == 1 else f"ranks {ranks}"
-    return errors.BroadcastFailed(f"{task} failed on {which} of {len(outcomes)}", raised, outcomes)
+    tell_equal_ones_once(causes)
+    return errors.BroadcastFailed(f"{task} failed on {ranks_of(causes)} of {len(outcomes)}", raised, outcomes)
 
 
 def no_node_error(failure: Exception) -> Exception:
@@ -251,16 +237,16 @@ def provider_error(error: provider.ProviderError) -> errors.OutriderError:
     said = _sentence(error)
     match error:
         case provider.NotAuthorized():
-            return errors.AuthError(f"The provider does not let you in ({said}): check its credentials.")
+            return errors.AuthError(f"{said}. The provider does not let you in: check its credentials.")
         case provider.QuotaExceeded():
             message = f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes."
             return errors.QuotaError(message)
         case provider.BadRequest():
-            return errors.SpecError(f"The provider can never give what was asked for ({said}).")
+            return errors.SpecError(f"{said}. The provider can never give what was asked for.")
         case provider.JournalError():
             return errors.OutriderError(f"Nothing was created: {said}.")
         case provider.NoCapacity():
-            return errors.CapacityError(f"The provider has no machines to give ({said}): try again, or elsewhere.")
+            return errors.CapacityError(f"{said}. The provider has no machines to give: try again, or elsewhere.")
         case _:
             failed = errors.CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
             failed.__cause__ = None if error.__cause__ is None else plainly(error.__cause__)
@@ -414,31 +400,6 @@ def _unpicklable(error: object) -> tuple[str, str, str]:
     kind = str(getattr(error, "kind", type(error).__name__))
     said = getattr(error, "reason", None) or getattr(error, "message", None) or error
     return path, kind, _sentence(said) if kind in str(said) else f"{kind}: {_sentence(said)}"
-
-
-def _located(error: E, place: AttemptPlace, text: str) -> E:
-    """Note on the error where it happened; past a ``__setattr__`` of its class, which may be frozen."""
-    text = plain(text.rstrip())
-    note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))
-    facts = {
-        "node": place.node,
-        "rank": place.rank,
-        "attempt": place.attempt,
-        "__notes__": [*_notes(error), note],
-        # Short, because the note has the frames: printed once, at the end, where one looks.
-        "__cause__": errors.RemoteTraceback(f"raised in {place}", text),
-    }
-    for name, value in facts.items():
-        with suppress(Exception):  # a property of that name
-            BaseException.__setattr__(error, name, value)
-    return error
-
-
-def _notes(error: BaseException) -> list[str]:
-    notes = getattr(error, "__notes__", ())
-    if not isinstance(notes, list | tuple):
-        return []
-    return [plain(shortened(str(note), NOTE_CHARACTERS)) for note in notes]
 
 
 def _sentence(said: object) -> str:

@@ -18,8 +18,8 @@ from outrider.engine.api.errors import (
     SerializationError,
     TaskFailed,
 )
+from outrider.engine.serialization.error_notes import AttemptPlace
 from outrider.engine.serialization.error_translation import (
-    AttemptPlace,
     broadcast_error,
     ended_error,
     failed_error,

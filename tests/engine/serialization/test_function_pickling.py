@@ -18,7 +18,8 @@ import pytest
 
 from outrider import compute
 from outrider.engine.serialization import function_pickling, program
-from outrider.engine.serialization.error_translation import AttemptPlace, failed_error
+from outrider.engine.serialization.error_notes import AttemptPlace
+from outrider.engine.serialization.error_translation import failed_error
 from outrider.engine.serialization.function_pickling import ImportableModules, import_advice
 from outrider.engine.wire.messages import Failed
 from outrider.engine.wire.values import Unpicklable

@@ -1,0 +1,60 @@
+"""Tracebacks as users read them: from their own line on, without frames of this library and of what drives its loop."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+from types import TracebackType
+
+from .errors import OutriderError, RemoteTraceback
+
+FULL = "OUTRIDER_FULL_TRACEBACKS"  # the environment variable that keeps all frames, to find a defect of ours
+_DRIVERS = {"outrider", "anyio", "asyncio", "concurrent", "contextlib", "threading"}
+_FRAME = re.compile(r'( +)File "(.*)", line (\d+), in ')
+
+
+def cut(error: BaseException) -> None:
+    """Take our frames out of an error's traceback; a bare ``raise`` behind this adds none. An error that is neither a
+    task's nor told by us keeps them all where it has no frame of the user's: it is a defect, which they explain.
+    """
+    if os.environ.get(FULL) or not isinstance(error, Exception):
+        return
+    theirs = _users(error.__traceback__)
+    if theirs is not None or isinstance(error, OutriderError) or isinstance(error.__cause__, RemoteTraceback):
+        error.__traceback__ = theirs
+
+
+def _users(trace: TracebackType | None) -> TracebackType | None:
+    kept = []
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _DRIVERS:
+            kept.append(trace)
+        trace = trace.tb_next
+    chain = None
+    for each in reversed(kept):
+        chain = TracebackType(chain, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return chain
+
+
+def with_source_lines(text: str) -> str:
+    """Return a traceback from a node with the lines of source that the node has not: of notebooks, and of programs that
+    are files here alone. Only files that this program itself runs are looked into.
+    """
+    lines = text.splitlines()
+    told: list[str] = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=False):
+        told.append(line)
+        if (found := _FRAME.match(line)) and not following.startswith(f"{found[1]}  "):
+            source = _source_line(found[2], int(found[3]))
+            told += [f"{found[1]}  {source}"] if source else []
+    return "\n".join(told)
+
+
+def _source_line(file: str, number: int) -> str:
+    if file == "<string>" and "-c" in sys.orig_argv[:-1]:  # python -c
+        lines = sys.orig_argv[sys.orig_argv.index("-c") + 1].splitlines()
+        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    own = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return linecache.getline(file, number).strip() if file in linecache.cache or file in own else ""

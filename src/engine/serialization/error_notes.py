@@ -1,0 +1,85 @@
+"""Notes on a user's exception: where it was raised, with the frames there, and which ranks raised the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..api import errors
+from ..api.printable import plain
+from ..api.tracebacks import with_source_lines
+from ..node.failure import shortened, text_of
+
+E = TypeVar("E", bound=Exception)
+NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPlace:
+    task: str
+    node: int
+    rank: int = 0
+    attempt: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.task} on node {self.node} (rank {self.rank}, attempt {self.attempt})"
+
+
+def located(error: E, place: AttemptPlace, text: str) -> E:
+    """Note on the error where it happened; past a ``__setattr__`` of its class, which may be frozen."""
+    text = with_source_lines(plain(text.rstrip()))
+    note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))
+    facts = {
+        "node": place.node,
+        "rank": place.rank,
+        "attempt": place.attempt,
+        "__notes__": [*_notes(error), note],
+        # Short, because the note has the frames: printed once, at the end, where one looks.
+        "__cause__": errors.RemoteTraceback(f"raised in {place}", text),
+    }
+    for name, value in facts.items():
+        _set_fact(error, name, value)
+    return error
+
+
+def _set_fact(error: BaseException | None, name: str, value: object) -> None:
+    with suppress(Exception):  # a property of that name
+        if error is not None:
+            BaseException.__setattr__(error, name, value)
+
+
+def _notes(error: BaseException | None) -> list[str]:
+    notes = getattr(error, "__notes__", ())
+    if not isinstance(notes, list | tuple):
+        return []
+    return [plain(shortened(str(note), NOTE_CHARACTERS)) for note in notes]
+
+
+def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
+    """Leave the remote traceback to the first of the ranks with equal errors, and have the others refer to it."""
+    alike: dict[object, list[errors.Outcome]] = {}
+    for outcome in failed:
+        error = outcome.error
+        if error is not None and isinstance(cause := error.__cause__, errors.RemoteTraceback):
+            alike.setdefault((type(error), text_of(error), cause.text), []).append(outcome)
+    for first, *others in alike.values():
+        if others:
+            _set_fact(first.error, "__notes__", [*_notes(first.error), f"The same on {ranks_of(others)}."])
+        for other in others:
+            told = f"On rank {other.rank}. Rank {first.rank} has the traceback of the same."
+            _set_fact(other.error, "__notes__", [told])
+            _set_fact(other.error, "__cause__", None)
+
+
+def ranks_of(outcomes: Sequence[errors.Outcome]) -> str:
+    """Return the outcomes' ranks, those that follow each other as "4-63"."""
+    spans: list[list[int]] = []
+    for rank in sorted(outcome.rank for outcome in outcomes):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    told = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return f"rank {told}" if len(outcomes) == 1 else f"ranks {told}"

@@ -1,0 +1,116 @@
+"""An error is read from the user's own line on: without our frames, with the lines of source, and once."""
+
+from __future__ import annotations
+
+import linecache
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from outrider import BroadcastFailed, CapacityError, Pool, SyncPool, compute, instance_info
+from outrider.engine.api.tracebacks import FULL, with_source_lines
+
+
+@compute
+def fail(message: str) -> int:
+    raise ValueError(message)
+
+
+@compute
+def fail_but_on_one() -> None:
+    rank = instance_info().rank
+    raise ValueError("alike" if rank != 1 else "other")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[SyncPool]:
+    with Pool(nodes=4, console="silent") as pool:
+        yield pool
+
+
+def frames_of_ours(error: BaseException) -> list[str]:
+    summary = traceback.extract_tb(error.__traceback__)
+    return [frame.name for frame in summary if frame.filename != __file__ and "_pytest" not in frame.filename]
+
+
+VERBS: dict[str, Callable[[SyncPool], object]] = {
+    "run": lambda pool: pool.run(fail("no")),
+    "map": lambda pool: list(pool.map(fail, ["no"])),
+    "submit": lambda pool: pool.submit(fail("no")).result(),
+    "misuse": lambda pool: pool.run(3),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("verb", ["run", "map", "misuse"])
+def test_an_error_comes_from_the_users_line(pool: SyncPool, verb: str) -> None:
+    with pytest.raises(ValueError, match=r"no|3 is not") as caught:
+        VERBS[verb](pool)
+    assert frames_of_ours(caught.value) == []
+
+
+def test_an_operator_has_one_frame_of_ours(pool: SyncPool) -> None:
+    with pytest.raises(ValueError, match="no") as caught:
+        fail("no") >> pool
+    assert frames_of_ours(caught.value) == ["__rshift__"]
+
+
+def test_a_pool_that_cannot_be_opened_is_told_in_a_few_lines() -> None:
+    with pytest.raises(CapacityError) as caught, Pool(accelerator="H100:64", console="silent"):
+        pass
+    assert frames_of_ours(caught.value) == ["__enter__"]
+
+
+def test_frames_of_the_users_own_items_are_kept(pool: SyncPool) -> None:
+    def items() -> Iterator[str]:
+        yield "no"
+        raise LookupError("the items end here")
+
+    with pytest.raises((LookupError, ValueError)) as caught:
+        list(pool.map(len, items()))
+    assert "items" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+def test_all_frames_are_kept_on_request(pool: SyncPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FULL, "1")
+    with pytest.raises(ValueError, match="no") as caught:
+        pool.run(fail("no"))
+    assert len(frames_of_ours(caught.value)) > 5
+
+
+def test_equal_errors_of_ranks_are_told_once(pool: SyncPool) -> None:
+    with pytest.raises(BroadcastFailed, match="on ranks 0-3 of 4") as caught:
+        fail_but_on_one() @ pool
+    errors = caught.value.exceptions
+    assert [str(error) for error in errors] == ["alike", "other", "alike", "alike"]
+    assert errors[0].__notes__[-1] == "The same on ranks 2-3."
+    assert errors[3].__notes__ == ["On rank 3. Rank 0 has the traceback of the same."]
+    told = "".join(traceback.format_exception(caught.value))
+    assert told.count(", in fail_but_on_one") == 2
+
+
+def test_a_line_that_the_node_has_not_is_taken_from_here() -> None:
+    linecache.cache["<cell 7>"] = (4, None, ["first = 1\n", "    boom()\n"], "<cell 7>")
+    text = 'Traceback (most recent call last):\n  File "<cell 7>", line 2, in f\nValueError: no'
+    assert with_source_lines(text).splitlines()[2] == "    boom()"
+    elsewhere = text.replace("<cell 7>", "/etc/passwd")
+    assert with_source_lines(elsewhere) == elsewhere
+    del linecache.cache["<cell 7>"]
+    whole = 'Traceback:\n  File "x", line 2, in f\n    here()\n    ^^^^\nValueError: no'
+    assert with_source_lines(whole) == whole
+    assert with_source_lines("") == ""
+
+
+def test_a_program_on_the_command_line_has_its_lines() -> None:
+    program = """
+from outrider import Pool, compute
+@compute
+def f():
+    raise ValueError("no")
+with Pool(console="silent") as pool:
+    f() >> pool
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert '    raise ValueError("no")' in done.stderr
