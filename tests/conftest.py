@@ -38,6 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     It is cancelled well before `faulthandler_timeout` ends the whole process. 0: nothing ends any of them.
     """
+    if addressed := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"each of pytest-xdist's processes would name this test otherwise: {addressed[0]}")
     limit_s = 0.4 * float(config.getini("faulthandler_timeout"))
     for item in items:
         if limit_s and isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
