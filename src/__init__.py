@@ -83,7 +83,6 @@ _MODULES = {
     "events": "actors.events",
     "integrations": "engine.integrations",
 }
-_ELSEWHERE = {"function": "compute"}  # as similar libraries call it
 
 
 def __getattr__(name: str) -> Any:
@@ -114,10 +113,13 @@ def _errors() -> dict[str, type]:
 
 
 def _hint(name: str) -> str:
-    from difflib import get_close_matches
+    from .engine.api.checks import closest
+    from .engine.api.foreign_names import MEANING
 
-    close = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, __getattr__("__all__"), n=1)
-    return f": did you mean outrider.{close[0]}?" if close else ""
+    if name in MEANING:
+        return f": {MEANING[name]}"
+    close = closest(name, __getattr__("__all__"))
+    return f": did you mean outrider.{close}?" if close else ""
 
 
 def __dir__() -> list[str]:

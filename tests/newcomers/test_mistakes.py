@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import bdb
+import re
+import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from outrider import NotACall, Pool, PoolClosed, SerializationError, SpecError, SyncPool, compute, gather
+import outrider
+from outrider import NotACall, Pool, PoolClosed, SerializationError, SpecError, SyncPool, TaskFailed, compute, gather
 
 pytestmark = pytest.mark.anyio
 
@@ -274,3 +278,77 @@ async def test_a_job_or_a_coroutine_as_an_argument_is_told() -> None:
             await pool.run(same(running))
         running.close()
         assert await job == 1
+
+
+# --- a task is not at home -------------------------------------------------------------------------------------------
+
+
+@compute
+def leave(status: Any) -> int:
+    sys.exit(status)
+
+
+@compute
+def ask() -> str:
+    return input("how many? ")
+
+
+@compute
+def stop_here() -> None:
+    breakpoint()  # noqa: T100
+
+
+@compute
+def read() -> str:
+    return Path("data.csv").read_text()
+
+
+def test_a_script_that_exits_well_has_returned(pool: SyncPool) -> None:
+    assert leave(0) >> pool is None
+    assert leave(None) >> pool is None
+    assert list(pool.map(leave, [0, None, 0])) == [None] * 3
+    with pytest.raises(TaskFailed, match="SystemExit: 3"):
+        leave(3) >> pool
+
+
+def test_a_task_that_asks_somebody_is_told_where_that_works(pool: SyncPool) -> None:
+    with pytest.raises(EOFError) as caught:
+        ask() >> pool
+    assert ".local(...)" in caught.value.__notes__[0]
+    with pytest.raises(bdb.BdbQuit) as stopped:
+        stop_here() >> pool
+    assert ".local(...)" in stopped.value.__notes__[0]
+
+
+def test_a_relative_path_that_is_not_there_says_where_the_task_runs(pool: SyncPool) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        read() >> pool
+    assert re.search(r"runs in /.* on its node.*includes", caught.value.__notes__[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("VastAI", "Local, SSH and AWS"),
+        ("Container", "outrider.Local"),
+        ("Session", "needs no session"),
+        ("Options", r"@compute\(timeout"),
+        ("remote", "outrider.compute"),
+        ("function", "outrider.compute"),
+        ("counter", "no shared collections"),
+        ("is_head", r"instance_info\(\)\.is_head"),
+        ("Client", "outrider.Pool"),
+        ("Pol", "did you mean outrider.Pool"),
+        ("zebra", "has no attribute 'zebra'$"),
+    ],
+)
+def test_a_name_of_another_library_says_what_there_is(name: str, said: str) -> None:
+    with pytest.raises(AttributeError, match=said):
+        getattr(outrider, name)
+
+
+def test_suggestions_are_for_misspellings_alone() -> None:
+    with pytest.raises(AttributeError, match="there are"):
+        _ = outrider.accelerators.A4000000
+    with pytest.raises(AttributeError, match="did you mean H100"):
+        _ = outrider.accelerators.H1000

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from .errors import SpecError
 
+ALIKE = 0.75  # of a name and a misspelling of it, by difflib's measure: A40 is no A10, and counter no compute
 _LONGEST_S = timedelta.max.total_seconds()  # the protocol takes a little more
 
 
@@ -65,4 +66,4 @@ def closest(name: str, known: Iterable[str]) -> str:
     """Return which of the known names was probably meant; empty: none is like it."""
     from difflib import get_close_matches
 
-    return "".join(get_close_matches(name, known, n=1))
+    return "".join(get_close_matches(name, known, n=1, cutoff=ALIKE))

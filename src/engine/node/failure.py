@@ -10,6 +10,7 @@ from types import TracebackType
 from ..wire.messages import Failed, Value
 from . import blobs
 from .exception_pickle import PortableException
+from .task_hints import add_hint
 
 _TEXT_BYTES = 64 * 1024  # of a traceback; the end says most
 _MESSAGE_BYTES = 8 * 1024
@@ -19,6 +20,8 @@ _OURS = str(Path(__file__).parents[2])  # the package: its frames are not the us
 def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> tuple[Failed, list[int]]:
     """The answer for an attempt that raised, and the descriptor of its blob, if it has one. Never raises."""
     kind = type(error)
+    if phase == "call":
+        add_hint(error)
     pickled: Value | None
     try:
         pickled, blob = blobs.dump(PortableException(error), "error")

@@ -85,10 +85,16 @@ class Program:
     def _value(self, load: Load) -> Any:
         if self._plugins:
             with self._prepared(load) as call:
-                return _awaited(call())
+                try:
+                    return _awaited(call())
+                except SystemExit as end:
+                    return _value_of_exit(end)
         function = self._loaded()  # the same without plugins, 2 us quicker
         args, kwargs = load()
-        return _awaited(function(*args, **kwargs))
+        try:
+            return _awaited(function(*args, **kwargs))
+        except SystemExit as end:
+            return _value_of_exit(end)
 
     def _iterator(self, load: Load) -> Iterator[Any]:
         with self._prepared(load) as call:
@@ -200,6 +206,12 @@ def _awaited(result: Any) -> Any:
     return result
 
 
+def _value_of_exit(end: SystemExit) -> None:
+    """Take ``sys.exit()`` for a return: it ends a program well."""
+    if end.code not in (None, 0):
+        raise end
+
+
 def _stepped(items: AsyncIterator[Any]) -> Iterator[Any]:
     """Iterate here over an async iterator. Closing this closes an async generator at once, wherever that stands."""
     import asyncio
@@ -270,6 +282,8 @@ class Chunk:
             try:
                 for item in left:
                     results.append(function(item))  # noqa: PERF401  what came before an error is kept
+            except SystemExit as end:
+                results.append(_value_of_exit(end))  # type: ignore[func-returns-value]
             except Exception as error:  # it is the item's, and raised where its result would be
                 if self.alone:
                     raise
@@ -292,6 +306,8 @@ class AsyncChunk(Chunk):
             try:
                 for item in left:
                     results.append(await function(item))  # noqa: PERF401
+            except SystemExit as end:
+                results.append(_value_of_exit(end))  # type: ignore[func-returns-value]
             except Exception as error:
                 if self.alone:
                     raise
