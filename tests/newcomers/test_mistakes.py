@@ -15,7 +15,20 @@ from typing import Any
 import pytest
 
 import outrider
-from outrider import NotACall, Pool, PoolClosed, SerializationError, SpecError, SyncPool, TaskFailed, compute, gather
+from outrider import (
+    Image,
+    NotACall,
+    Pool,
+    PoolClosed,
+    SerializationError,
+    SpecError,
+    SyncPool,
+    TaskFailed,
+    Volume,
+    Worker,
+    compute,
+    gather,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -352,3 +365,23 @@ def test_suggestions_are_for_misspellings_alone() -> None:
         _ = outrider.accelerators.A4000000
     with pytest.raises(AttributeError, match="did you mean H100"):
         _ = outrider.accelerators.H1000
+
+
+OPTIONS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
+    "gpus of a pool": (Pool, {"gpus": 4}, "Pool has no option 'gpus': did you mean 'accelerator'"),
+    "executor of a worker": (Worker, {"executor": "thread"}, "Worker has no option 'executor': did you mean 'kind'"),
+    "pips of an image": (Image, {"pips": ["numpy"]}, "Image has no option 'pips': did you mean 'pip'"),
+    "packages of an image": (Image, {"packages": ["numpy"]}, "did you mean 'pip'"),
+    "bucket of a volume": (
+        Volume,
+        {"bucket": "b", "mount": "/data"},
+        "did you mean 'url'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", OPTIONS)
+def test_an_option_of_another_library_says_what_it_is_called_here(mistake: str) -> None:
+    make, options, said = OPTIONS[mistake]
+    with pytest.raises(SpecError, match=said):
+        make(**options)

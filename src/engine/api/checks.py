@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import wraps
 from math import isfinite
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from .errors import SpecError
 
+FOREIGN = {  # options of similar libraries, and ours
+    "gpus": "accelerator",
+    "gpu": "accelerator",
+    "cpus": "vcpus",
+    "memory": "memory_gb",
+    "num_nodes": "nodes",
+    "executor": "kind",
+    "bucket": "url",
+    "packages": "pip",
+    "ttl": "lease",
+    "spot": "allocation",
+}
 ALIKE = 0.75  # of a name and a misspelling of it, by difflib's measure: A40 is no A10, and counter no compute
+T = TypeVar("T")
 _LONGEST_S = timedelta.max.total_seconds()  # the protocol takes a little more
 
 
@@ -18,9 +32,22 @@ def check_known(owner: str, given: Iterable[str], declared: type) -> None:
     known = tuple(declared.__annotations__)
     for name in given:
         if name not in known:
-            close = closest(name, known)
+            close = FOREIGN[name] if FOREIGN.get(name) in known else closest(name, known)
             hint = f"did you mean {close!r}?" if close else f"it has {', '.join(sorted(known)) or 'none'}."
             refuse(f"{owner} has no option {name!r}: {hint}")
+
+
+def checks_options(kind: type[T]) -> type[T]:
+    """Have a dataclass refuse options that it does not have as `SpecError`, in the words of `check_known`."""
+    make = kind.__init__
+
+    @wraps(make)
+    def init(self: T, *args: Any, **options: Any) -> None:
+        check_known(kind.__name__, options, kind)
+        make(self, *args, **options)
+
+    kind.__init__ = init  # type: ignore[assignment]
+    return kind
 
 
 def seconds(name: str, value: object) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from .checks import refuse, shown
+from .checks import checks_options, refuse, shown
 from .secrets import Secret
 
 Text = str | os.PathLike[str]
@@ -20,6 +20,7 @@ _VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
 _APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?")
 
 
+@checks_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """The software of a pool's nodes. Every option has a default; the defaults need nothing on a node but a Python.

@@ -21,7 +21,7 @@ from ...providers.base import (
     Priced,
     Provider,
 )
-from .checks import amount, check_known, count, one_of, refuse, seconds, shown
+from .checks import amount, check_known, checks_options, count, one_of, refuse, seconds, shown
 from .compute import OnLossOption
 from .plugin import Plugin
 
@@ -143,6 +143,7 @@ def _by_load(desired: int | None, least: int | None, most: int | None) -> int:
     return least
 
 
+@checks_options
 @dataclass(frozen=True, slots=True)
 class Worker:
     """A node's task slots: ``concurrency`` tasks at a time, each in a process of its own.

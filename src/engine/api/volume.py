@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..volumes import mount_path
-from .checks import refuse, shown
+from .checks import checks_options, refuse, shown
 from .secrets import Secret, revealed
 
 _GIB = 1 << 30
@@ -19,6 +19,7 @@ _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
+@checks_options
 @dataclass(frozen=True, slots=True)
 class Volume:
     """``Volume("s3://bucket/prefix", mount="/data")``: mounted before a node's first task, and gone with the node.

@@ -23,13 +23,13 @@ class PortableException:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, BaseException) and _inherits_pickling(type(value)):
-            reduced: tuple[Any, ...] = value.__reduce__()  # type: ignore[assignment]  # no name: it is inherited
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, BaseException) and _inherits_pickling(type(obj)):
+            reduced: tuple[Any, ...] = obj.__reduce__()  # type: ignore[assignment]  # no name: it is inherited
             make, args, *given = reduced
-            if make is type(value):
-                return rebuilt, (make, args), _slots(value) | dict(*filter(None, given)), None, None, restore
-        return super().reducer_override(value)
+            if make is type(obj):
+                return rebuilt, (make, args), _slots(obj) | dict(*filter(None, given)), None, None, restore
+        return super().reducer_override(obj)
 
 
 def _inherits_pickling(kind: type[BaseException]) -> bool:
