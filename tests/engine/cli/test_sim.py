@@ -41,7 +41,7 @@ def test_number_of_processes_does_not_change_results(tmp_path: Path) -> None:
 def test_a_broken_promise_exits_with_1_and_is_made_small(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Gang, "_size", lambda self: 1)
+    monkeypatch.setattr(Gang, "size", lambda self: 1)
     assert run("--seeds", "60", "--processes", "1") == 1
     said = capsys.readouterr().out
     assert "breaks SIM-10" in said

@@ -134,7 +134,7 @@ def forgets_what_comes_back(patch: Patch) -> None:
 
 
 def goes_on_with_fewer(patch: Patch) -> None:
-    patch.setattr(Gang, "_size", lambda self: 1)
+    patch.setattr(Gang, "size", lambda self: 1)
 
 
 def replaces_nothing(patch: Patch) -> None:
