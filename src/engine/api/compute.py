@@ -341,7 +341,10 @@ def argument_check(function: Callable[..., Any]) -> Callable[..., object]:
     """
     own = _own(function)
     if not isinstance(own, FunctionType):
-        return inspect.signature(own).bind
+        try:
+            return inspect.signature(own).bind
+        except ValueError:  # of a builtin that does not tell: it says on the node what is wrong
+            return _anything
     code = own.__code__
     stub = FunctionType(_stub_code(code), {}, own.__name__, own.__defaults__)
     stub.__kwdefaults__ = own.__kwdefaults__
@@ -350,6 +353,9 @@ def argument_check(function: Callable[..., Any]) -> Callable[..., object]:
 
 
 def _nothing() -> None: ...
+
+
+def _anything(*_args: object, **_options: object) -> None: ...
 
 
 def _stub_code(code: CodeType) -> CodeType:
