@@ -151,11 +151,14 @@ class SetUpProgram(Program):
 
 
 _states: dict[bytes, Any] = {}  # what setups have returned in this process, by their pickles: functions share it
-_setting_up = threading.Lock()
+_setting_up = threading.RLock()
+_LOOK_S = 0.1  # between looks at whether a thread that waits for another's setup is to end
 
 
 def _set_up(setup: bytes) -> Any:
-    with _setting_up:
+    try:
+        while not _setting_up.acquire(timeout=_LOOK_S):  # a wait without an end could not be interrupted
+            pass
         if setup not in _states:
             try:
                 make = pickle.loads(setup)
@@ -166,6 +169,11 @@ def _set_up(setup: bytes) -> Any:
             except Exception as error:
                 raise SetupError from error
         return _states[setup]
+    finally:
+        try:  # not `suppress`: an interruption may come between its call and the other
+            _setting_up.release()
+        except RuntimeError:  # interrupted while it waited
+            pass
 
 
 def _dumped_setup(setup: Callable[[], Any] | None) -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import pickle
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ from outrider import (
     integrations,
 )
 from outrider.engine.api.compute import Options
+from outrider.engine.node.call import Interrupted
+from outrider.engine.node.worker import raise_in
+from outrider.engine.serialization import program
 
 pytestmark = pytest.mark.anyio
 
@@ -180,6 +184,43 @@ async def test_threads_share_one(tmp_path: Path) -> None:
 
     async with Pool(provider=Local(), worker=Worker(4, kind="thread"), console="silent") as pool:
         assert len(set(await pool.gather(*(use_it(n) for n in range(8))))) == 1
+
+
+BEGAN, GO = threading.Event(), threading.Event()
+
+
+def wait_for_go() -> str:
+    BEGAN.set()
+    assert GO.wait(20)
+    return "made"
+
+
+def test_a_thread_that_waits_for_the_setup_of_another_can_be_ended_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_states", {})
+    setup = pickle.dumps(wait_for_go)
+    entered, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        try:
+            entered.set()
+            program._set_up(setup)
+        except Interrupted:
+            ended.set()
+
+    making, waiting = threading.Thread(target=program._set_up, args=(setup,)), threading.Thread(target=wait)
+    try:
+        making.start()
+        assert BEGAN.wait(20)
+        waiting.start()
+        assert entered.wait(20)
+        assert waiting.ident is not None
+        raise_in(waiting.ident)
+        assert ended.wait(10)
+    finally:
+        GO.set()
+        making.join()
+        waiting.join()
+    assert program._set_up(setup) == "made"
 
 
 def test_it_runs_here_too_once() -> None:
