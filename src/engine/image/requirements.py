@@ -150,13 +150,18 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[str] = ()) -> R
         variables=reader.variables,
         listed=_listed(found),
         wheels=tuple(reader.wheels),
-        of_plugins=() if all_hashed else _unnamed(of_plugins, reader.lines),
+        of_plugins=() if all_hashed else _unnamed(of_plugins, reader.lines, reader.constraints),
     )
 
 
-def _unnamed(packages: Sequence[str], lines: Sequence[str]) -> tuple[str, ...]:
-    named = {hashes.name_of(line) for line in lines if not line.startswith("-")}
-    return tuple(each for each in packages if hashes.name_of(each) not in named)
+def _unnamed(packages: Sequence[str], lines: Sequence[str], constraints: Sequence[str]) -> tuple[str, ...]:
+    """The packages that the image does not name; those that it constrains, in whatever version it allows."""
+    named, constrained = ({hashes.name_of(line) for line in each if line[0] != "-"} for each in (lines, constraints))
+    return tuple(
+        each.partition("==")[0] if hashes.name_of(each) in constrained else each
+        for each in packages
+        if hashes.name_of(each) not in named
+    )
 
 
 def _listed(folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:

@@ -46,6 +46,15 @@ async def test_a_file_is_read_with_all_that_it_refers_to(tmp_path: Path, monkeyp
     assert not found.is_local
 
 
+async def test_packages_of_plugins_have_the_versions_that_constraints_allow(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("numpy\n-c limits.txt\n")
+    (tmp_path / "limits.txt").write_text("Torch==2.3\njax<1\n")
+    image = Image(requirements=str(tmp_path / "r.txt"))
+    found = await requirements.read(image, None, ["torch==2.4", "jax[cuda12]==0.4", "keras==3", "numpy==2"])
+    assert found is not None
+    assert found.of_plugins == ("torch", "jax[cuda12]", "keras==3")
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
