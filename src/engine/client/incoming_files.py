@@ -10,7 +10,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self, cast
 
-from ..api.checks import amount, count, shown
+from ..api.checks import amount, count
 from ..api.errors import TransferError
 from ..api.printable import plain
 from ..runtime.work_files import Part
@@ -54,7 +54,7 @@ class IncomingFiles:
             TransferError: the node says what it may not, or more than the limits allow.
         """
         if not isinstance(said, list):
-            self._refuse(f"sent {shown(said)} where parts of files belong")
+            self._refuse(f"sent {_kind(said)} where parts of files belong")
         return [part for part in said if self._is_written(part)]
 
     def _is_written(self, part: object) -> bool:
@@ -70,7 +70,7 @@ class IncomingFiles:
                 self.unread.append((name, why))
                 return False
             case _:
-                self._refuse(f"sent {shown(part)} where a part of a file belongs")
+                self._refuse(f"sent {_kind(part)} where a part of a file belongs")
         return True
 
     def _file(self, name: str, size_bytes: int) -> None:
@@ -100,6 +100,11 @@ class IncomingFiles:
 
     def _refuse(self, what: str, name: str = "") -> NoReturn:
         raise TransferError(f"node {self._node} {what}: nothing more is taken from it.", path=name, node=self._node)
+
+
+def _kind(value: object) -> str:
+    """Describe the value by its type alone: the ``repr`` of a few nested lists may take years."""
+    return f"a value of type {type(value).__name__}"
 
 
 def objection(name: str) -> str | None:

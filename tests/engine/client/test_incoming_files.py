@@ -121,6 +121,17 @@ def test_nothing_that_runs_code_is_unpickled(what: Any) -> None:
         plain_value(cloudpickle.dumps([("file", what)]))
 
 
+@pytest.mark.parametrize("what", ["many", "deep", "long"])
+def test_what_takes_long_to_show_is_refused_without_being_shown(what: str) -> None:
+    """Of a few bytes, the text would have more than 2**80 characters, recurse too deeply or have too many digits."""
+    junk: Any = 10**5000 if what == "long" else []
+    for _ in range({"many": 80, "deep": 20_000, "long": 0}[what]):
+        junk = [junk, junk] if what == "many" else [junk]
+    for said in (junk, [junk]):
+        with pytest.raises(TransferError, match="belong"):
+            IncomingFiles(2, FetchLimits(9, 99)).take(said)
+
+
 def test_parts_of_files_are_unpickled() -> None:
     said = [("file", "a", 3, True), b"abc", ("end",)]
     assert plain_value(pickle.dumps(said, 5)) == said
