@@ -158,7 +158,7 @@ class LaunchUnsure:
     id: MachineId  # of the launch: no machine has it
     count: int
     hourly_cost: float  # USD, of all of them together, at most
-    asked_s: float  # seconds since it was asked for
+    asked_at: float  # when it was asked for, by `anyio.current_time`
     text: str  # for people
 
 

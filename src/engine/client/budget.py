@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
+import anyio
+
 from ...actors.events import BudgetMostlySpent, Observe
 from ...providers.base import (
     Fleet,
@@ -167,7 +169,7 @@ class Metered:
                 case MachineReachable(machine) if self.budget.counts(machine.id):  # else the answer to its launch does
                     self._launched(machine.id, machine.hourly_cost)
                 case LaunchUnsure():
-                    self._launched(event.id, event.hourly_cost, self.clock() - event.asked_s)
+                    self._launched(event.id, event.hourly_cost, self.clock() - (anyio.current_time() - event.asked_at))
                 case LaunchSettled(launch):
                     self._ended([launch])
                 case _:

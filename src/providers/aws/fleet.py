@@ -318,7 +318,7 @@ class AWSFleet:
             hourly = asked.count * max(offer.hourly_usd + of.shape.hourly_usd for offer, of in asked.of.items())
             said = f"up to {asked.count} machines may exist of a launch that has no answer ({error})"
             text = f"{said}: it is asked again with its own token, and they count for max_cost until that is known"
-            self._tell(LaunchUnsure(MachineId(asked.token), asked.count, hourly, now - asked.at, text))
+            self._tell(LaunchUnsure(MachineId(asked.token), asked.count, hourly, asked.at, text))
 
     async def _repeat(self, count: int) -> list[Machine]:
         """Repeat the launches without an answer until one gave machines; return ``count`` of them at most.

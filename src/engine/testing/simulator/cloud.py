@@ -217,7 +217,7 @@ class ScriptedFleet:
         self._unanswered.append(lost)
         sim.loop.call_later(REPEAT_S, self._end_unanswered, lost)
         text = f"up to {count} machines may exist of a launch that has no answer"
-        self._own.append(LaunchUnsure(lost.id, count, count * HOURLY_USD, sim.loop.now - began, text))
+        self._own.append(LaunchUnsure(lost.id, count, count * HOURLY_USD, began, text))
         self._news.set()
         raise ProviderError("the answer to the launch was lost", retry_after_s=TRY_AGAIN_S)
 
