@@ -122,8 +122,10 @@ def _of_one_size(desired: int | None, least: int | None, most: int | None, idle:
         count(f"Nodes({name}=...)", value)
     if most is not None and least > most:
         refuse(f"Nodes: max={most} is less than min={least}.")
-    if desired < least or (most is not None and desired > most):
-        refuse(f"Nodes: desired={desired} is not between min={least} and max={most}.")
+    if desired < least:
+        refuse(f"Nodes: desired={desired} is less than min={least}.")
+    if most is not None and desired > most:
+        refuse(f"Nodes: desired={desired} is more than max={most}.")
     return least
 
 

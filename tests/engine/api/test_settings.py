@@ -54,8 +54,10 @@ def test_spares_are_counted() -> None:
 def test_bounds_that_contradict_are_refused() -> None:
     with pytest.raises(SpecError, match="max=2 is less than min=4"):
         Nodes(3, min=4, max=2)
-    with pytest.raises(SpecError, match="not between"):
+    with pytest.raises(SpecError, match="desired=1 is less than min=2"):
         Nodes(1, min=2, max=4)
+    with pytest.raises(SpecError, match="desired=5 is more than max=4"):
+        Nodes(5, min=2, max=4)
 
 
 def test_a_number_of_nodes_can_follow_the_load() -> None:
