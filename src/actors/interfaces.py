@@ -169,6 +169,8 @@ class StopAt(NamedTuple):
 class Link(Protocol):
     """The commands to a reached node. They never wait or raise; a lost link drops them, and its node's loss follows."""
 
+    in_use: int  # how many things beside its tasks, such as transfers of files, the node has to stay for
+
     def run(self, order: Order) -> None:
         """Run an attempt. An order with a world starts at once, whatever the slots: its ranks need each other."""
 

@@ -136,7 +136,7 @@ class Machines:
         tasks, waiting, ranks = self._ledger.backlog(WORTH_S)
         ranks, waits = max(ranks, self._broadcasts.largest), bool(tasks or ranks or placement.claims)
         working = [
-            Working(node, host.load > 0, host.progress_at)
+            Working(node, host.load > 0 or self._nodes.links[node].in_use > 0, host.progress_at)
             for node, phase in self.controller.nodes.items()
             if phase is NodePhase.READY and (host := placement.hosts.get(node)) is not None
         ]

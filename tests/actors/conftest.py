@@ -116,6 +116,8 @@ class PlayedNode:
 
     # the port `Link`
 
+    in_use = 0
+
     def run(self, order: Order) -> None:
         self.orders.append(order)
         self.site.ran.append((self.node, order))

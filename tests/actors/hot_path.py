@@ -31,6 +31,7 @@ class Stub:
 
     def __init__(self, reports):
         self.reports, self.facts, self.sent = reports, NodeFacts("host", "10.0.0.1", (1,)), []
+        self.in_use = 0
 
     @property
     def link(self):

@@ -73,11 +73,13 @@ class Place:
 
         payload = internal_payload(call, program.build(call.function), name=what, output=output)
         attempt = self._link.run_beside(payload, ended)
+        self._link.in_use += 1
         try:
             if during is not None:
                 await during
             report = await over
         finally:
+            self._link.in_use -= 1
             if not over.done():
                 self._link.kill(attempt)
         self._check(report, what)

@@ -67,12 +67,11 @@ class NodeLink:
         prints: PrintedLines,
     ) -> None:
         self.node, self.session, self._machine = node, session, machine
-        self._views, self._same_host = views, same_host
+        self._views, self._same_host, self._prints = views, same_host, prints
         self._reports = self._pool_reports = reports
-        self._prints = prints
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
-        self._scheduled = False
+        self._scheduled = self._closed = False
         self._unacknowledged = 0  # messages received since the last write
         self.unfit = ""  # why its executor ends by itself, in its own words
         self._defined: set[bytes] = set()
@@ -81,6 +80,7 @@ class NodeLink:
         self._awaited: set[int] = set()  # attempts whose end `kill_all` waits for
         self._beside: dict[int, Callable[[Finished | None], None]] = {}  # attempts that the pool's actor does not know
         self._beside_ids = itertools.count(FIRST_BESIDE)
+        self.in_use = 0
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._inputs: dict[tuple[int, int], InputStream] = {}
@@ -119,9 +119,12 @@ class NodeLink:
 
     def run_beside(self, payload: Payload, ended: Callable[[Finished | None], None]) -> AttemptId:
         """Run a task of Outrider's own beside the slots, of which the pool's actor hears nothing. ``ended`` is called
-        once; with None, the node is lost.
+        once; with None, the node is lost, or was already.
         """
         attempt = AttemptId(next(self._beside_ids))
+        if self._closed:
+            self._loop.call_soon(ended, None)
+            return attempt
         self._beside[attempt] = ended
         self._reports = self._told_apart
         task = Task(TaskId(0), JobId(0), payload.function, payload, retries=0, at_most_once=True)
@@ -211,13 +214,12 @@ class NodeLink:
         self._transfers.detach()
 
     def close(self) -> None:
-        self._write = None
+        self._write, self._closed = None, True
         self._transfers.close()
         for attempt in [*self._orders]:
             self._over(attempt)
-        besides, self._beside = self._beside, {}
-        for ended in besides.values():
-            ended(None)
+        while self._beside:
+            self._beside.popitem()[1](None)
         for blob in self._codes.values():
             blob.close()
 

@@ -420,3 +420,14 @@ async def test_a_node_gives_notice_of_its_own_machine_and_of_no_other() -> None:
     with pytest.raises(ProtocolError):
         node.says(wire.PreemptionNotice("file", 30.0, wire.Peer(1, 1, 1, 1)))
     assert node.batches.empty()
+
+
+async def test_what_runs_beside_the_slots_ends_once_with_its_link_and_at_once_on_one_that_is_closed() -> None:
+    node, ends = Node(), asyncio.Queue[Finished | None]()
+    payload = Payload("files", b"digest", b"code", wire.Value(b"", None))
+    node.link.run_beside(payload, ends.put_nowait)
+    node.link.close()
+    assert ends.get_nowait() is None
+    node.link.run_beside(payload, ends.put_nowait)
+    assert await asyncio.wait_for(ends.get(), PATIENCE_S) is None
+    assert ends.empty()
