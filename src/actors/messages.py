@@ -108,8 +108,8 @@ class Happened(NamedTuple):
     handle: Callable[[float], None]
 
 
-RarePoolMessage = Broadcast | Cancel | Resize | WhenReady | Snapshot | Close | Happened
-PoolMessage = Submit | Received | RarePoolMessage
+RarePoolMessage = Broadcast | Resize | WhenReady | Snapshot | Close | Happened
+PoolMessage = Submit | Received | Cancel | RarePoolMessage
 
 
 # --- to a node ------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from .interfaces import (
     Ending,
     Finished,
     GaveUp,
+    JobId,
     NodeId,
     PortsFree,
     Reason,
@@ -120,6 +121,8 @@ class PoolActor:
             rare = self._received(message.node, message.reports, now)
         elif isinstance(message, Submit):
             rare = self._submit(message, now)
+        elif isinstance(message, Cancel):
+            rare = self._cancel(message.job, now)
         else:
             rare = True
             self._rarely(message, now)
@@ -136,9 +139,6 @@ class PoolActor:
         match message:
             case Broadcast():
                 self._broadcast(message, now)
-            case Cancel(job):
-                if not self._ledger.cancel(job):
-                    self._broadcasts.cancel(job, now)
             case Happened(handle):
                 handle(now)
             case Resize(wanted):
@@ -173,6 +173,12 @@ class PoolActor:
             return
         machines = self._machines
         self._broadcasts.start(spec, settle_all, now, minimum=machines.minimum, wanted=machines.controller.wanted)
+
+    def _cancel(self, job: JobId, now: float) -> bool:
+        if self._ledger.cancel(job):
+            return self._machines.busy
+        self._broadcasts.cancel(job, now)
+        return True
 
     def _received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
         if self._observe.tasks:

@@ -7,6 +7,7 @@ import pytest
 
 from outrider.actors import messages as m
 from outrider.actors.interfaces import GaveUp, Reason, Settled, Verdict
+from outrider.actors.machines import Machines
 from outrider.providers.fake import Script
 
 pytestmark = pytest.mark.anyio
@@ -63,3 +64,20 @@ async def test_a_burst_of_ten_thousand_submits_before_the_actor_runs_is_taken(ri
         jobs = [pool.submit() for _ in range(10_000)]
         await pool.settled(*jobs)
         assert len(pool.endings) == 10_000
+
+
+async def test_cancelling_tasks_looks_at_no_machine_as_ten_thousand_may_be_cancelled_at_once(rig, work, monkeypatch):
+    async with rig(desired=1) as pool:
+        await pool.ready()
+        running, queued = pool.submit(work(hangs=True)), [pool.submit() for _ in range(100)]
+        await anyio.sleep(1)
+        looks: list[float] = []
+        look = Machines.carry_out
+        monkeypatch.setattr(Machines, "carry_out", lambda machines, now: (looks.append(now), look(machines, now))[1])
+        for job in queued:
+            pool.ref.tell(m.Cancel(job))
+        await pool.settled(*queued, within_s=1)
+        assert {pool.endings[job] for job in queued} == {GaveUp(Reason.CANCELLED)}
+        assert len(looks) < 10
+        pool.ref.tell(m.Cancel(running))
+        await pool.settled(running, within_s=1)
