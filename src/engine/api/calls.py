@@ -81,7 +81,9 @@ class Job(Protocol[R_co]):
         ...
 
     def cancelled(self) -> bool:
-        """Return whether it was stopped before its end; `result` and `exception` give `TaskStopped` then."""
+        """Return whether it was stopped before its end; `result` and `exception` give `TaskStopped` then. If whoever
+        awaited the job was cancelled, which stops it, they raise `asyncio.CancelledError`, as those of a future.
+        """
         ...
 
     def add_done_callback(self, function: Callable[[Any], object], /) -> None:

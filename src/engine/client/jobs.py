@@ -66,7 +66,8 @@ class SubmittedJob(Generic[R]):
         return self.future.done()
 
     def cancelled(self) -> bool:
-        return self.future.done() and isinstance(self.exception(), TaskStopped)
+        future = self.future
+        return future.cancelled() or (future.done() and isinstance(self.exception(), TaskStopped))
 
     def exception(self) -> Exception | None:
         self.future.result()  # it is not done: InvalidStateError

@@ -74,7 +74,7 @@ class OpenPool:
         self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
-        self.began_in = Path.cwd()
+        self.began_in = Path() if settings.keep is None else Path.cwd()  # which may have been deleted
         self.most = settings.nodes.max or settings.nodes.desired  # nodes that it may have, as far as is known
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)

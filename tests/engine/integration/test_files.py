@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outrider import Local, NodeLost, Pool, SpecError, TransferError, compute, instance_info
+from outrider import Local, NodeLost, Nodes, Pool, SpecError, TransferError, compute, instance_info
 from outrider.engine.client import file_transfer
 from outrider.engine.runtime.work_files import FileWriter
 
@@ -260,3 +260,43 @@ async def test_tasks_of_the_pool_run_as_ever_while_files_come(pool: Pool, tmp_pa
     assert [each async for each in pool.stream(numbers(200))] == [*range(200)]
     assert await pool.map(lambda n: n, range(500)) == [*range(500)]
     assert len(await fetching) == 8
+
+
+async def test_a_node_that_has_no_work_stays_while_files_come_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go, done = asyncio.Event(), threading.Event(), file_transfer._write
+    loop = asyncio.get_running_loop()
+
+    def waits(*given: Any) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        go.wait()
+        done(*given)
+
+    monkeypatch.setattr(file_transfer, "_write", waits)
+    try:
+        async with asyncio.timeout(60), Pool(nodes=Nodes(max=2, scale="load", idle=0.5), console="silent") as pool:
+            pool.resize(2)
+            await pool.broadcast(write("log", "said"))
+            fetching = asyncio.create_task(pool.fetch("log/a.txt", to=tmp_path, on=1))
+            await begun.wait()
+            pool.resize(0)
+            while len(pool.snapshot().nodes) > 1:  # the newest would be the first to leave
+                await asyncio.sleep(0.01)
+            assert [node.node for node in pool.snapshot().nodes] == [1]
+            go.set()
+            assert await fetching == [tmp_path / "node-1/log/a.txt"]
+            while pool.snapshot().nodes:
+                await asyncio.sleep(0.01)
+    finally:
+        go.set()
+
+
+async def test_a_pool_that_keeps_nothing_needs_no_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    async with Pool(provider=Local(), console="silent") as pool:
+        assert isinstance(await pool.run(write(str(tmp_path))), int)

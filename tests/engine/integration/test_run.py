@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,11 @@ def double(x: int) -> int:
 @compute
 async def triple(x: int) -> int:
     return 3 * x
+
+
+@compute
+def hang() -> None:
+    threading.Event().wait()
 
 
 @compute
@@ -74,6 +80,22 @@ async def test_a_submitted_job_is_awaited_later(pool: Pool) -> None:
     assert job.done()
     assert job.result() == 10
     assert not job.cancel()
+
+
+async def test_a_job_whose_awaiter_was_cancelled_says_so(pool: Pool) -> None:
+    job = pool.submit(hang())
+    assert not job.cancelled()
+
+    async def wait() -> None:
+        await job
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert (job.done(), job.cancelled()) == (True, True)
+    with pytest.raises(asyncio.CancelledError):
+        job.exception()
 
 
 async def test_a_group_that_is_submitted_is_one_job(pool: Pool) -> None:
