@@ -156,12 +156,17 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[str] = ()) -> R
 
 def _unnamed(packages: Sequence[str], lines: Sequence[str], constraints: Sequence[str]) -> tuple[str, ...]:
     """The packages that the image does not name; those that it constrains, in whatever version it allows."""
-    named, constrained = ({hashes.name_of(line) for line in each if line[0] != "-"} for each in (lines, constraints))
+    named, constrained = ({_project(line) for line in each if line[0] != "-"} for each in (lines, constraints))
     return tuple(
-        each.partition("==")[0] if hashes.name_of(each) in constrained else each
+        each.partition("==")[0] if _project(each) in constrained else each
         for each in packages
-        if hashes.name_of(each) not in named
+        if _project(each) not in named
     )
+
+
+def _project(requirement: str) -> str:
+    """The package's name, without what says for which devices it is built: tensorflow-cpu has tensorflow's files."""
+    return hashes.name_of(requirement).removesuffix("-cpu").removesuffix("-gpu")
 
 
 def _listed(folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:

@@ -56,6 +56,16 @@ async def test_packages_of_plugins_have_the_versions_that_constraints_allow(tmp_
 
 
 @pytest.mark.parametrize(
+    ("named", "of_plugin"),
+    [("tensorflow==2.16", "tensorflow-cpu==2.18"), ("tensorflow-cpu==2.16", "tensorflow[and-cuda]==2.18")],
+)
+async def test_a_plugin_puts_no_other_build_over_the_images_own(named: str, of_plugin: str) -> None:
+    found = await requirements.read(Image(pip=[named]), None, [of_plugin])
+    assert found is not None
+    assert (found.text, found.of_plugins) == (f"{named}\n", ())
+
+
+@pytest.mark.parametrize(
     ("line", "why"),
     [
         ("-e .", r"Image\(includes=\[...\]\)"),
