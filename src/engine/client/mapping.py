@@ -191,7 +191,7 @@ class MapRun(Generic[T]):
         call: Call[list[Any]] = Call(self._function, (part.items,), {}, self._options)
         try:
             payload = self._core.packer.pack(call)
-        except SerializationError as error:
+        except (SerializationError, NotACall) as error:  # it is a lock, say, or a call that has not run
             if len(part.items) > 1:
                 return self._send_alone(part, news)
             return [_UnsentItem(part.naming(error, self._function.__name__), part)]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outrider import ItemOutcome, Local, NodeLost, Pool, SerializationError, TaskKilled, TaskTimeout, compute
+from outrider.errors import NotACall
 
 pytestmark = pytest.mark.anyio
 
@@ -102,6 +103,16 @@ async def test_an_item_that_cannot_be_pickled_is_named_and_raised_in_its_place(p
             seen.append(each)  # noqa: PERF401  what came before the error is kept
     assert seen == ["1", "2"]
     assert "item 2 of the map, repr(<unlocked _thread.lock" in notes(raised.value)
+
+
+async def test_an_item_that_is_a_call_which_has_not_run_is_named_and_is_that_items_error(pool: Pool) -> None:
+    items = [1, 2, compute(item)(7), 4]
+    with pytest.raises(NotACall, match="await it first") as raised:
+        await pool.map(repr, items)
+    assert "item 2 of the map" in notes(raised.value)
+    outcomes = await pool.map(repr, items, errors="return")
+    assert [outcome.value for outcome in outcomes] == ["1", "2", None, "4"]
+    assert type(outcomes[2].error) is NotACall
 
 
 async def test_a_task_of_several_items_that_dies_says_which_they_were(pool: Pool) -> None:
