@@ -8,6 +8,7 @@ The protocols at the end are what it may have besides: `Priced`, `Keyless` and `
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Literal, NewType, Protocol, runtime_checkable
 
 MachineId = NewType("MachineId", str)
 Architecture = Literal["x86_64", "arm64"]
+_WORD = re.compile(r"[a-z0-9]+")
 Allocation = Literal["spot", "on-demand", "spot-if-available", "cheapest"]
 
 
@@ -27,8 +29,12 @@ class AcceleratorRequest:
     memory_gb: float = 0.0
 
     def fits(self, name: str, memory_gb: float) -> bool:
-        """Return whether a device satisfies the request. A tenth less memory is enough: drivers call 16 GB 15 GB."""
-        return self.name.lower() in name.lower() and memory_gb >= 0.9 * self.memory_gb
+        """Return whether a device satisfies the request. Its driver's name has the words of ours, as "GeForce RTX 4090"
+        has RTX4090; "A100-SXM4-40GB" has no A10. A tenth less memory is enough: drivers call 16 GB 15 GB.
+        """
+        words, wanted = _WORD.findall(name.lower()), "".join(_WORD.findall(self.name.lower()))
+        runs = ("".join(words[begin:end]) for begin in range(len(words)) for end in range(begin + 1, len(words) + 1))
+        return wanted in runs and memory_gb >= 0.9 * self.memory_gb
 
     def __str__(self) -> str:
         least = f" of {self.memory_gb:g} GB" if self.memory_gb else ""

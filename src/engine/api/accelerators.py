@@ -69,30 +69,78 @@ class Model:
 
 
 # Memory per device in GB, from the makers' data sheets.
+# NVIDIA: data centers
+A2: Final = Model("A2", (16,))
 A10: Final = Model("A10", (24,))
 A10G: Final = Model("A10G", (24,))
+A16: Final = Model("A16", (16,))
+A30: Final = Model("A30", (24,))
+A40: Final = Model("A40", (48,))
 A100: Final = Model("A100", (40, 80))
 B200: Final = Model("B200", (180,))
+B300: Final = Model("B300", (268,))
+GB200: Final = Model("GB200", (186,))
+GB300: Final = Model("GB300", (278,))
 GH200: Final = Model("GH200", (96, 141))
 H100: Final = Model("H100", (80, 94))
 H200: Final = Model("H200", (141,))
+K80: Final = Model("K80", (12,))
 L4: Final = Model("L4", (24,))
+L40: Final = Model("L40", (48,))
 L40S: Final = Model("L40S", (48,))
-MI300X: Final = Model("MI300X", (192,))
+M60: Final = Model("M60", (8,))
+P4: Final = Model("P4", (8,))
+P40: Final = Model("P40", (24,))
 P100: Final = Model("P100", (12, 16))
-RTX3090: Final = Model("RTX3090", (24,))
-RTX4090: Final = Model("RTX4090", (24,))
-RTX5090: Final = Model("RTX5090", (32,))
-RTXA6000: Final = Model("RTXA6000", (48,))
 T4: Final = Model("T4", (16,))
+T4G: Final = Model("T4G", (16,))
 V100: Final = Model("V100", (16, 32))
+# NVIDIA: workstations
+RTX2080Ti: Final = Model("RTX2080Ti", (11,))
+RTX3080: Final = Model("RTX3080", (10, 12))
+RTX3090: Final = Model("RTX3090", (24,))
+RTX4080: Final = Model("RTX4080", (16,))
+RTX4090: Final = Model("RTX4090", (24,))
+RTX5080: Final = Model("RTX5080", (16,))
+RTX5090: Final = Model("RTX5090", (32,))
+RTX4000Ada: Final = Model("RTX4000Ada", (20,))
+RTX5000Ada: Final = Model("RTX5000Ada", (32,))
+RTX6000Ada: Final = Model("RTX6000Ada", (48,))
+RTXA4000: Final = Model("RTXA4000", (16,))
+RTXA5000: Final = Model("RTXA5000", (24,))
+RTXA6000: Final = Model("RTXA6000", (48,))
+RTXPRO4500: Final = Model("RTXPRO4500", (32,))
+RTXPRO6000: Final = Model("RTXPRO6000", (96,))
+# AMD
+MI210: Final = Model("MI210", (64,))
+MI250: Final = Model("MI250", (128,))
+MI250X: Final = Model("MI250X", (128,))
+MI300A: Final = Model("MI300A", (128,))
+MI300X: Final = Model("MI300X", (192,))
+MI325X: Final = Model("MI325X", (256,))
+MI355X: Final = Model("MI355X", (288,))
+# AWS and Intel
+Gaudi: Final = Model("Gaudi", (32,))
+Gaudi2: Final = Model("Gaudi2", (96,))
+Gaudi3: Final = Model("Gaudi3", (128,))
+Inferentia: Final = Model("Inferentia", (8,))
+Inferentia2: Final = Model("Inferentia2", (32,))
+Trainium: Final = Model("Trainium", (32,))
+Trainium2: Final = Model("Trainium2", (96,))
+# Google, per chip
+TPUv2: Final = Model("TPUv2", (16,))
+TPUv3: Final = Model("TPUv3", (32,))
+TPUv4: Final = Model("TPUv4", (32,))
+TPUv5e: Final = Model("TPUv5e", (16,))
+TPUv5p: Final = Model("TPUv5p", (95,))
+TPUv6e: Final = Model("TPUv6e", (32,))
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).upper()
 
 
-_BY_NAME: dict[str, Model] = {name: value for name, value in globals().items() if isinstance(value, Model)}
+_BY_NAME: dict[str, Model] = {_plain(value.type): value for value in [*globals().values()] if isinstance(value, Model)}
 
 
 def _gigabytes(type_: str, memory: str | float) -> float:
@@ -106,9 +154,13 @@ def _gigabytes(type_: str, memory: str | float) -> float:
     return float(memory)
 
 
+def _known() -> str:
+    return ", ".join(sorted(model.type for model in _BY_NAME.values()))
+
+
 def _unknown(name: str) -> SpecError:
     close = closest(_plain(name), _BY_NAME)
-    hint = f"did you mean {close!r}?" if close else f"known are {', '.join(sorted(_BY_NAME))}."
+    hint = f"did you mean {_BY_NAME[close].type!r}?" if close else f"known are {_known()}."
     return SpecError(f"No accelerator is called {name!r}: {hint} For another, write Accelerator({name!r}).")
 
 
@@ -116,5 +168,5 @@ def __getattr__(name: str) -> Model:
     if name.startswith("_"):
         raise AttributeError(name)
     close = closest(_plain(name), _BY_NAME)
-    hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(_BY_NAME))}."
+    hint = f"did you mean {_BY_NAME[close].type}?" if close else f"there are {_known()}."
     raise AttributeError(f"outrider.accelerators has no {name}: {hint}")

@@ -45,3 +45,10 @@ def test_an_unlisted_type_can_be_written_out() -> None:
 def test_an_unknown_attribute_names_the_one_that_was_meant() -> None:
     with pytest.raises(AttributeError, match="did you mean H100"):
         _ = accelerators.H1000
+
+
+@pytest.mark.parametrize(
+    "name", ["A40", "L40", "Trainium2", "inferentia", "tpu-v5e", "RTX PRO 6000", "rtx_6000_ada", "MI250X"]
+)
+def test_what_clouds_rent_is_known_however_it_is_written(name: str) -> None:
+    assert Accelerator.of(f"{name}:2").count == 2
