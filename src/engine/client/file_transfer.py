@@ -141,7 +141,7 @@ async def _fetch_from(place: Place, asked: Fetch) -> list[Path]:
     finally:
         await in_thread(writer.close)
     if incoming.unread:
-        (name, why), others = incoming.unread[0], len(incoming.unread) - 1
+        (name, why), others = incoming.unread, incoming.unread_count - 1
         more = f", and {others} more" if others else ""
         raise TransferError(
             f"{name} of node {place.rank} could not be read there ({why}){more}; all other files have been fetched.",

@@ -4,9 +4,9 @@ written.
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
+import pickletools
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self, cast
 
@@ -15,6 +15,11 @@ from ..api.errors import TransferError
 from ..api.printable import plain
 from ..runtime.work_files import Part
 
+# As pickle's protocol 5 writes plain values. The others name code, or make room of any size for a few bytes.
+_PLAIN = frozenset(
+    "PROTO FRAME STOP MARK MEMOIZE BINGET LONG_BINGET EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "  # noqa: SIM905
+    "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 SHORT_BINUNICODE BINUNICODE SHORT_BINBYTES BINBYTES".split()
+)
 LONGEST_NAME = 255  # bytes of one component, as Linux has it
 LONGEST_PATH = 4000  # bytes; with the folder here the kernel's limit of 4096 may still be met
 
@@ -45,7 +50,8 @@ class IncomingFiles:
         self._node, self._limits = node, limits
         self._name = ""
         self._left_bytes = 0  # of the file that has begun
-        self.unread: list[tuple[str, str]] = []  # files that could not be read there, and why
+        self.unread: tuple[str, str] | None = None  # the first file that could not be read there, and why
+        self.unread_count = 0
 
     def take(self, said: object) -> list[Part]:
         """Return the parts to be written.
@@ -67,7 +73,8 @@ class IncomingFiles:
                 self._name = ""
             case ("unread", str(name), str(why)) if not self._name:
                 self._count(name)
-                self.unread.append((name, why))
+                self.unread = self.unread or (name[:LONGEST_PATH], why[:LONGEST_NAME])
+                self.unread_count += 1
                 return False
             case _:
                 self._refuse(f"sent {_kind(part)} where a part of a file belongs")
@@ -123,15 +130,14 @@ def objection(name: str) -> str | None:
     return None
 
 
-class _Plain(pickle.Unpickler):
-    def find_class(self, module: str, name: str, /) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name}")
-
-
 def plain_value(data: Any) -> object:
-    """Unpickle numbers, texts, bytes and collections of these. Anything else is refused, before it is imported.
+    """Unpickle numbers, texts, bytes, lists and tuples. What could do or take more than that is refused unread.
 
     Raises:
         pickle.UnpicklingError, and whatever else broken pickles raise.
     """
-    return _Plain(io.BytesIO(data)).load()
+    plain_data = bytes(data)
+    for opcode, _, _ in pickletools.genops(plain_data):
+        if opcode.name not in _PLAIN:
+            raise pickle.UnpicklingError(f"{opcode.name} in a part of a file")
+    return pickle.loads(plain_data)

@@ -137,6 +137,19 @@ def test_parts_of_files_are_unpickled() -> None:
     assert plain_value(pickle.dumps(said, 5)) == said
 
 
+@pytest.mark.parametrize("data", [b"\x80\x04Nr\xff\xff\xff\x0f.", b"\x80\x05\x96\xff\xff\xff\xff\xff\x00\x00\x00."])
+def test_a_few_bytes_that_ask_for_gigabytes_are_refused_unread(data: bytes) -> None:
+    with pytest.raises((pickle.UnpicklingError, ValueError)):
+        plain_value(data)
+
+
+def test_of_files_that_cannot_be_read_the_first_is_kept_and_the_others_are_counted() -> None:
+    incoming = IncomingFiles(2, FetchLimits(9, 99))
+    incoming.take([("unread", "n" * 99_999, "why"), ("unread", "b", "why")])
+    assert incoming.unread == ("n" * 4000, "why")
+    assert incoming.unread_count == 2
+
+
 @pytest.mark.parametrize(("files", "gb"), [(0, 1), (True, 1), (1, 0), (1, float("inf")), (1, "much")])
 def test_limits_that_cannot_mean_anything_are_refused(files: Any, gb: Any) -> None:
     with pytest.raises(SpecError):

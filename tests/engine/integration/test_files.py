@@ -81,13 +81,14 @@ async def test_files_of_ranks_that_failed_come(pool: Pool, tmp_path: Path) -> No
 async def test_a_fetch_that_is_cancelled_leaves_whole_files_and_can_be_repeated(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = asyncio.Event()
+    begun, cancelled = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     class Watched(FileWriter):
         def write(self, part: Any) -> None:
             super().write(part)
             loop.call_soon_threadsafe(begun.set)
+            cancelled.wait()
 
     await pool.broadcast(write("cancelled"))
     with monkeypatch.context() as patch:
@@ -95,6 +96,7 @@ async def test_a_fetch_that_is_cancelled_leaves_whole_files_and_can_be_repeated(
         fetching = asyncio.ensure_future(pool.fetch("cancelled", to=tmp_path))
         await begun.wait()
         fetching.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await fetching
     assert not [*tmp_path.rglob("*.part")]
@@ -280,10 +282,11 @@ async def test_a_node_that_has_no_work_stays_while_files_come_from_it(
             await pool.broadcast(write("log", "said"))
             fetching = asyncio.create_task(pool.fetch("log/a.txt", to=tmp_path, on=1))
             await begun.wait()
+            busy = next(node.node for node in pool.snapshot().nodes if node.rank == 1)
             pool.resize(0)
             while len(pool.snapshot().nodes) > 1:  # the newest would be the first to leave
                 await asyncio.sleep(0.01)
-            assert [node.node for node in pool.snapshot().nodes] == [1]
+            assert [node.node for node in pool.snapshot().nodes] == [busy]
             go.set()
             assert await fetching == [tmp_path / "node-1/log/a.txt"]
             while pool.snapshot().nodes:
