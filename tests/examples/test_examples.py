@@ -93,7 +93,7 @@ SAYS["13_preemptions"] = [
     r"picture: +\S+13_preemptions\.png",
 ]
 
-SAYS["14_by_load"] = [
+SAYS["15_by_load"] = [
     r"0 -> 1: \d tasks? waits?\n1 -> 4: 4 tasks wait\n(.*\n)*frames: 5\n(.*\n)*\d -> 0: no work for 1 s"
 ]
 

@@ -32,6 +32,7 @@ class Info:
             "local_world_size": 1,
             "is_head": True,
             "head_addr": address,
+            "head_port": 0,
             "generation": 0,
         }
         self._view: dict[str, Any] = {}

@@ -325,8 +325,8 @@ def test_none_is_left_before_all_are_closed(client: Begin) -> None:
         CLOSING
         + """
     close = Pool._close
-    async def closing(self, core, **how):
-        await close(self, core, **how)
+    async def closing(self, core, error):
+        await close(self, core, error)
         say("left")
     Pool._close = closing
     async def one(provider, opened):

@@ -62,7 +62,7 @@ async def test_a_pool_whose_supervisor_is_killed_goes_on_and_what_tasks_have_sta
 
 
 async def test_where_no_node_comes_the_error_says_why_the_last_one_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(self: LocalFleet) -> None:
+    def none(self: LocalFleet, *, worked: bool) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
     async with Pool(provider=Local(), nodes=1, console="silent", replace_timeout=1) as pool:
