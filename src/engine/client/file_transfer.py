@@ -259,12 +259,13 @@ async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) 
 
 async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
     """Run all of them to their ends, and raise what the first failed with; cancelled, end them all."""
-    tasks = [asyncio.ensure_future(each) for each in transfers]
+    scopes = [(anyio.CancelScope(), each) for each in transfers]
+    tasks = [asyncio.ensure_future(_within(scope, each)) for scope, each in scopes]
     try:
         await asyncio.wait(tasks) if tasks else None
     finally:
-        for task in tasks:
-            task.cancel()
+        for scope, _ in scopes:  # and not the tasks: a write in a thread ends before its file is closed
+            scope.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     errors = [error for task in tasks if (error := task.exception()) is not None]
     if not errors:
@@ -272,6 +273,12 @@ async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
     for other in errors[1:]:
         errors[0].add_note(f"and {other}")
     raise errors[0]
+
+
+async def _within(scope: anyio.CancelScope, transfer: Coroutine[Any, Any, T]) -> T:
+    with scope:
+        return await transfer
+    raise asyncio.CancelledError
 
 
 def _places(core: OpenPool, on: int | Literal["head"] | None = None) -> list[Place]:

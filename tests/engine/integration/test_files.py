@@ -83,12 +83,21 @@ async def test_a_fetch_that_is_cancelled_leaves_whole_files_and_can_be_repeated(
 ) -> None:
     begun, cancelled = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
+    closed_while_writing: list[bool] = []
 
     class Watched(FileWriter):
+        writes = 0  # the thread that does
+
         def write(self, part: Any) -> None:
+            self.writes = threading.get_ident()
             super().write(part)
             loop.call_soon_threadsafe(begun.set)
             cancelled.wait()
+            self.writes = 0
+
+        def close(self) -> None:
+            closed_while_writing.append(self.writes not in {0, threading.get_ident()})
+            super().close()
 
     await pool.broadcast(write("cancelled"))
     with monkeypatch.context() as patch:
@@ -96,9 +105,12 @@ async def test_a_fetch_that_is_cancelled_leaves_whole_files_and_can_be_repeated(
         fetching = asyncio.ensure_future(pool.fetch("cancelled", to=tmp_path))
         await begun.wait()
         fetching.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0.001)
         cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await fetching
+    assert not any(closed_while_writing)
     assert not [*tmp_path.rglob("*.part")]
     for path in tmp_path.rglob("large"):
         assert path.stat().st_size == LARGE_BYTES
