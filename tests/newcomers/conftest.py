@@ -21,5 +21,8 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[SyncPool]:
-    with Pool(nodes=2, console="silent") as pool:
-        yield pool
+    """Its nodes can import these tests, as they can the modules beside a program that is started in its folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[2])
+        with Pool(nodes=2, console="silent") as pool:
+            yield pool
