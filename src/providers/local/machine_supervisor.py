@@ -109,6 +109,7 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
         lifeline = watchdog.stand_by(control, client, Path(directory))
         control.sendall(json.dumps({"op": "supervisor", "pid": os.getpid()}).encode() + b"\n")
         processes.adopt_orphans()  # which a child does not inherit
+        processes.ignore_hangups()
         processes.raise_descriptors()
         if work_mib is not None:
             _may_mount()

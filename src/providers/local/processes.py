@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 CLONE_NEWNS = 0x20000  # <linux/sched.h>
@@ -40,6 +40,8 @@ def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoRe
             os._exit(1)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for handler in _on_hangup:
+            signal.signal(signal.SIGHUP, handler)
         close_all_but({0, 1, 2, *(s.fileno() for s in keep)})
         run()
     except BaseException:  # noqa: BLE001 - or the child would go on as a second parent
@@ -63,6 +65,16 @@ def wait_ones_turn() -> None:
     with suppress(OSError):  # sandboxes (gVisor, seccomp) know one policy
         if os.sched_getscheduler(0) == os.SCHED_OTHER:  # another one was somebody's choice
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+_on_hangup: list[Any] = []  # what this process did on SIGHUP before it ignored that
+
+
+def ignore_hangups() -> None:
+    """Ignore SIGHUP here, and not in what is forked. The kernel sends it to all of a process group whose last parent in
+    the session dies while one of the group stands still, as the template may: it would kill who has to end the others.
+    """
+    _on_hangup.append(signal.signal(signal.SIGHUP, signal.SIG_IGN))
 
 
 _had: list[tuple[int, int]] = []  # limits of descriptors: what this process had, when it has raised its own

@@ -165,6 +165,25 @@ async def test_the_supervisors_death_takes_every_machine_and_the_next_launch_sta
     await table.until(lambda: not table.alive(before))
 
 
+@pytest.mark.parametrize("stopped", ["template", "supervisor"])
+async def test_the_watchdogs_death_leaves_nothing_where_another_process_stands_still(  # noqa: PLR0917
+    stopped, orphans, request_, table, opened, heavy
+):
+    """Found by random faults: the kernel sends SIGHUP to a group that is orphaned while one of its processes stands
+    still, which killed the supervisor before it had ended what tasks had left behind.
+    """
+    programs = EntryPoints("orphaning:serve", "orphaning:execute", ENTRY_POINTS.template, ("heavy_here",))
+    async with opened(programs) as fleet:
+        await fleet.launch(request_, 2)
+        await table.until(lambda: len(orphans()) == 2)
+        (supervisor,), (watchdog,) = table.supervisors(), table.watchdogs()
+        left = set(table.below(watchdog))
+        os.kill(supervisor if stopped == "supervisor" else importers(heavy)[0], signal.SIGSTOP)
+        os.kill(watchdog, signal.SIGKILL)
+        await gone(fleet, 2, within_s=8.0)
+        await table.until(lambda: not table.alive(left))
+
+
 @pytest.mark.parametrize("worked", [True, False])
 async def test_a_supervisor_that_is_killed_as_it_starts_may_be_followed_by_another_if_one_has_worked(
     worked, request_, opened, monkeypatch
