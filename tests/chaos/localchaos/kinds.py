@@ -262,24 +262,28 @@ async def rude(ground: Ground) -> None:
         value = await ground.pool.run(call())
     except ends:
         return
-    same(value, 1 if returns else f"an error of {[each.__name__ for each in ends]}")
+    same(value, f"an error of {[each.__name__ for each in ends]}" if returns is _NOTHING else returns)
 
 
-def _rude() -> Iterator[tuple[Callable[[], Any], tuple[type[BaseException], ...], bool]]:
-    """Each with the errors that it may end by, and whether it may return."""
-    for code in (0, 3):
-        yield partial(tasks.exits, code), (TaskKilled,), False
-        yield partial(tasks.leaves, code), (TaskKilled, TaskFailed, SystemExit), False
+_NOTHING = object()
+
+
+def _rude() -> Iterator[tuple[Callable[[], Any], tuple[type[BaseException], ...], object]]:
+    """Each with the errors that it may end by, and what it may return."""
+    yield partial(tasks.exits, 0), (TaskKilled,), _NOTHING
+    yield partial(tasks.leaves, 0), (), None  # as a script that exits well
+    yield partial(tasks.exits, 3), (TaskKilled,), _NOTHING
+    yield partial(tasks.leaves, 3), (TaskKilled, TaskFailed, SystemExit), _NOTHING
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGABRT):
-        yield partial(tasks.signals_itself, int(number)), (TaskKilled,), False
-    yield tasks.breaks_memory, (TaskKilled,), False
-    yield tasks.closes_everything, (TaskKilled,), True
-    yield tasks.returns_twice, (), True
-    yield tasks.removes_its_folder, (), True
-    yield tasks.lowers_its_limits, (), True
-    yield tasks.unpicklable, (SerializationError, TaskFailed), False
-    yield tasks.stands_still, (TaskTimeout,), False
-    yield tasks.ignores_signals, (TaskTimeout,), False
+        yield partial(tasks.signals_itself, int(number)), (TaskKilled,), _NOTHING
+    yield tasks.breaks_memory, (TaskKilled,), _NOTHING
+    yield tasks.closes_everything, (TaskKilled,), 1
+    yield tasks.returns_twice, (), 1
+    yield tasks.removes_its_folder, (), 1
+    yield tasks.lowers_its_limits, (), 1
+    yield tasks.unpicklable, (SerializationError, TaskFailed), _NOTHING
+    yield tasks.stands_still, (TaskTimeout,), _NOTHING
+    yield tasks.ignores_signals, (TaskTimeout,), _NOTHING
 
 
 _RUDE = tuple(_rude())
