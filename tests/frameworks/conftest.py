@@ -28,7 +28,7 @@ NIGHTLY = {  # each takes some 10 s of a core: for each change it runs in the ot
     "test_accelerator_trains_one_model_on_all_ranks[here]",
     "test_ddp_trains_one_model_as_one_process_would[here-4 nodes]",
     "test_fit_on_the_jax_backend_trains_one_model[here]",
-    "test_tasks_find_the_cluster_and_compute_on_all_nodes[here]",
+    "test_tasks_find_the_cluster_and_compute_on_each_node[here]",
     "test_trainer_trains_one_model_on_all_ranks[here]",
     "test_who_is_through_first_waits_for_the_others[here]",
     "test_with_the_schedulers_node_a_new_cluster_begins[here]",
