@@ -20,6 +20,7 @@ LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
 LEDGER-12: broadcasts get their seats in the order in which they were submitted, those that run again first.
 LEDGER-13: a task that fails by itself, and is not ended by its timeout or by us, is sent again ``max_restarts`` times.
 LEDGER-14: no task waits for a rank that the pool is not to have.
+LEDGER-15: what a further node could run is counted as waiting: in the queue, and on nodes behind what runs there.
 """
 
 from __future__ import annotations
@@ -306,7 +307,7 @@ class Ledger:
         """Return the number of attempts on nodes, those that are being killed included."""
         return sum(len(host.attempts) for host in self.placement.hosts.values())
 
-    def backlog(self, worth_s: float) -> tuple[int, float, int]:
+    def backlog(self, worth_s: float, now: float) -> tuple[int, float, int]:
         """Return how many tasks wait for any node, how many slots they can use, and how many ranks others wait for.
 
         A task of a function that takes less than ``worth_s`` uses a part of a slot.
@@ -317,13 +318,15 @@ class Ledger:
         for rank, pinned in self._pinned.items():
             if any(entry.state == QUEUED for entry in pinned):
                 ranks = max(ranks, rank + 1)
-        if not queue:
-            return 0, 0.0, ranks
-        sample = list(islice(queue, SAMPLE))
-        times = [entry.function.average_s for entry in sample if entry.state == QUEUED]
-        slots = sum(1.0 if time is None else min(1.0, time / worth_s) for time in times)
-        share = len(queue) / len(sample)
-        return round(len(times) * share), slots * share, ranks
+        tasks, slots = 0, 0.0
+        stuck = [entry for entry in self.placement.stuck(now) if entry.state == LEASED and entry.task.on is None]
+        for waiting in (queue, stuck):
+            sample = [entry for entry in islice(waiting, SAMPLE) if entry.state != OVER]
+            share = len(waiting) / max(1, min(len(waiting), SAMPLE))
+            times = [entry.function.average_s for entry in sample]
+            tasks += round(len(times) * share)
+            slots += share * sum(1.0 if time is None else min(1.0, time / worth_s) for time in times)
+        return tasks, slots, ranks
 
     def load(self, node: NodeId) -> int:
         host = self.placement.hosts.get(node)

@@ -49,7 +49,7 @@ from .provider_calls import ProviderCalls
 from .stragglers import Stragglers
 
 LATE_S = 0.1  # below this it is noise
-LOOK_S = 1.0  # while nodes are waited for: how late the next look is tells for how long the program stood still
+LOOK_S = 1.0  # while nodes, or the ends of transfers, are waited for: how late it is tells how long the program stood
 EARLY_KEPT = 1024  # machines whose events are kept while their launch call has not returned yet
 
 
@@ -82,6 +82,7 @@ class Machines:
         self._probe = dependencies.probe
         self._chance = dependencies.chance
         self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
+        self._in_use: set[NodeId] = set()  # nodes that would leave if no files came from them or went to them
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._unusable: list[ConnectFailed] = []
         self._refused: ConnectFailed | None = None  # the last of these errors; None once a node has come since
@@ -133,7 +134,7 @@ class Machines:
         scaler, placement = self._autoscaler, self._ledger.placement
         if scaler is None or self._closing:
             return
-        tasks, waiting, ranks = self._ledger.backlog(WORTH_S)
+        tasks, waiting, ranks = self._ledger.backlog(WORTH_S, now)
         ranks, waits = max(ranks, self._broadcasts.largest), bool(tasks or ranks or placement.claims)
         working = [
             Working(node, host.load > 0 or self._nodes.links[node].in_use > 0, host.progress_at)
@@ -162,10 +163,13 @@ class Machines:
         for node in self.detector.overdue(now):
             away_s = self.detector.silent_for(node, now)
             self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
+        in_use, self._in_use = self._in_use, set()
+        for node in in_use:
+            self._emptied(node)
 
     def wake_at(self, now: float) -> float | None:
         scaling = None if self._autoscaler is None else self._autoscaler.wake_at(now)
-        looking = now + LOOK_S if self.detector.waits else None
+        looking = now + LOOK_S if self.detector.waits or self._in_use else None
         times = (scaling, looking, self.controller.wake_at(), self.stragglers.wake_at(), self.detector.wake_at())
         return min((at for at in times if at is not None), default=None)
 
@@ -395,7 +399,7 @@ class Machines:
         for node in emptied:
             self._emptied(node)
         for node in list(self._idle):
-            self.controller.emptied(node)
+            self._emptied(node)
         launches, orders.launches = orders.launches, []
         for machines in launches:
             self._observe(ev.NodesRequested(machines))
@@ -423,8 +427,10 @@ class Machines:
         return bool(changes or self._ledger.decisions.emptied)
 
     def _emptied(self, node: NodeId) -> None:
-        """Handle a draining or noticed node, if it holds nothing any more."""
-        if not self._ledger.load(node):
+        """Handle a draining or noticed node, if it holds nothing any more and no files come from it or go to it."""
+        if (link := self._nodes.links.get(node)) is not None and link.in_use:
+            self._in_use.add(node)
+        elif not self._ledger.load(node):
             self.controller.emptied(node)
             if self.controller.nodes.get(node) is NodePhase.NOTICED:
                 self._idle[node] = None

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from .interfaces import AttemptId, JobId, NodeId
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 STACK_S = 0.020  # a stack holds as many attempts per slot as run in so long
 STACK_OF_SHORT = 255  # and no more
 STALL_S = 0.020  # a stack that has not moved for so long waits behind a long task
+LONG_S = 1.0  # and after so long it is work for a further node
 STEALS = 8  # stacks looked at per check
 WEIGHT = 0.25  # of the newest duration in the average
 
@@ -188,6 +191,12 @@ class Placement:
     def unstarted(self, host: Host) -> tuple[AttemptId, ...]:
         """Return the attempts that seem not to have started: a node works in order, so those beyond its slots wait."""
         return tuple(host.attempts)[self.slots :]
+
+    def stuck(self, now: float) -> Iterator[Entry]:
+        """Give what waits in stacks that have not moved for `LONG_S`."""
+        for host in self.stacked.values():
+            if now - host.progress_at >= LONG_S:
+                yield from islice(host.attempts.values(), self.slots, None)
 
     # --- seats ----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""LEDGER-1 to 14 hold whatever happens, and each of them falls when its guard is taken away."""
+"""LEDGER-1 to 15 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.nodes: dict[NodeId, dict[AttemptId, int]] = {}  # what was sent there and not reported back
         self.sent: list[tuple[NodeId, AttemptId]] = []
         self.open: set[NodeId] = set()
+        self.moved_at: dict[NodeId, float] = {}  # when something last ended or began there
         self.seats: Counter[NodeId] = Counter()
         self.begun: set[AttemptId] = set()
         self.ended: dict[int, object] = {}
@@ -128,6 +129,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def node_joins(self):
         node = NodeId(next(self.ids))
         self.nodes[node] = {}
+        self.moved_at[node] = self.now
         self.open.add(node)
         self.roster.join(node)
         self.ledger.node_ready(node, self.now)
@@ -231,6 +233,7 @@ class LedgerMachine(RuleBasedStateMachine):
         reports, back = [], []
         for attempt, job in list(self.nodes[node].items())[:many]:
             del self.nodes[node][attempt]
+            self.moved_at[node] = self.now
             function = self.tasks[job].function
             if job not in self.ended:
                 own = verdict in {Verdict.RAISED, Verdict.DIED}
@@ -478,6 +481,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.sent_for[job] += 1
         assert self.sent_for[job] <= 1 + task.retries + self.failed[job], "LEDGER-5: too many attempts"
         assert order.number == self.sent_for[job]
+        if not held:
+            self.moved_at[node] = self.now
         held[order.attempt] = job
         self.sent.append((node, order.attempt))
 
@@ -499,6 +504,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.queued == len(waiting), "LEDGER-2"
         assert waiting <= {int(job) for job in self.ledger._entries}, "LEDGER-2"
         assert waiting <= {int(entry.task.job) for entry in self.queued_entries()}, "LEDGER-2"
+
+        stuck = [node for node in self.nodes if self.now - self.moved_at[node] >= placement_module.LONG_S]
+        behind = [job for node in stuck for job in list(self.nodes[node].values())[self.slots :]]
+        further = [job for job in behind if job not in self.ended and self.tasks[job].on is None]
+        assert self.ledger.backlog(10.0, self.now)[0] == len(self.queue) + len(further), "LEDGER-15"
 
         late = [job for job, at in self.deadline.items() if at <= self.now and job not in self.ended]
         assert not late, "LEDGER-11"
@@ -638,6 +648,11 @@ class StacksAnything(Placement):
         super().place(host)
 
 
+class ForgetsStacks(Placement):
+    def stuck(self, now):
+        return iter(())
+
+
 class SeatsAnywhere(Placement):
     def _count(self, host, *, candidate, free):
         super()._count(host, candidate=candidate, free=candidate)
@@ -674,6 +689,7 @@ def with_places(kind):
         (NeverRestarts, "LEDGER-13"),
         (RestartsForEver, "LEDGER-13"),
         (WaitsForNobody, "LEDGER-14"),
+        (with_places(ForgetsStacks), "LEDGER-15"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -776,6 +792,20 @@ def test_a_stalled_stack_is_halved_until_the_idle_node_has_work(story):
     assert {node for node, _, _ in story.runs()} == {1}
     assert story.ended == {}
     assert len(jobs) == 9
+
+
+def test_what_waits_behind_a_long_task_is_work_for_a_further_node(story):
+    """It is known to be short and so waits at the node, and no other node has a free slot to take it."""
+    story.node(0)
+    story.submit()
+    ((_, _, order),) = story.runs()
+    story.finish(0, order)
+    for _ in range(9):
+        story.submit()
+    assert story.ledger.backlog(10.0, 0.5)[0] == 0  # that nodes hold some short tasks in advance is no reason to grow
+    tasks, slots, _ = story.ledger.backlog(10.0, placement_module.LONG_S)
+    assert tasks == 8
+    assert 0.0 < slots < 1.0
 
 
 def test_a_task_that_took_down_every_node_it_ran_on_is_quarantined(story):

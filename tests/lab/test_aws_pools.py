@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import asyncssh
 import pytest
@@ -144,19 +145,29 @@ async def test_a_pool_whose_opening_is_cancelled_leaves_nothing(cloud, hyperviso
     assert {instance.state for instance in cloud.instances()} == {"terminated"}
 
 
-async def test_the_number_of_machines_follows_the_work_from_none_to_the_most_and_back(cloud, hypervisor, aws, lab):
-    nodes = Nodes(min=0, max=3, scale="load", idle=2)
-    async with asyncio.timeout(120):
+async def test_the_number_of_machines_follows_the_work_from_none_to_eight_and_back(cloud, hypervisor, aws, lab):
+    nodes = Nodes(min=0, max=8, scale="load", idle=1)
+    async with asyncio.timeout(180):
         async with Pool(provider=aws(), nodes=nodes, allocation="spot", console="silent") as pool:
             assert cloud.instances() == []
-            jobs = [pool.submit(nap(4.0)) for _ in range(9)]
-            assert len({await job for job in jobs}) > 1, "machines that came later took of the work"
-            assert 2 <= len(cloud.instances()) <= 3
-            await until(lambda: not cloud.instances("running"), 30)
+            jobs = [pool.submit(wait()) for _ in range(16)]
+            await until(lambda: pool.snapshot().ready == 8, 60)
+            for host in hypervisor.hosts.values():
+                host.run("touch", "/tmp/enough")
+            assert len({await job for job in jobs}) == 8, "machines that came later took of the work, and none is lost"
+            assert len(cloud.instances()) == 8, "never more than the most"
+            await until(lambda: not cloud.instances("running"), 60)
             assert pool.snapshot().nodes == ()
             assert await pool.run(nap(0.0)) in {host.name for host in hypervisor.hosts.values()}
     assert lab.hosts == []
     assert cloud.left() == []
+
+
+@compute
+def wait() -> str:
+    while not Path("/tmp/enough").exists():
+        time.sleep(0.05)
+    return instance_info().hostname
 
 
 @compute
