@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVa
 from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known, one_of
-from .api.compute import Compute, compute
+from .api.compute import Compute, for_items
 from .api.errors import CleanupError, ItemOutcome, NotACall, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop, surplus
 from .api.tracebacks import cut
@@ -360,7 +360,7 @@ class Pool(Runner):
         from .client.mapping import MapRun, check_map
 
         check_map(function, items)
-        called = function if isinstance(function, Compute) else compute(function)
+        called = for_items(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
 
     async def stream(

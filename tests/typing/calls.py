@@ -133,6 +133,47 @@ def with_a_setup(pool: SyncPool) -> None:
         assert_type(each, str)
 
 
+class Model:
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    @compute
+    def predict(self, x: int, *, rate: float = 1.0) -> float:
+        return self.scale * x * rate
+
+    @compute(timeout=3)
+    async def apredict(self, x: int) -> str:
+        return str(self.scale * x)
+
+    @compute
+    def steps(self, n: int) -> Iterator[int]:
+        yield n
+
+    @compute
+    async def asteps(self, n: int) -> AsyncIterator[str]:
+        yield str(n)
+
+    @staticmethod
+    @compute
+    def plain(x: int) -> int:
+        return x
+
+
+def with_methods(pool: SyncPool, model: Model) -> None:
+    assert_type(model.predict(1) >> pool, float)
+    assert_type(model.predict(1, rate=0.5) @ pool, list[float])
+    assert_type(Model.predict(model, 1) >> pool, float)
+    assert_type(model.predict.local(1), float)
+    assert_type(model.predict.with_(retries=0)(1) >> pool, float)
+    assert_type(model.apredict(1) >> pool, str)
+    assert_type(Model.plain(1) >> pool, int)
+    assert_type(list(pool.map(model.predict, [1, 2])), list[float])
+    for step in model.steps(3) >> pool:
+        assert_type(step, int)
+    for text in model.asteps(3) >> pool:
+        assert_type(text, str)
+
+
 async def with_an_async_pool() -> None:
     async with Pool(provider=Local(), nodes=4, plugins=[plugins.torch()]) as pool:
         assert_type(await pool.run(train(10)), float)

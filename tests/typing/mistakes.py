@@ -21,7 +21,16 @@ def plain(x: int) -> int:
     return x
 
 
+class Model:
+    @compute
+    def predict(self, x: int) -> float:
+        return float(x)
+
+
 train("ten")  # type: ignore[arg-type]
+Model().predict("ten")  # type: ignore[arg-type]
+Model().predict(1, 2)  # type: ignore[call-arg]
+Model().predict()  # type: ignore[call-arg]
 train(1, 2)  # type: ignore[call-arg]
 train.local("ten")  # type: ignore[arg-type]
 train.with_(timeot=3)  # type: ignore[call-arg]

@@ -180,11 +180,11 @@ class PendingCall(Pending):
 
     @property
     def code(self) -> str:
-        return called_with(self.function.__name__, self.args, self.kwargs)
+        return called_with(self.function.shown, self.args, self.kwargs)
 
     @property
     def code_here(self) -> str:
-        return called_with(f"{self.function.__name__}.local", self.args, self.kwargs)
+        return called_with(f"{self.function.shown}.local", self.args, self.kwargs)
 
     def __repr__(self) -> str:
         return f"<{self.code} has not run: {self.code} >> pool runs it on a node, {self.code_here} here>"
@@ -343,6 +343,7 @@ class Callee:
     """The base of `@compute` functions, by which this module knows them. See `api.compute`."""
 
     __name__: str
+    shown: str  # in a call's code: with its class, where it is a method
 
     if not TYPE_CHECKING:
 

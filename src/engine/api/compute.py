@@ -17,7 +17,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import CodeType, FunctionType, UnionType
+from types import CodeType, FunctionType, MethodType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .plugin import Plugin
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
 S = TypeVar("S")
@@ -131,10 +132,17 @@ class Options:
 
 
 class Decorated(Callee, Generic[P]):
-    """A `@compute` function: the user's ``function`` with its options."""
+    """A `@compute` function: the user's ``function`` with its options.
+
+    In a class it binds its object as Python's own functions do: ``a.f(2)`` is ``A.f(a, 2)``, and ``a`` is an argument
+    of the call.
+    """
 
     function: Callable[..., Any]
     options: Options
+    given: tuple[Any, ...] = ()  # the object, where this is its method: it goes before a caller's arguments
+    takes_self = False  # whether its first argument is an object that its caller writes before the dot
+    binds = True  # not so a function that was a static method before it was decorated
     __qualname__: str
 
     def __new__(cls, *made_of: Any, **_options: Any) -> Self:
@@ -148,12 +156,50 @@ class Decorated(Callee, Generic[P]):
         functools.update_wrapper(self, function, updated=())  # type: ignore[arg-type]
         if not hasattr(self, "__name__"):
             self.__name__ = self.__qualname__ = type(function).__name__
+        self.shown = self.__name__
+        self._plain: Self | None = None
         check = argument_check(function)
         self._check = check if options.setup is None else functools.partial(check, None)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if self.__qualname__ == f"{owner.__qualname__}.{name}":  # not a function from elsewhere
+            self.shown = f"{owner.__name__}.{name}"
+            self.takes_self = self.binds
+
+    def bound(self, instance: object) -> Self:
+        """The method of ``instance``."""
+        if instance is None or not self.binds or self.given:
+            return self
+        method = object.__new__(type(self))
+        method.__dict__.update(self.__dict__, given=(instance,), _plain=self)
+        method.__dict__["__wrapped__"] = MethodType(self.function, instance)  # for `inspect.signature`
+        method.__dict__.pop("here", None)
+        return method
+
+    @property
+    def plain(self) -> Self:
+        """The function that a method binds; any other one is itself."""
+        return self if self._plain is None else self._plain
+
+    def method_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Self, Any, Any, Options]:
+        """The parts of a call of this method, which is one of its function."""
+        self.check_method()
+        self._check(*self.given, *args, **kwargs)
+        return self.plain, (*self.given, *args), kwargs, self.options
+
+    def check_method(self) -> None:
+        if self.options.setup is not None:
+            refuse(
+                f"{self.shown} is a method, whose first argument is its object, and setup= makes the first argument "
+                "too: put @staticmethod above @compute, or take the function out of the class."
+            )
 
     @functools.cached_property
     def here(self) -> Callable[..., Any]:
         """The function as it is run in this process, where `local` calls it."""
+        if self.given:
+            self.check_method()
+            return functools.partial(self.function, *self.given)
         return self.function if self.options.setup is None else functools.partial(self.function, self.options.setup())
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
@@ -162,11 +208,16 @@ class Decorated(Callee, Generic[P]):
         Raises:
             SpecError: an option does not exist, or its value is not valid.
         """
-        return type(self)(self.function, self.options.changed(**options))
+        return self.remade(self.function, self.options.changed(**options))
 
     def wrapped(self, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Self:
         """The same with ``wrapper`` around the function, as if it had been put below `@compute`."""
-        return type(self)(wrapper(self.function), self.options)
+        return self.remade(wrapper(self.function), self.options)
+
+    def remade(self, function: Callable[..., Any], options: Options) -> Self:
+        made = type(self)(function, options)
+        made.shown, made.binds, made.takes_self = self.shown, self.binds, self.takes_self
+        return made.bound(*self.given) if self.given else made
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
@@ -179,29 +230,51 @@ class Decorated(Callee, Generic[P]):
         return {name: streamed for name, streamed in found.items() if streamed is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.given:
+            return _method, (self.plain, *self.given)
         if function_pickling.has_name(self):
             return _by_name, (self.__module__, self.__qualname__, replace(self.options, setup=None))
         return _decorate, (self.function, self.options)
 
     def __repr__(self) -> str:
-        return f"<compute {self.__qualname__}>"
+        return f"<compute {self.__qualname__}{f' of {short.repr(self.given[0])}' if self.given else ''}>"
 
 
 class Compute(Decorated[P], Generic[P, R]):
     """A function that pools can run; calling it makes a pending call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        if self.given:
+            return Call(*self.method_call(args, kwargs))
         self._check(*args, **kwargs)
         return Call(self, args, kwargs, self.options)
 
 
 class SyncCompute(Compute[P, R]):
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Self: ...
+    @overload
+    def __get__(
+        self: SyncCompute[Concatenate[Any, Q], R], instance: object, owner: type | None = None, /
+    ) -> SyncCompute[Q, R]: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+        return self.bound(instance)
+
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, as if it were not decorated."""
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncCompute(Compute[P, R]):
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Self: ...
+    @overload
+    def __get__(
+        self: AsyncCompute[Concatenate[Any, Q], R], instance: object, owner: type | None = None, /
+    ) -> AsyncCompute[Q, R]: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+        return self.bound(instance)
+
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the coroutine function here, as if it were not decorated."""
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
@@ -211,17 +284,37 @@ class StreamCompute(Decorated[P], Generic[P, T]):
     """A generator that pools can run; calling it makes a pending call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StreamCall[T]:
+        if self.given:
+            return StreamCall(*self.method_call(args, kwargs))
         self._check(*args, **kwargs)
         return StreamCall(self, args, kwargs, self.options)
 
 
 class SyncStreamCompute(StreamCompute[P, T]):
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Self: ...
+    @overload
+    def __get__(
+        self: SyncStreamCompute[Concatenate[Any, Q], T], instance: object, owner: type | None = None, /
+    ) -> SyncStreamCompute[Q, T]: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+        return self.bound(instance)
+
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         """Run the generator here, as if it were not decorated."""
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncStreamCompute(StreamCompute[P, T]):
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Self: ...
+    @overload
+    def __get__(
+        self: AsyncStreamCompute[Concatenate[Any, Q], T], instance: object, owner: type | None = None, /
+    ) -> AsyncStreamCompute[Q, T]: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+        return self.bound(instance)
+
     def local(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         """Run the async generator here, as if it were not decorated."""
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
@@ -277,6 +370,8 @@ def compute(function: Any = None, /, *, setup: Callable[[], Any] | None = None, 
     ``AsyncIterable[T]`` where an iterator is given. Such calls, and generators, are never retried, whatever ``retries``
     and ``max_restarts`` say: items that were consumed or seen cannot be taken back.
 
+    A method's object is an argument of each call, as in Python; what a task changes in it is not seen here.
+
     ``setup`` is called without arguments, once in each process before the first call there, and what it returns is
     the first argument of each call, which callers leave out: a model that is loaded once.
 
@@ -306,15 +401,40 @@ def checked_setup(setup: object) -> Callable[[], Any]:
 def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
     if isinstance(function, Decorated):
         raise NotACall(f"{function.__name__} has @compute already: change its options with .with_(...)")
+    if isinstance(function, classmethod):
+        raise NotACall(f"@classmethod goes above @compute: turn them round on {function.__name__}")
+    if isinstance(function, staticmethod):
+        made = _decorate(function.__func__, options)
+        made.binds = False
+        return made
     if not callable(function) or isinstance(function, type):
         raise NotACall(f"@compute goes on a function, not on {short.repr(function)}; options are given by name")
     return kind_of(function)(function, options)
 
 
+def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
+    """Return what a map calls with each item, decorated if it is not yet.
+
+    Raises:
+        NotACall, SpecError: it is not for that.
+    """
+    called: Any = function
+    if isinstance(of := getattr(called, "__func__", None), Decorated):
+        called = of.bound(called.__self__)  # a class method, as Python 3.13 binds it
+    found: Any = called if isinstance(called, Compute) else _decorate(called, Options())
+    if found.given:
+        found.check_method()
+    return found  # type: ignore[no-any-return]
+
+
+def _method(function: Decorated[...], instance: object) -> Decorated[...]:
+    return function.bound(instance)
+
+
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
-    found: Decorated[...] = function_pickling.imported(module, qualname)
+    found: Decorated[...] = function_pickling.imported(module, qualname).plain
     options = replace(options, setup=found.options.setup)  # which `with_` does not change
-    return found if found.options == options else type(found)(found.function, options)
+    return found if found.options == options else found.remade(found.function, options)
 
 
 # --- what a function is like ------------------------------------------------------------------------------------------

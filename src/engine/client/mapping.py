@@ -100,6 +100,8 @@ class MapRun(Generic[T]):
         setattr(chunk, PLUGINS, function.plugins)  # the user's integrations hold for the chunk as for the function
         make: type[Compute[..., Any]] = AsyncCompute if asynchronous else SyncCompute
         self._function: Compute[..., list[Any]] = make(chunk, self._options)
+        self._given = function.given  # the object of a method, which travels with each task and not with each item
+        self._function.takes_self = bool(self._given)
 
     if not TYPE_CHECKING:
 
@@ -188,7 +190,7 @@ class MapRun(Generic[T]):
 
     def _send(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
         """Send the items as one task, or one by one if they cannot all be pickled."""
-        call: Call[list[Any]] = Call(self._function, (part.items,), {}, self._options)
+        call: Call[list[Any]] = Call(self._function, (*self._given, part.items), {}, self._options)
         try:
             payload = self._core.packer.pack(call)
         except (SerializationError, NotACall) as error:  # it is a lock, say, or a call that has not run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -75,13 +76,13 @@ class Packer:
         defined = self.definitions.get(call.function) or self._define(call.function)
         name = options.name or call.function.__name__
         if defined.copied is None and self.node_modules is None:
-            value, blob = self._dump((args, kwargs), name)
+            value, blob = self._dump((args, kwargs), name, call.function)
         else:
             with (
                 function_pickling.for_nodes(self.node_modules),
                 function_pickling.copying(*([defined.copied] if defined.copied else ())),
             ):
-                value, blob = self._dump((args, kwargs), name, by_reference=False)
+                value, blob = self._dump((args, kwargs), name, call.function, by_reference=False)
         return Payload(
             name,
             defined.digest,
@@ -122,7 +123,12 @@ class Packer:
         return Blob(f"{self._prefix}-{next(self._blobs)}", dumped.parts, dumped.total)
 
     def _dump(
-        self, arguments: tuple[tuple[Any, ...], dict[str, Any]], task: str, *, by_reference: bool = True
+        self,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        task: str,
+        function: Decorated[Any],
+        *,
+        by_reference: bool = True,
     ) -> tuple[Value, Blob | None]:
         try:
             dumped = values.dump(arguments, ("args", "kwargs"), by_reference=by_reference)
@@ -134,7 +140,9 @@ class Packer:
             pending_references.clear()
             if error.kind == SECRET and not secrets_allowed():
                 with allow_secrets():
-                    return self._dump(arguments, task, by_reference=by_reference)
+                    return self._dump(arguments, task, function, by_reference=by_reference)
+            if function.takes_self:
+                error.path = _as_of_a_method(error.path)
             raise pickling_error(error, task, "an argument") from error
         if dumped.total <= values.INLINE_BYTES:
             return values.inline(dumped), None
@@ -167,6 +175,15 @@ class Packer:
                     f"The {plugin.name} plugin sets up a whole process, which {function.__name__} would share with "
                     'other tasks: use Worker(kind="process").'
                 )
+
+
+def _as_of_a_method(path: str) -> str:
+    """Return the path of an argument as its caller counts, for whom the object is none: ``self``."""
+    found = re.match(r"args\[(\d+)\]", path)
+    if found is None:
+        return path
+    number = int(found[1])
+    return ("self" if number == 0 else f"args[{number - 1}]") + path[found.end() :]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
