@@ -113,8 +113,8 @@ def _errors() -> dict[str, type]:
 
 
 def _hint(name: str) -> str:
-    from .engine.api.checks import closest
     from .engine.api.foreign_names import MEANING
+    from .providers.option_names import closest
 
     if name in MEANING:
         return f": {MEANING[name]}"

@@ -82,7 +82,7 @@ class Pool(Runner):
     )
 
     def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
-        check_known("Pool", options, PoolOptions)
+        check_known("Pool", options, PoolOptions.__annotations__)
         given: dict[str, Any] = {**DEFAULTS, **options}
         self._settings = checked(specs, given)
         self._console: ConsoleOption = given["console"]
@@ -108,7 +108,7 @@ class Pool(Runner):
                 there, or its owner lives.
         """
         settings.check_outlives(provider)
-        check_known("Pool.attach", options, AttachOptions)
+        check_known("Pool.attach", options, AttachOptions.__annotations__)
         pool = cls(provider=provider, **options)
         pool._settings = replace(
             pool._settings, name=settings.pool_name(name, most=settings.UNIQUE_LENGTH), attach=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 class ProviderError(Exception):
@@ -78,17 +78,3 @@ class NotGone(ProviderError):
     def costs(self) -> bool:
         """Machines may still be running."""
         return bool(self.machines) or self.unsure
-
-
-def refuse_unknown_options(provider: str, unknown: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse unknown options on behalf of a provider's constructor.
-
-    Raises:
-        TypeError: there are unknown options; the message suggests the option that was probably meant.
-    """
-    from difflib import get_close_matches
-
-    for name in unknown:
-        close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}."
-        raise TypeError(f"{provider} has no option {name!r}: {hint}")

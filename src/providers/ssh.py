@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Never
 
 import anyio
 
 from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId
-from .errors import BadRequest, NoCapacity, refuse_unknown_options
+from .errors import BadRequest, NoCapacity
+from .option_names import checking_options
 
 CONNECT_TIMEOUT_S = 10.0
 CONFIG = "~/.ssh/config"
@@ -22,6 +23,7 @@ WITNESSES_AT_MOST = 8
 StrPath = str | os.PathLike[str]
 
 
+@partial(checking_options, error=TypeError)
 @dataclass(frozen=True, slots=True)
 class Host:
     """One machine. None means the provider's value, the SSH configuration's (``config=``), or ssh's own default.
@@ -71,6 +73,7 @@ class Host:
         return f"{f'{self.user}@' if self.user else ''}{name}{f':{self.port}' if self.port else ''}"
 
 
+@partial(checking_options, error=TypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class SSH:
     """Nodes on hosts that exist already, over your own SSH access.
@@ -106,10 +109,7 @@ class SSH:
         config: bool | StrPath = False,
         connect_timeout: float = CONNECT_TIMEOUT_S,
         notices: Sequence[str] = (),
-        **unknown: Never,
     ) -> None:
-        options = ("hosts", "user", "key", "jump", "known_hosts", "config", "connect_timeout", "notices")
-        refuse_unknown_options("SSH", unknown, options)
         if isinstance(hosts, str | Host):
             raise ValueError(f"SSH(hosts=...) takes a list: write SSH(hosts=[{hosts!r}])")
         chosen = tuple(_host(each, user, key, jump) for each in hosts)

@@ -16,7 +16,12 @@ import pytest
 
 import outrider
 from outrider import (
+    AWS,
+    SSH,
+    Host,
     Image,
+    Local,
+    Nodes,
     NotACall,
     Pool,
     PoolClosed,
@@ -28,7 +33,11 @@ from outrider import (
     Worker,
     compute,
     gather,
+    integrations,
+    plugins,
 )
+from outrider.engine.pool_options import PoolOptions
+from outrider.providers.option_names import OF_IMAGE, OF_POOL
 
 pytestmark = pytest.mark.anyio
 
@@ -377,7 +386,52 @@ OPTIONS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
         {"bucket": "b", "mount": "/data"},
         "did you mean 'url'",
     ),
+    "num_nodes of a pool": (Pool, {"num_nodes": 4}, "did you mean 'nodes'"),
+    "pip of a pool": (Pool, {"pip": ["numpy"]}, r"Pool has no option 'pip': .* image=Image\(pip=\.\.\.\)"),
+    "initial size": (Nodes, {"initial": 2}, "Nodes has no option 'initial': did you mean 'desired'"),
+    "a misspelt size": (Nodes, {"desire": 2}, "Nodes has no option 'desire': did you mean 'desired'"),
+    "cuda of torch": (plugins.torch, {"cuda": "cu128"}, r"plugins\.torch has no option 'cuda': .*pip_indexes"),
+    "cuda of jax": (plugins.jax, {"cuda": "cu128"}, r"plugins\.jax has no option 'cuda': .*pip_indexes"),
+    "a version of joblib": (plugins.joblib, {"version": "1.4"}, r"has no option 'version': .*Image\(pip="),
+    "models of huggingface": (plugins.huggingface, {"models": ["gpt2"]}, "has no option 'models': .*home="),
+    "a limit of MPS": (plugins.mps, {"pinned_memory_limit": "8G"}, "did you mean 'memory_limit'"),
+    "a misspelling": (plugins.torch, {"backnd": "gloo"}, "did you mean 'backend'"),
+    "nothing alike": (plugins.mig, {"profile": "1g.5gb", "zebra": 1}, "it has count, profile"),
+    "of a decorator": (integrations.torch, {"cuda": "cu128"}, "has no option 'cuda'"),
 }
+
+
+PROVIDERS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
+    "gpus of AWS": (AWS, {"gpus": 4}, r"AWS has no option 'gpus': it is one of Pool: Pool\(accelerator="),
+    "nodes of SSH": (SSH, {"hosts": ["a"], "nodes": 4}, r"it is one of Pool: Pool\(nodes="),
+    "an instance type": (AWS, {"instance_type": "m7i.large"}, "did you mean 'instance_types'"),
+    "an image": (AWS, {"image_id": "ami-1"}, "did you mean 'ami'"),
+    "a user": (SSH, {"hosts": ["a"], "username": "ml"}, "SSH has no option 'username': did you mean 'user'"),
+    "a host's user": (Host, {"name": "a", "username": "ml"}, "Host has no option 'username': did you mean 'user'"),
+    "a key": (SSH, {"hosts": ["a"], "key_filename": "id"}, "did you mean 'key'"),
+    "one host": (SSH, {"host": "a"}, "did you mean 'hosts'"),
+    "nothing alike": (Local, {"zebra": 1}, "Local has no option 'zebra': it has as_remote"),
+}
+
+
+@pytest.mark.parametrize("mistake", PROVIDERS)
+def test_an_option_that_a_provider_does_not_have_says_where_it_belongs(mistake: str) -> None:
+    make, options, said = PROVIDERS[mistake]
+    with pytest.raises(TypeError, match=said):
+        make(**options)
+
+
+def test_options_of_the_pool_that_are_given_elsewhere_are_its_own() -> None:
+    assert PoolOptions.__annotations__.keys() >= OF_POOL
+    assert Image.__annotations__.keys() >= OF_IMAGE
+
+
+def test_a_plugin_that_is_called_with_too_little_or_too_much_says_how_it_is_called() -> None:
+    with pytest.raises(SpecError, match=r"missing .*'profile'. Write plugins\.mig\(profile, \*, count=None\)"):
+        plugins.mig()  # type: ignore[call-arg]
+    with pytest.raises(SpecError, match=r"too many positional arguments. Write plugins\.joblib\(\)"):
+        plugins.joblib(4)  # type: ignore[call-arg]
+    assert plugins.accelerate(mixed_precision="bf16").name == "accelerate", "which takes any option"
 
 
 @pytest.mark.parametrize("mistake", OPTIONS)

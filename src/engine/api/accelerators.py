@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from .checks import closest
+from ...providers.option_names import closest
 from .errors import SpecError
 
 

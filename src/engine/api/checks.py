@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
-from functools import wraps
 from math import isfinite
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
+from ...providers.option_names import checking_options, closest, not_an_option
 from .errors import SpecError
 
-FOREIGN = {  # options of similar libraries, and ours
-    "gpus": "accelerator",
-    "gpu": "accelerator",
-    "cpus": "vcpus",
-    "memory": "memory_gb",
-    "num_nodes": "nodes",
-    "executor": "kind",
-    "bucket": "url",
-    "packages": "pip",
-    "ttl": "lease",
-    "spot": "allocation",
-}
-ALIKE = 0.75  # of a name and a misspelling of it, by difflib's measure: A40 is no A10, and counter no compute
 T = TypeVar("T")
 _LONGEST_S = timedelta.max.total_seconds()  # the protocol takes a little more
 
 
-def check_known(owner: str, given: Iterable[str], declared: type) -> None:
-    """Refuse options that the typed dict ``declared`` does not have. ``owner``: the class or function called."""
-    known = tuple(declared.__annotations__)
+def check_known(owner: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse options that are not ``known``. ``owner``: the class or function called."""
     for name in given:
         if name not in known:
-            close = FOREIGN[name] if FOREIGN.get(name) in known else closest(name, known)
-            hint = f"did you mean {close!r}?" if close else f"it has {', '.join(sorted(known)) or 'none'}."
-            refuse(f"{owner} has no option {name!r}: {hint}")
+            refuse(not_an_option(owner, name, known))
 
 
 def checks_options(kind: type[T]) -> type[T]:
     """Have a dataclass refuse options that it does not have as `SpecError`, in the words of `check_known`."""
-    make = kind.__init__
-
-    @wraps(make)
-    def init(self: T, *args: Any, **options: Any) -> None:
-        check_known(kind.__name__, options, kind)
-        make(self, *args, **options)
-
-    kind.__init__ = init  # type: ignore[assignment]
-    return kind
+    return checking_options(kind, SpecError)
 
 
 def seconds(name: str, value: object) -> float:
@@ -87,10 +63,3 @@ def shown(value: object) -> str:
 
 def refuse(message: str) -> NoReturn:
     raise SpecError(message)
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """Return which of the known names was probably meant; empty: none is like it."""
-    from difflib import get_close_matches
-
-    return "".join(get_close_matches(name, known, n=1, cutoff=ALIKE))

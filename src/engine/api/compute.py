@@ -102,7 +102,7 @@ class Options:
     setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
 
     def changed(self, **options: Unpack[TaskOptions]) -> Self:
-        check_known("@compute", options, TaskOptions)
+        check_known("@compute", options, TaskOptions.__annotations__)
         changes: dict[str, Any] = {}
         for option, value in options.items():
             match option:

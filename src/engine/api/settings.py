@@ -40,6 +40,7 @@ NAME_LENGTH = 40  # of a pool
 UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # of a name that `unique` has made
 
 
+@checks_options
 @dataclass(frozen=True, slots=True, init=False)
 class Nodes:
     """The number of nodes: the pool is ready at ``min``, grows to ``desired``, and `resize` keeps within ``max``.
@@ -214,7 +215,7 @@ class Spec:
     interconnect: Interconnect | None
 
     def __init__(self, **options: Unpack[MachineOptions]) -> None:
-        check_known("Spec", options, MachineOptions)
+        check_known("Spec", options, MachineOptions.__annotations__)
         for name, value in _checked(options).items():
             object.__setattr__(self, name, value)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import wraps
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
+
+from ...providers.option_names import closest
+from ..api.checks import check_known, refuse
 
 if TYPE_CHECKING:
     from ..api.plugin import Plugin
@@ -48,19 +53,42 @@ class Plugins:
             raise AttributeError(name)
         found = _installed()
         if name in found:
-            factory: Any = found[name].load()
-            self.__dict__[name] = factory
-            return factory  # type: ignore[no-any-return]
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, found, n=1)
-        hint = f"did you mean {close[0]}?" if close else "is its package installed?"
+            factory = self.__dict__[name] = checked(f"plugins.{name}", found[name].load())
+            return factory
+        close = closest(name, found)
+        hint = f"did you mean {close}?" if close else "is its package installed?"
         raise AttributeError(
             f"No plugin is called {name}: {hint} There are: {', '.join(sorted(found)) or 'none'}.", name=name, obj=self
         )
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_installed()})
+
+
+def checked(name: str, factory: Callable[..., Plugin]) -> Callable[..., Plugin]:
+    """Return the factory; what it does not take is refused as `SpecError`. ``name``: as users call it."""
+    signature = inspect.signature(factory)
+    kinds = {each.kind for each in signature.parameters.values()}
+    positional = {each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_ONLY}
+
+    @wraps(factory, updated=())
+    def make(*args: Any, **options: Any) -> Plugin:
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            check_known(name, options, signature.parameters.keys() - positional)
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            refuse(f"{name}: {error}. Write {name}{_called(signature)}.")
+        return factory(*args, **options)
+
+    return make
+
+
+def _called(signature: inspect.Signature) -> str:
+    """Return the parameters without their types, as in ``(profile, *, count=None)``."""
+    empty = inspect.Parameter.empty
+    parameters = [each.replace(annotation=empty) for each in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 
 
 def _installed() -> dict[str, EntryPoint]:

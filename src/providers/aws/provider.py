@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Never, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 
 from ..base import EntryPoints
-from ..errors import refuse_unknown_options
+from ..option_names import checking_options
 from ..threads import in_thread
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ T = TypeVar("T")
 Several = str | Iterable[str]
 
 
+@partial(checking_options, error=TypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class AWS:
     """Nodes on Amazon EC2, in one region.
@@ -77,9 +78,7 @@ class AWS:
         endpoint_url: str | None = None,
         rebalance: bool = False,
         tags: Mapping[str, str] | None = None,
-        **unknown: Never,
     ) -> None:
-        refuse_unknown_options("AWS", unknown, list(AWS.__dataclass_fields__))
         if address not in ("public", "private"):
             raise ValueError(f"AWS(address=...) is 'public' or 'private', not {address!r}")
         given: dict[str, object] = {

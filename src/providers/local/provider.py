@@ -9,18 +9,20 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Never
 
 import anyio
 
 from ..base import EntryPoints
-from ..errors import BadRequest, JournalError, ProviderError, refuse_unknown_options
+from ..errors import BadRequest, JournalError, ProviderError
+from ..option_names import checking_options
 from ..private import state_root
 from .fleet import LocalFleet
 from .state import PoolDirectory
 
 
+@partial(checking_options, error=TypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class Local:
     """Nodes on this computer, each a process group with a private directory, where it listens on a unix socket. Linux
@@ -52,9 +54,7 @@ class Local:
         shared_memory: bool = True,
         as_remote: bool = False,
         work_mib: int | None = None,
-        **unknown: Never,
     ) -> None:
-        refuse_unknown_options("Local", unknown, ("state", "shared_memory", "as_remote", "work_mib"))
         if work_mib is not None and (isinstance(work_mib, bool) or not isinstance(work_mib, int) or work_mib < 1):
             raise ValueError(f"Local: work_mib takes a whole number of MiB, at least 1, not {work_mib!r}")
         object.__setattr__(self, "work_mib", work_mib)

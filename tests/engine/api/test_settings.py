@@ -153,6 +153,6 @@ def test_a_pools_parts_are_checked_with_the_fix_named() -> None:
 
 def test_an_unknown_option_names_the_one_that_was_meant() -> None:
     with pytest.raises(SpecError, match=r"did you mean 'nodes'\?"):
-        check_known("Pool", ["node"], PoolOptions)
+        check_known("Pool", ["node"], PoolOptions.__annotations__)
     with pytest.raises(SpecError, match=r"it has .* nodes, .* provider"):
-        check_known("Pool", ["zzz"], PoolOptions)
+        check_known("Pool", ["zzz"], PoolOptions.__annotations__)

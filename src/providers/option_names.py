@@ -1,0 +1,94 @@
+"""Options that somebody does not have: which one was probably meant, also by names that similar libraries use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ALIKE = 0.75  # of a name and a misspelling of it, by difflib's measure: A40 is no A10, and counter no compute
+
+SAME = {  # options of similar libraries, and ours that mean the same: the first of them that is an option here
+    "gpus": ("accelerator",),
+    "gpu": ("accelerator",),
+    "cpus": ("vcpus",),
+    "memory": ("memory_gb", "memory_limit"),
+    "num_nodes": ("nodes",),
+    "min_nodes": ("min",),
+    "max_nodes": ("max",),
+    "initial": ("desired",),
+    "executor": ("kind",),
+    "bucket": ("url",),
+    "packages": ("pip",),
+    "ttl": ("lease",),
+    "spot": ("allocation",),
+    "nproc_per_node": ("ranks_per_node",),
+    "pinned_memory_limit": ("memory_limit",),
+    "cache_dir": ("home",),
+    "username": ("user",),
+    "host": ("hosts", "name"),
+    "addresses": ("hosts",),
+    "keyfile": ("key",),
+    "private_key": ("key",),
+    "key_filename": ("key",),
+    "identity_file": ("key",),
+    "image_id": ("ami",),
+    "machine_types": ("instance_types",),
+    "availability_zones": ("zones",),
+}
+
+_BUILD = "the build of a package for a version of CUDA comes by Image(pip=[...], pip_indexes=[...])"
+_PACKAGE = 'the version of a package is said by Image(pip=["name==1.2"])'
+_MODEL = "a model is fetched by the task that loads it; home= says where nodes keep it"
+MEANINGS = {"cuda": _BUILD, "version": _PACKAGE, "models": _MODEL}  # what no option of ours means
+
+OF_POOL = frozenset({
+    "accelerator", "vcpus", "memory_gb", "disk_gb", "architecture", "allocation", "max_hourly_cost", "interconnect",
+    "nodes", "worker", "image", "plugins", "volumes", "lease", "boot_timeout", "max_cost", "max_lifetime", "console",
+})  # fmt: skip
+OF_IMAGE = frozenset({"pip", "apt", "requirements", "lock", "includes", "env", "python"})
+
+
+def not_an_option(owner: str, name: str, known: Collection[str]) -> str:
+    """Return the sentence that refuses the option ``name``. ``owner``: the class or function that was called."""
+    return f"{owner} has no option {name!r}: {_meant(name, known)}"
+
+
+def checking_options(kind: type[T], error: Callable[[str], Exception]) -> type[T]:
+    """Have a class raise ``error`` for options that its ``__init__`` does not have."""
+    make = kind.__init__
+    _, *known = signature(make).parameters
+
+    @wraps(make)
+    def init(self: T, *args: Any, **options: Any) -> None:
+        for name in options:
+            if name not in known:
+                raise error(not_an_option(kind.__name__, name, known))
+        make(self, *args, **options)
+
+    kind.__init__ = init  # type: ignore[assignment]
+    return kind
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    same = [each for each in SAME.get(name, ()) if each in known]
+    if close := same[0] if same else closest(name, known):
+        return f"did you mean {close!r}?"
+    if name in OF_IMAGE and "image" in known:
+        return f"it is one of Image: image=Image({name}=...)."
+    ours = {name, *SAME.get(name, ())} & OF_POOL
+    if ours and not OF_POOL.intersection(known):
+        return f"it is one of Pool: Pool({min(ours)}=...)."
+    if name in MEANINGS:
+        return f"{MEANINGS[name]}."
+    return f"it has {', '.join(sorted(known)) or 'none'}."
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return which of the known names was probably meant; empty: none is like it."""
+    from difflib import get_close_matches
+
+    return "".join(get_close_matches(name, known, n=1, cutoff=ALIKE))
