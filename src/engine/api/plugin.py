@@ -57,7 +57,8 @@ class Plugin:
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
         """Requirements, as pip takes them, of packages that other computers get unless they have them, in any version.
 
-        They give way to the user's own: a package that `Image(pip=...)` names, and a lock as a whole.
+        They give way to the user's own: a package that `Image(pip=...)` names, and a lock as a whole. If that is one of
+        several, the others lose their ``==``: they have to go with it.
         ``accelerators``: the types that the pool asks for, such as "A100".
         """
         return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +102,10 @@ def pool_spec(settings: Settings) -> PoolSpec:
     )
 
 
-def plugin_packages(settings: Settings) -> tuple[str, ...]:
-    """Return what the pool's plugins need on other computers."""
+def plugin_packages(settings: Settings) -> list[Sequence[str]]:
+    """Return what each of the pool's plugins needs on other computers."""
     types = [spec.accelerator.name for spec in settings.specs if spec.accelerator is not None]
-    packages = [each for plugin in merged(settings.plugins, ()) for each in plugin.packages(types)]
-    return tuple(dict.fromkeys(packages))
+    return [plugin.packages(types) for plugin in merged(settings.plugins, ())]
 
 
 def _preload(settings: Settings) -> tuple[str, ...]:

@@ -50,11 +50,11 @@ class Prepared:
 async def prepare(
     image: Image,
     volumes: Sequence[Volume] = (),
-    packages: Sequence[str] = (),
+    packages: Sequence[Sequence[str]] = (),
     *,
     python: str = platform.python_version(),
 ) -> Prepared:
-    """Read the included files and the lock, and build the runtime archive. ``packages``: of plugins. Cancel-safe.
+    """Read the included files and the lock, and build the runtime archive. ``packages``: of each plugin. Cancel-safe.
 
     Raises:
         SpecError: the image names something that does not exist, or needs uv, which is not installed here.

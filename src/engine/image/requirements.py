@@ -124,12 +124,12 @@ class Uv(NamedTuple):
         )
 
 
-async def read(image: Image, uv: Uv | None, of_plugins: Sequence[str] = ()) -> Requirements | None:
-    """Read the requirements of an image; None where neither it nor a plugin asks for packages.
+async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] = ()) -> Requirements | None:
+    """Read the requirements of an image; None where neither it nor a plugin asks for packages. ``of_plugins``: of each.
 
     The image's own win: what it names is left out of the plugins', and with hashes, or in a lock, it names all.
     """
-    if not image.has_packages and not of_plugins:
+    if not image.has_packages and not any(of_plugins):
         return None
     if image.lock is not None:
         assert uv is not None, "prepare has found it"
@@ -154,14 +154,22 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[str] = ()) -> R
     )
 
 
-def _unnamed(packages: Sequence[str], lines: Sequence[str], constraints: Sequence[str]) -> tuple[str, ...]:
-    """The packages that the image does not name; those that it constrains, in whatever version it allows."""
+def _unnamed(of_plugins: Sequence[Sequence[str]], lines: Sequence[str], constraints: Sequence[str]) -> tuple[str, ...]:
+    """The packages that the image does not name. Where it decides on one of a plugin's, by a name or a constraint, the
+    others come in whatever version goes with it: what is installed here may not.
+    """
     named, constrained = ({_project(line) for line in each if line[0] != "-"} for each in (lines, constraints))
-    return tuple(
-        each.partition("==")[0] if _project(each) in constrained else each
-        for each in packages
-        if _project(each) not in named
-    )
+    decided, free = named | constrained, set[str]()
+    for packages in of_plugins:
+        projects = set(map(_project, packages))
+        free |= projects if projects & decided else set()
+    wanted = (each for packages in of_plugins for each in packages if _project(each) not in named)
+    return tuple(dict.fromkeys(_any_version(each) if _project(each) in free else each for each in wanted))
+
+
+def _any_version(requirement: str) -> str:
+    pinned, _, marker = requirement.partition(";")
+    return pinned.partition("==")[0] + (marker and f";{marker}")
 
 
 def _project(requirement: str) -> str:

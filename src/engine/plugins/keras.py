@@ -47,8 +47,9 @@ class Keras(Plugin):
     name: ClassVar[str] = "keras"
     fresh_process: ClassVar[bool] = True  # keras cannot change its backend once it is imported
 
-    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
-        return (same_version("keras"),)
+    def packages(self, accelerators: Sequence[str]) -> Sequence[str]:
+        beside = TensorFlow().packages(accelerators) if self.backend == "tensorflow" else ()  # it asks for a Keras
+        return (*beside, same_version("keras"))
 
     def brings(self) -> Sequence[Plugin]:
         match self.backend:

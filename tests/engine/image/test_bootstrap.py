@@ -332,9 +332,9 @@ async def test_packages_of_plugins_are_there_and_what_the_interpreter_has_is_not
 ) -> None:
     make_wheel("brought")
     image = Image(python=sys.executable, pip_indexes=[str(wheels)])
-    plain = await bring(await prepare(image, packages=["numpy==0.1"]), shell)
+    plain = await bring(await prepare(image, packages=[["numpy==0.1"]]), shell)
     assert plain.made.python == sys.executable
-    node = await bring(await prepare(image, packages=["numpy==0.1", "brought==1.0"]), shell)
+    node = await bring(await prepare(image, packages=[["numpy==0.1"], ["brought==1.0"]]), shell)
     node.greet()
     assert node.run(lambda: (__import__("brought").VERSION, __import__("numpy").__name__)) == ("1.0", "numpy")
 

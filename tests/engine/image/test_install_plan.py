@@ -38,8 +38,8 @@ def host(*pythons: Python, **changes: Any) -> HostFacts:
     return HostFacts(**{**facts, **changes})  # type: ignore[arg-type]
 
 
-async def prepared(uv: bool = True, packages: Sequence[str] = (), **options: Any) -> Prepared:
-    """``packages``: of plugins."""
+async def prepared(uv: bool = True, packages: Sequence[Sequence[str]] = (), **options: Any) -> Prepared:
+    """``packages``: of each plugin."""
     made = await prepare(Image(**options), packages=packages, python="3.11.7")
     from dataclasses import replace
 
@@ -133,7 +133,7 @@ def text(choice: PythonChoice) -> str | None:
 
 
 async def test_packages_of_plugins_are_installed_beside_what_the_host_has() -> None:
-    image = await prepared(packages=[TORCH, "keras==3.0"])
+    image = await prepared(packages=[[TORCH], ["keras==3.0"]])
     chosen = choose_python(image, host(PY311._replace(packages=frozenset({"keras"}))))
     assert (chosen.environment, chosen.isolated, text(chosen)) == (True, False, f"{TORCH}\n")
     whole = PY311._replace(packages=frozenset({"keras", "torch"}))
@@ -142,7 +142,7 @@ async def test_packages_of_plugins_are_installed_beside_what_the_host_has() -> N
 
 
 async def test_an_images_own_packages_are_an_environment_that_sees_no_others() -> None:
-    image = await prepared(packages=[TORCH, "keras==3.0"], pip=["x", "Torch>=2"])
+    image = await prepared(packages=[[TORCH], ["keras==3.0"]], pip=["x", "Torch>=2"])
     there = PY311._replace(packages=frozenset({"keras", "torch"}))
     chosen = choose_python(image, host(there))
     assert (chosen.environment, chosen.isolated, text(chosen)) == (True, True, "x\nTorch>=2\nkeras==3.0\n")
@@ -150,17 +150,17 @@ async def test_an_images_own_packages_are_an_environment_that_sees_no_others() -
 
 async def test_a_named_interpreter_gets_the_packages_of_plugins_that_it_lacks() -> None:
     named = Python("3.11.4", "cpython", "/opt/python3", asked=True, packages=frozenset({"torch"}))
-    image = await prepared(python="/opt/python3", packages=[TORCH])
+    image = await prepared(python="/opt/python3", packages=[[TORCH]])
     assert choose_python(image, host(named)) == PythonChoice(named, named.path, environment=False, isolated=False)
     lacking = named._replace(packages=frozenset())
     assert text(choose_python(image, host(lacking))) == f"{TORCH}\n"
     with pytest.raises(BootstrapError, match=r"/opt/python3 lacks packages that a plugin needs: torch==2\.13\.0"):
-        choose_python(await prepared(uv=False, python="/opt/python3", packages=[TORCH]), host(lacking))
+        choose_python(await prepared(uv=False, python="/opt/python3", packages=[[TORCH]]), host(lacking))
 
 
 async def test_requirements_with_hashes_name_everything(tmp_path: Path) -> None:
     (tmp_path / "hashed.txt").write_text(f"x==1 --hash=sha256:{'0' * 64}\n")
-    image = await prepared(packages=[TORCH], requirements=tmp_path / "hashed.txt")
+    image = await prepared(packages=[[TORCH]], requirements=tmp_path / "hashed.txt")
     assert "torch" not in (text(choose_python(image, host(PY311))) or "torch")
 
 

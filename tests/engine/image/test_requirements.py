@@ -50,9 +50,34 @@ async def test_packages_of_plugins_have_the_versions_that_constraints_allow(tmp_
     (tmp_path / "r.txt").write_text("numpy\n-c limits.txt\n")
     (tmp_path / "limits.txt").write_text("Torch==2.3\njax<1\n")
     image = Image(requirements=str(tmp_path / "r.txt"))
-    found = await requirements.read(image, None, ["torch==2.4", "jax[cuda12]==0.4", "keras==3", "numpy==2"])
+    found = await requirements.read(image, None, [["torch==2.4"], ["jax[cuda12]==0.4"], ["keras==3"], ["numpy==2"]])
     assert found is not None
     assert found.of_plugins == ("torch", "jax[cuda12]", "keras==3")
+
+
+HUGGING_FACE = ["transformers==5.1", "accelerate==1.2 ; python_version > '3'", "huggingface-hub==1.0", "tokens>=3"]
+
+
+@pytest.mark.parametrize("decided", ["pip", "constraint"])
+async def test_where_the_image_decides_on_one_of_a_plugins_packages_the_others_go_with_it(
+    tmp_path: Path, decided: str
+) -> None:
+    """transformers asks for a range of huggingface-hub: the version that is here may not go with the image's."""
+    (tmp_path / "limits.txt").write_text("huggingface-hub==0.20\n")
+    (tmp_path / "r.txt").write_text("x\n-c limits.txt\n")
+    wanted = {"pip": ["huggingface_hub==0.20"]} if decided == "pip" else {"requirements": str(tmp_path / "r.txt")}
+    of_plugins = [["torch==2.4"], HUGGING_FACE, ["huggingface-hub==1.0"]]
+    found = await requirements.read(Image(**wanted), None, of_plugins)
+    assert found is not None
+    hub = () if decided == "pip" else ("huggingface-hub",)
+    free = ("transformers", "accelerate; python_version > '3'", *hub, "tokens>=3")
+    assert found.of_plugins == ("torch==2.4", *free)
+
+
+async def test_plugins_have_the_versions_that_are_here_where_the_image_decides_on_none_of_theirs() -> None:
+    found = await requirements.read(Image(pip=["numpy==2"]), None, [["torch==2.4"], HUGGING_FACE])
+    assert found is not None
+    assert found.of_plugins == ("torch==2.4", *HUGGING_FACE)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +85,7 @@ async def test_packages_of_plugins_have_the_versions_that_constraints_allow(tmp_
     [("tensorflow==2.16", "tensorflow-cpu==2.18"), ("tensorflow-cpu==2.16", "tensorflow[and-cuda]==2.18")],
 )
 async def test_a_plugin_puts_no_other_build_over_the_images_own(named: str, of_plugin: str) -> None:
-    found = await requirements.read(Image(pip=[named]), None, [of_plugin])
+    found = await requirements.read(Image(pip=[named]), None, [[of_plugin]])
     assert found is not None
     assert (found.text, found.of_plugins) == (f"{named}\n", ())
 
