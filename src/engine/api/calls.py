@@ -96,6 +96,12 @@ class Job(Protocol[R_co]):
 _for_a_task: ContextVar[bool] = ContextVar("outrider_for_a_task", default=False)
 
 
+class Pickled:
+    """``latest`` is another object after any pending call has been pickled, in whatever thread."""
+
+    latest: object = None
+
+
 @contextmanager
 def refused_as_arguments() -> Iterator[None]:
     """Have pending calls refuse to be pickled during the block."""
@@ -148,6 +154,7 @@ class Pending:
             raise AttributeError(f"{_not_yet(self)} It has no {name!r}.", name=name, obj=self)
 
         def __reduce_ex__(self, protocol: int) -> Any:
+            Pickled.latest = object()
             if _for_a_task.get():
                 raise NotACall(f"{self.code} has not run, and a task gets values: await it first, x = {_awaited(self)}")
             return super().__reduce_ex__(protocol)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from ..api import calls
-from ..api.calls import refused_as_arguments
+from ..api.calls import Pickled, refused_as_arguments
 from ..api.errors import SpecError
 from ..api.plugin import merged
 from ..api.secrets import SECRET, allow_secrets, secrets_allowed
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from ..api.plugin import Plugin
     from ..api.settings import WorkerKind
     from .function_pickling import ImportableModules
-
-_CALLS = calls.__name__.encode()  # in the pickle of a pending call
 
 
 class Packer:
@@ -131,9 +128,9 @@ class Packer:
         by_reference: bool = True,
     ) -> tuple[Value, Blob | None]:
         try:
+            before = Pickled.latest
             dumped = values.dump(arguments, ("args", "kwargs"), by_reference=by_reference)
-            head = cast("bytes", dumped.parts[0])
-            if head.find(_CALLS, 0, values.INLINE_BYTES) >= 0:
+            if Pickled.latest is not before:
                 with refused_as_arguments():
                     values.dump(arguments, ("args", "kwargs"), by_reference=False)
         except values.Unpicklable as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import cloudpickle
 import pytest
 
-from outrider import SerializationError, SpecError, compute
+from outrider import NotACall, SerializationError, SpecError, compute
 from outrider.engine.api.compute import PLUGINS
 from outrider.engine.api.plugin import Plugin
 from outrider.engine.api.settings import WorkerKind
@@ -39,6 +41,13 @@ def size(data: object) -> int:
     return len(str(data))
 
 
+@dataclass
+class Task:
+    """A user's own object that holds a call."""
+
+    call: object
+
+
 @compute
 def numbers(upto: int) -> Iterator[int]:
     yield from range(upto)
@@ -52,6 +61,34 @@ def total(items: Iterator[int]) -> int:
 def packer(*plugins: Plugin, kind: WorkerKind = "process", dropped: list[Blob] | None = None) -> Packer:
     drop = (lambda _: None) if dropped is None else dropped.append
     return Packer(plugins, kind, drop=drop, forget=lambda _: None)
+
+
+MUCH = [f"text {number}" for number in range(20_000)]
+
+
+@pytest.mark.parametrize(
+    "holding",
+    [lambda call: [MUCH, call], lambda call: {"deep": [Task(call)]}, lambda call: lambda: call],
+    ids=["behind more than is sent in a frame", "deep", "in a function's scope"],
+)
+async def test_a_pending_call_is_refused_wherever_it_is_in_the_arguments(holding: Callable[[object], object]) -> None:
+    with pytest.raises(NotACall, match=r"size\(7\) has not run, and a task gets values: await it first"):
+        packer().pack(size(holding(size(7))))
+
+
+class Meanwhile:
+    """While it is pickled, another thread pickles a call."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        other = threading.Thread(target=cloudpickle.dumps, args=(size(7),))
+        other.start()
+        other.join()
+        return str, ("given",)
+
+
+async def test_a_pending_call_that_is_pickled_elsewhere_meanwhile_is_no_error() -> None:
+    assert values.load(packer().pack(size(Meanwhile())).args.data) == (("given",), {})
+    assert cloudpickle.loads(cloudpickle.dumps(size(7))).args == (7,)
 
 
 async def test_a_function_is_pickled_once_and_its_arguments_each_time() -> None:
