@@ -336,6 +336,9 @@ class MachineSupervisor:
 
     def add_ssh_server(self, machine: LocalMachine, ssh: dict[str, str]) -> None:
         def run(listener: socket.socket) -> None:
+            # asyncssh looks for a library by means of gcc, which leaves its temporary files when it is killed with the
+            # machine. This process starts nothing else.
+            os.environ["PATH"] = os.devnull
             from . import ssh_server  # which takes long, and few pools want
 
             ssh_server.serve(listener, machine.directory, **ssh)

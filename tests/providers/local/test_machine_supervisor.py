@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import anyio
@@ -295,6 +296,20 @@ async def test_a_state_path_of_any_length_works(tmp_path, table):
         assert list(long.rglob("n0")) == []
 
 
+async def test_an_ssh_server_starts_no_compiler(monkeypatch, tmp_path, table):
+    """asyncssh looks for a library by means of gcc, whose temporary files would stay if it was killed in between."""
+    import_module("asyncssh")  # this program has searched before
+
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    for name in ("gcc", "cc", "ld", "objdump"):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/started\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    async with Pool(provider=Local(state=tmp_path / "state", as_remote=True), nodes=1, console="silent"):
+        pass
+    assert not (tmp_path / "started").exists()
+
+
 async def test_nothing_listens_on_tcp_and_nobody_else_may_look(request_, table, opened, tmp_path):
     async with opened() as fleet:
         machines = await fleet.launch(request_, 2)
@@ -339,6 +354,7 @@ async def test_a_machine_that_cannot_be_made_leaves_the_others_alone(request_, t
 
 
 FORKS_NOW_AND_THEN = """
+from importlib import import_module
 from pathlib import Path
 
 from outrider.engine.node.server import serve
@@ -410,6 +426,7 @@ def mode(path):
 
 HEAVY = """
 import os, time
+from importlib import import_module
 from pathlib import Path
 folder = Path({folder!r})
 with (folder / "imported").open("a") as file:
