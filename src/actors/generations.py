@@ -167,7 +167,7 @@ class Gang:
         elif verdict is Verdict.TERMINATED and self._leaving.get(node) and self._on_loss is not OnLoss.FAIL:
             self._lost_ranks(node, (rank,), "its processes ended after the machine's notice", now)
         else:
-            self._endings[rank] = Settled(verdict, outcome, node, rank, *self._attempts.latest[rank])
+            self._endings[rank] = Settled(verdict, outcome, node, rank, *self._attempts.latest[rank], now)
             if verdict is not Verdict.RETURNED:
                 if verdict is not Verdict.KILLED and self._may_restart():
                     self._losses.failed_by = f"rank {rank} {verdict.name.lower().replace('_', ' ')}"

@@ -316,19 +316,39 @@ class ItemOutcome(Generic[_T]):
 
 
 class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
-    """Ranks of a broadcast failed: one exception each, with its ``rank``. ``outcomes``: of all ranks, by rank."""
+    """Ranks of a broadcast failed: one exception each, with its ``rank``. ``outcomes``: of all ranks, by rank.
+
+    ``first``: the outcome of the rank that failed first, whose error the message begins with and the group too. Others
+    that failed soon after it may have lost it as their peer. It is decided by when each rank failed, as its node knows,
+    and by what it says: an error about a lost connection comes from another one.
+    """
 
     outcomes: tuple[Outcome, ...]
+    first: Outcome
 
-    def __new__(cls, message: str, errors: Sequence[Exception], _outcomes: Sequence[Outcome] = ()) -> BroadcastFailed:
+    def __new__(
+        cls,
+        message: str,
+        errors: Sequence[Exception],
+        _outcomes: Sequence[Outcome] = (),
+        _first: Outcome | None = None,
+    ) -> BroadcastFailed:
         return super().__new__(cls, plain(message), errors)
 
-    def __init__(self, message: str, errors: Sequence[Exception], outcomes: Sequence[Outcome] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        errors: Sequence[Exception],
+        outcomes: Sequence[Outcome] = (),
+        first: Outcome | None = None,
+    ) -> None:
         super().__init__(message, errors)
         self.outcomes = tuple(outcomes)
+        leading = errors[0]
+        self.first = first or Outcome(getattr(leading, "rank", 0), getattr(leading, "node", None), leading)
 
     def derive(self, excs: Sequence[Exception], /) -> BroadcastFailed:  # type: ignore[override]
-        return BroadcastFailed(self.message, excs, self.outcomes)
+        return BroadcastFailed(self.message, excs, self.outcomes, self.first)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Outcomes that were not asked for are bytes in this process, and stay here.

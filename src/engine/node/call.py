@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from typing import Any, cast
 
 from ..wire import values
-from ..wire.messages import Cause, Done, Ended, Message, Run, RunFlag, Yield
+from ..wire.messages import Cause, Done, Ended, Failed, Message, Run, RunFlag, Yield
 from . import blobs, context, limits
 from .environ import RankVariables, Variable
 from .failure import failed, lacking
@@ -84,7 +84,9 @@ class Caller:
         except values.Unpicklable as error:
             return failed(run.attempt, "dump", error, _microseconds(began))
         except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
-            return _failed(run.attempt, phase, error, _microseconds(began))
+            raised = task.raised_ns or perf_counter_ns()
+            answer, blob = _failed(run.attempt, phase, error, _microseconds(began))
+            return aged(answer, raised), blob
         finally:
             if task.closing:
                 with suppress(Exception):  # how it had failed before is what counts
@@ -127,6 +129,11 @@ def _failed(attempt: int, phase: str, error: BaseException, took_us: int) -> Ans
     if phase != "call" and limits.is_shortage(error):  # neither the value's fault nor its user's
         return lacking(attempt, limits.story()), []
     return failed(attempt, phase, error, took_us)
+
+
+def aged(answer: Message, since: int) -> Message:
+    """Return the answer, which says of a failure that it is older by the time since ``since`` (`perf_counter_ns`)."""
+    return answer._replace(ago_us=answer.ago_us + _microseconds(since)) if isinstance(answer, Failed) else answer
 
 
 def _microseconds(began: int) -> int:

@@ -20,7 +20,7 @@ NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where
 class TaskContext:
     """The running task. ``info`` is what `instance_info` is made from."""
 
-    __slots__ = ("attempt", "closing", "info", "job", "number", "streams")
+    __slots__ = ("attempt", "closing", "info", "job", "number", "raised_ns", "streams")
 
     def __init__(
         self, attempt: int, job: int, number: int, info: dict[str, Any], streams: Streams | None = None
@@ -31,6 +31,7 @@ class TaskContext:
         self.info = info
         self.streams = streams
         self.closing: list[Callable[[bool], None]] = []  # see `close`
+        self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it has not, or nothing came after that
 
     def close(self, *, failed: bool) -> None:
         """Run the ``closing`` callbacks: the function has ended. They may take long; the task raises what they do."""

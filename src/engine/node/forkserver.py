@@ -35,7 +35,8 @@ from .worker import ThreadWorker, Worker
 SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
 FORK = 2  # [FORK, worker, index, fresh], and the descriptors of its pipe, stdout and stderr
 KILL = 3  # [KILL, worker]
-# fork server -> executor server: [worker, status, detail] of one that is gone; status: of os.waitpid, -1: not forked
+# fork server -> executor server: [worker, status, detail, died] of one that is gone; status: of os.waitpid, -1: not
+# forked; died: by the monotonic clock
 _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for what a dead worker has left behind to end
 ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
@@ -262,7 +263,7 @@ class ForkServer:
             if not waited_for or died + STRAYS_S <= now:
                 del self._dead[worker]
                 left = [pid for pid, since in self._strays.items() if since >= died]
-                self._report_gone(worker, status, _withstood(left))
+                self._report_gone(worker, status, _withstood(left), died)
 
     def _end(self) -> NoReturn:
         """End this process and all its children: the executor server is gone, or wants the fork server gone."""
@@ -275,9 +276,10 @@ class ForkServer:
             select.select([self._woken], [], [], 0.05)
         os._exit(0)
 
-    def _report_gone(self, worker: int, status: int, detail: str) -> None:
+    def _report_gone(self, worker: int, status: int, detail: str, died: float | None = None) -> None:
+        gone = [worker, status, detail, time.monotonic() if died is None else died]
         with suppress(ConnectionError):  # the next read finds its end of file
-            self._control.send(cast("bytes", msgpack.packb([worker, status, detail])))
+            self._control.send(cast("bytes", msgpack.packb(gone)))
 
 
 def _why_not(error: OSError) -> str:

@@ -20,6 +20,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from time import perf_counter_ns
 from typing import Any, NoReturn, cast
 
 from ..wire import codec
@@ -27,7 +28,7 @@ from ..wire.messages import Adopt, Cause, Credit, Define, Drop, Ended, Input, Ki
 from . import context, limits
 from . import pipe as pipes
 from .blobs import adopt_shared, drop_shared
-from .call import Answer, Caller, Interrupted
+from .call import Answer, Caller, Interrupted, aged
 from .failure import lacking
 from .info import Info
 from .output import STDERR, STDOUT, UNFINISHED_S, Lines, Printed
@@ -132,7 +133,9 @@ class Worker(WorkerProcess):
         else:
             answer, blob = self._caller.run(run, fds, None)
         if self._printed.settle():
+            since = perf_counter_ns()
             self._wait_until_output_is_read()
+            answer = aged(answer, since)
         self._answer(run.attempt, answer, blob)
         if limits.spoiled(self._limits, getattr(answer, "duration_us", 0)):
             os._exit(0)  # the next task would be the one to suffer: it gets another worker

@@ -437,7 +437,7 @@ class WorkerPool:
             self._on_gone(*msgpack.unpackb(data))
         self.act()
 
-    def _on_gone(self, worker: int, status: int, detail: str) -> None:
+    def _on_gone(self, worker: int, status: int, detail: str, died: float) -> None:
         connection = self._connections.pop(worker, None)
         if connection is None:
             return
@@ -447,7 +447,8 @@ class WorkerPool:
         if not connection.ready and (words := connection.last_words()):
             print(f"a worker could not be started: {words}", file=sys.stderr, flush=True)
             detail = detail or words.splitlines()[-1]
-        self._scheduler.gone(worker, cause, code, detail, self._loop.time())
+        now = self._loop.time()
+        self._scheduler.gone(worker, cause, code, detail, now, ago_us=max(0, int((now - died) * 1e6)))
         connection.close()
 
     def _cause_of_death(self, status: int) -> tuple[wire.Cause, int]:

@@ -169,8 +169,10 @@ class WorkerScheduler:
             recall.waiting.discard(worker_id)
         self._answer_recalls()
 
-    def gone(self, worker_id: int, cause: Cause, code: int, detail: str, now: float) -> None:
-        """Handle the end of a worker's process tree. `finished` has had its results, `stolen` what it had not read."""
+    def gone(self, worker_id: int, cause: Cause, code: int, detail: str, now: float, *, ago_us: int = 0) -> None:
+        """Handle the end of a worker's process tree: it died ``ago_us`` ago. `finished` has had its results, `stolen`
+        what it had not read.
+        """
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
@@ -203,7 +205,7 @@ class WorkerScheduler:
             if slot.warm is worker:
                 slot.warm = None
             if slot.worker is worker:
-                self._vacate(slot, worker, cause, code, detail)
+                self._vacate(slot, worker, cause, code, detail, ago_us=ago_us)
                 slot.worker = slot.warm
         self._make_missing(now)
         self._count_free()
@@ -416,7 +418,7 @@ class WorkerScheduler:
             self._free_extra = [slot for slot in self._free_extra if slot.worker is not worker]
             self._effects.append(EndWorker(worker.id))
 
-    def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str) -> None:
+    def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str, *, ago_us: int) -> None:
         """Empty the pipe of a slot whose worker is gone: the first attempt ends with it, the others had not begun."""
         slot.leaves_by, slot.stuck = None, False
         if not slot.pipe:
@@ -425,11 +427,11 @@ class WorkerScheduler:
         while slot.pipe:
             self._unstarted(slot.pipe.pop())
         if head.kill_cause is not None:
-            self._end(head, head.kill_cause, 0, detail)
+            self._end(head, head.kill_cause, 0, detail, ago_us=ago_us)
         elif worker.ending:
-            self._end(head, Cause.SIGNAL, 9, detail or _WITH_ANOTHER)
+            self._end(head, Cause.SIGNAL, 9, detail or _WITH_ANOTHER, ago_us=ago_us)
         else:
-            self._end(head, cause, code, detail)
+            self._end(head, cause, code, detail, ago_us=ago_us)
 
     def _unstarted(self, attempt: Attempt) -> None:
         """End, return or queue again an attempt taken back from a pipe. Called for the newest attempt first."""
@@ -443,9 +445,9 @@ class WorkerScheduler:
             attempt.kill_cause = None
             self._queue_of(attempt).appendleft(attempt)
 
-    def _end(self, attempt: Attempt, cause: Cause, code: int, detail: str = "") -> None:
+    def _end(self, attempt: Attempt, cause: Cause, code: int, detail: str = "", *, ago_us: int = 0) -> None:
         del self._attempts[attempt.run.attempt]
-        self._effects.append(Answer(Ended(attempt.run.attempt, cause, code, detail)))
+        self._effects.append(Answer(Ended(attempt.run.attempt, cause, code, detail, ago_us)))
 
     def _answer_recalls(self) -> None:
         for recall in [recall for recall in self._recalls if not recall.waiting]:

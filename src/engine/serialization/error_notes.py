@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,12 +59,15 @@ def _notes(error: BaseException | None) -> list[str]:
 
 
 def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
-    """Leave the remote traceback to the first of the ranks with equal errors, and have the others refer to it."""
+    """Leave the remote traceback to the first of the ranks with equal errors, and have the others refer to it.
+
+    Errors are equal that come from the same lines and differ in numbers alone, as in the port of a lost peer.
+    """
     alike: dict[object, list[errors.Outcome]] = {}
     for outcome in failed:
         error = outcome.error
         if error is not None and isinstance(cause := error.__cause__, errors.RemoteTraceback):
-            alike.setdefault((type(error), text_of(error), cause.text), []).append(outcome)
+            alike.setdefault((type(error), _but_numbers(text_of(error)), _but_numbers(cause.text)), []).append(outcome)
     for first, *others in alike.values():
         if others:
             _set_fact(first.error, "__notes__", [*_notes(first.error), f"The same on {ranks_of(others)}."])
@@ -71,6 +75,11 @@ def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
             told = f"On rank {other.rank}. Rank {first.rank} has the traceback of the same."
             _set_fact(other.error, "__notes__", [told])
             _set_fact(other.error, "__cause__", None)
+
+
+def _but_numbers(text: str) -> str:
+    """Return the text without its numbers, but for those of lines of files."""
+    return "\n".join(line if line.startswith('  File "') else re.sub(r"\d+", "0", line) for line in text.split("\n"))
 
 
 def ranks_of(outcomes: Sequence[errors.Outcome]) -> str:

@@ -22,7 +22,8 @@ from ..api import errors
 from ..api.printable import plainly
 from ..wire import values
 from ..wire.messages import Cause, Ended, Failed
-from .error_notes import AttemptPlace, located, ranks_of, tell_equal_ones_once
+from .error_notes import AttemptPlace, located, tell_equal_ones_once
+from .first_failure import Failure, first_of, sign_of, summary
 from .function_pickling import import_advice
 from .payload import Payload, Received
 
@@ -90,7 +91,7 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
     if lost is not None:
         lost.outcomes = tuple(outcomes)
         raise lost
-    raise broadcast_error(payload.name, outcomes)
+    raise broadcast_error(payload.name, outcomes, _failed_at(endings))
 
 
 def load_value(received: Received, task: str) -> Any:
@@ -202,16 +203,36 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             assert_never(ending.reason)
 
 
-def broadcast_error(task: str, outcomes: Sequence[errors.Outcome]) -> errors.BroadcastFailed:
-    """Return the error for a broadcast of which at least one rank failed.
+def broadcast_error(
+    task: str, outcomes: Sequence[errors.Outcome], failed_at: Sequence[float]
+) -> errors.BroadcastFailed:
+    """Return the error for a broadcast of which at least one rank failed. ``failed_at``: when, of each rank.
 
     Ranks that were only stopped because another one failed stay out of the group; ``outcomes`` has them.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     causes = [outcome for outcome in failed if not isinstance(outcome.error, errors.TaskStopped)] or failed
-    raised = [outcome.error for outcome in causes if outcome.error is not None]
-    tell_equal_ones_once(causes)
-    return errors.BroadcastFailed(f"{task} failed on {ranks_of(causes)} of {len(outcomes)}", raised, outcomes)
+    failures = [Failure(each.rank, failed_at[each.rank], sign_of(each.error)) for each in causes if each.error]
+    first = first_of(failures)
+    leading = next(each for each in causes if each.rank == first.rank)
+    others = [each for each in causes if each is not leading]
+    tell_equal_ones_once([leading, *others])
+    within_s = max(abs(failure.at - first.at) for failure in failures)
+    message = summary(task, leading, others, len(outcomes), within_s)
+    raised = [each.error for each in (leading, *others) if each.error is not None]
+    return errors.BroadcastFailed(message, raised, outcomes, leading)
+
+
+def _failed_at(endings: Sequence[Ending]) -> list[float]:
+    """Return when each rank failed, by the pool's clock: earlier than it was heard of, as far as its node knows."""
+
+    def failed_at(ending: Settled) -> float:
+        outcome = ending.outcome[0] if ending.verdict is Verdict.RAISED else ending.outcome  # type: ignore[index]
+        return ending.at - getattr(outcome, "ago_us", 0) / 1e6
+
+    known = {rank: failed_at(ending) for rank, ending in enumerate(endings) if isinstance(ending, Settled)}
+    given_up = max(known.values(), default=0.0)
+    return [known.get(rank, given_up) for rank in range(len(endings))]
 
 
 def no_node_error(failure: Exception) -> Exception:

@@ -14,11 +14,12 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
 from pathlib import Path
+from time import perf_counter_ns
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..api.secrets import allow_secrets
-from ..node.context import LoadError, SetupError
+from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
 from ..wire.messages import Failed
 from . import function_pickling
@@ -116,6 +117,7 @@ class Program:
             for plugin in reversed(plugins):
                 function = _wrapped(function, plugin, info)
             args, kwargs = load()
+            stack.push(_note_raised)  # the first to end
             yield partial(function, *args, **kwargs)
 
     def _loaded(self) -> Callable[..., Any]:
@@ -189,6 +191,12 @@ def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -
     chunk = copy(function)
     chunk.function = plugin.wrap(function.function, info)
     return chunk
+
+
+def _note_raised(kind: type[BaseException] | None, *_: object) -> None:
+    """Note when the function raised: sessions that end after it, as by leaving a process group, may take long."""
+    if kind is not None and (task := current()) is not None:
+        task.raised_ns = perf_counter_ns()
 
 
 @contextmanager

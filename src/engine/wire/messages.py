@@ -229,6 +229,7 @@ class Failed(NamedTuple):
     error: Value | None  # the pickled exception; None: it cannot be pickled
     duration_us: Number
     version: str = ""  # the node's version of the package of the exception's type (Python's own for a builtin)
+    ago_us: Number = 0  # how long before this message the function raised: plugins' sessions end in between
 
 
 class Ended(NamedTuple):
@@ -238,6 +239,7 @@ class Ended(NamedTuple):
     cause: Cause
     code: Number
     detail: str  # what cause and code do not say, for people; often empty
+    ago_us: Number = 0  # how long before this message its process died: what that had started ends in between
 
 
 class Returned(NamedTuple):

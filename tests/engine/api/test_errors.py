@@ -73,6 +73,7 @@ def test_except_star_and_subgroup_keep_the_outcomes() -> None:
     assert isinstance(caught[0], BroadcastFailed)
     assert [type(each) for each in caught[0].exceptions] == [KeyError]
     assert len(caught[0].outcomes) == 3
+    assert caught[0].first.rank == 0  # though it is not in this part of the group
 
 
 def test_a_broken_broadcast_can_be_pickled_without_the_values_that_were_not_asked_for() -> None:
@@ -80,6 +81,7 @@ def test_a_broken_broadcast_can_be_pickled_without_the_values_that_were_not_aske
 
     assert [str(each) for each in again.exceptions] == ["zero", "'two'"]
     assert again.outcomes == ()
+    assert (again.first.rank, str(again.first.error)) == (0, "zero")
     assert copy.copy(broken_broadcast()).message == "train failed on ranks 0, 2 of 3"
 
 

@@ -262,7 +262,7 @@ async def test_a_dead_process_ends_its_task_and_no_other(make: Any, task: Any, c
 async def test_a_task_that_runs_too_long_is_ended(make: Any) -> None:
     client = await make()
     ended = await client.call(time.sleep, 60, timeout_s=0.05)
-    assert ended == m.Ended(1, Cause.TIMEOUT, 0, "")
+    assert ended[:4] == m.Ended(1, Cause.TIMEOUT, 0, "")[:4]
     assert await client.call(double, 4) == 8
 
 

@@ -48,7 +48,7 @@ def _ended_at_once(end_worker: Any) -> Any:
 
 
 def _forget(_: Any) -> Any:
-    def vacated(self: WorkerScheduler, slot: Any, *_: Any) -> None:
+    def vacated(self: WorkerScheduler, slot: Any, *_: Any, **__: Any) -> None:
         while slot.pipe:
             del self._attempts[slot.pipe.pop().run.attempt]
         slot.leaves_by = None
@@ -57,7 +57,7 @@ def _forget(_: Any) -> Any:
 
 
 def _requeue_all(vacate: Any) -> Any:
-    def vacated(self: WorkerScheduler, slot: Any, *_: Any) -> None:
+    def vacated(self: WorkerScheduler, slot: Any, *_: Any, **__: Any) -> None:
         while slot.pipe:
             self._unstarted(slot.pipe.pop())
         slot.leaves_by = None

@@ -280,15 +280,52 @@ def outcomes(*given: Exception | None) -> list[Outcome]:
 
 def test_ranks_that_were_only_stopped_stay_out_of_the_group() -> None:
     cause, stopped = ValueError("x"), errors.TaskStopped("stopped")
-    error = broadcast_error("train", outcomes(None, cause, stopped))
+    error = broadcast_error("train", outcomes(None, cause, stopped), [0.0, 1.0, 2.0])
 
     assert error.exceptions == (cause,)
-    assert error.message == "train failed on rank 1 of 3"
+    assert error.message == "train failed on rank 1 of 3: ValueError: x"
+    assert error.first is error.outcomes[1]
     assert error.outcomes[2].error is stopped
 
 
 def test_a_group_of_stopped_ranks_alone_is_a_group_still() -> None:
-    assert len(broadcast_error("train", outcomes(errors.TaskStopped("a"), errors.TaskStopped("b"))).exceptions) == 2
+    both = outcomes(errors.TaskStopped("a"), errors.TaskStopped("b"))
+    assert len(broadcast_error("train", both, [0.0, 0.0]).exceptions) == 2
+
+
+def ended(rank: int, code: int, at: float, ago_s: float = 0.0) -> Settled:
+    return Settled(Verdict.DIED, Ended(1, Cause.EXIT, code, "", int(ago_s * 1e6)), NodeId(rank), rank, 1, 1, at)
+
+
+def rank_raised(rank: int, at: float, message: str = "no", ago_s: float = 0.0) -> Settled:
+    line = 'Traceback:\n  File "t.py", line 3, in train\nRuntimeError: ' + message
+    failed = Failed(1, "call", "RuntimeError", message, line, None, 0, "", int(ago_s * 1e6))
+    return Settled(Verdict.RAISED, (failed, None), NodeId(rank), rank, 1, 1, at)
+
+
+def test_the_rank_that_failed_first_by_its_nodes_knowledge_leads() -> None:
+    with pytest.raises(BroadcastFailed) as caught:
+        unpack_all([ended(0, 1, at=10.0), ended(1, 3, at=10.3, ago_s=0.5), returned("good", 2)], PAYLOAD)
+    error = caught.value
+    assert error.first.rank == 1
+    assert error.exceptions[0] is error.first.error
+    assert error.message == (
+        f"{PAYLOAD.name} failed on rank 1 of 3: it ended its process with exit status 3 instead of returning or "
+        "raising; 1 rank followed within 0.2 s (rank 0)"
+    )
+
+
+def test_ranks_that_lost_it_as_their_peer_follow_and_are_told_once() -> None:
+    closed = "Connection closed by peer [127.0.0.1]:"
+    endings = [rank_raised(0, 9.9, f"{closed}311"), ended(1, 3, at=10.0), rank_raised(2, 9.95, f"{closed}4711")]
+    with pytest.raises(BroadcastFailed) as caught:
+        unpack_all(endings, PAYLOAD)
+    error = caught.value
+    assert error.first.rank == 1
+    assert error.message.endswith("; 2 ranks followed within 0.1 s (ranks 0, 2)")
+    _, zero, two = error.exceptions
+    assert zero.__notes__[-1] == "The same on rank 2."
+    assert two.__notes__ == ["On rank 2. Rank 0 has the traceback of the same."]
 
 
 @pytest.mark.parametrize(

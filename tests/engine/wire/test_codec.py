@@ -44,10 +44,10 @@ GOLDEN: list[tuple[m.Message, str]] = [
     (m.Started(9), "00000003 92 1e 09"),
     (m.Done(9, m.Value(b"\x02"), 70000), "0000000e 94 1f 09 93c40102c0c0 ce00011170"),
     (
-        m.Failed(9, "call", "E", "m", "t", None, 1, "3.11"),
-        "00000015 99 20 09 a463616c6c a145 a16d a174 c0 01 a4332e3131",
+        m.Failed(9, "call", "E", "m", "t", None, 1, "3.11", 5),
+        "00000016 9a 20 09 a463616c6c a145 a16d a174 c0 01 a4332e3131 05",
     ),
-    (m.Ended(9, m.Cause.EXIT, 3, ""), "0000000a 95 21 09 a465786974 03 a0"),
+    (m.Ended(9, m.Cause.EXIT, 3, "", 5), "0000000b 96 21 09 a465786974 03 a0 05"),
     (m.Returned((9,)), "00000004 92 22 9109"),
     (m.Yield(9, m.Value(b"\x02")), "00000009 93 23 09 93c40102c0c0"),
     (m.Output(9, 2, b"x\n", 0), "00000009 95 24 09 02 c402780a 00"),
@@ -252,7 +252,7 @@ _numbers = st.integers(0, 2**63 - 1)
                   _numbers, st.none() | st.binary(max_size=30)),
         st.builds(m.Done, _numbers, _values, _numbers),
         st.builds(m.Input, _numbers, st.integers(0, 2**31 - 1), st.none() | _values, st.none() | st.binary(max_size=9)),
-        st.builds(m.Failed, _numbers, _texts, _texts, _texts, _texts, st.none() | _values, _numbers),
+        st.builds(m.Failed, _numbers, _texts, _texts, _texts, _texts, st.none() | _values, _numbers, ago_us=_numbers),
         st.builds(m.Credit, _numbers, st.integers(-1, 50), _numbers),
         st.builds(m.Recall, st.lists(_numbers).map(tuple)),
     )

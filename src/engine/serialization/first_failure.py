@@ -1,0 +1,90 @@
+"""Decide which rank of a broadcast failed first: the others often fail because of it, and may be heard of sooner.
+
+A process that ends closes its connections before its node can report its end, and an exception leaves the function
+before its task is reported: what the others raise about a lost peer can be here earlier by some milliseconds. So times
+alone do not decide.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from ..api import errors
+from .error_notes import ranks_of
+
+FOLLOWS_S = 5.0  # the kernel takes so long to end a process that holds tens of gigabytes or several GPUs
+ERROR_CHARS = 300
+_PEER_GONE = re.compile(
+    r"connection (was )?(likely )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe|socket closed"
+    r"|remote process exited|ncclRemoteError|peer (is )?(down|gone|lost)|recv, got 0 bytes"
+    r"|heartbeat timeout|coordination service",
+    re.IGNORECASE,
+)
+
+
+class Sign(IntEnum):
+    """The signs in a failure of where it came from: the least is the likeliest to be the first."""
+
+    OWN = 0  # nothing of others
+    ABORTED = 1  # libraries abort the process when they lose a peer, and for faults of their own
+    PEER_GONE = 2  # another rank could not be reached any more
+
+
+class Failure(NamedTuple):
+    rank: int
+    at: float  # seconds, by the pool's clock
+    sign: Sign
+
+
+def first_of(failures: Sequence[Failure]) -> Failure:
+    """Return the failure that came first, of at least one.
+
+    That is the earliest, unless it speaks of a lost peer: then the earliest of those with the least sign, of all that
+    came within `FOLLOWS_S` of it.
+    """
+    earliest = min(failure.at for failure in failures)
+    near = [failure for failure in failures if failure.at <= earliest + FOLLOWS_S]
+    return min(near, key=lambda failure: (failure.sign, failure.at, failure.rank))
+
+
+def sign_of(error: Exception) -> Sign:
+    if isinstance(error, errors.TaskKilled):
+        return Sign.ABORTED if error.signal == signal.SIGABRT else Sign.OWN
+    if isinstance(error, ConnectionError) or _PEER_GONE.search(_text(error)):
+        return Sign.PEER_GONE
+    return Sign.OWN
+
+
+def summary(task: str, first: errors.Outcome, others: Sequence[errors.Outcome], size: int, within_s: float) -> str:
+    """Return the message of a broadcast's error. ``others`` failed as well, at most ``within_s`` before or after."""
+    told = f"{task} failed on rank {first.rank} of {size}: {_told(first)}"
+    if not others:
+        return told
+    ranks = "1 rank" if len(others) == 1 else f"{len(others)} ranks"
+    rounded = math.ceil(within_s * 10) / 10 if within_s < 10 else math.ceil(within_s)
+    return f"{told}; {ranks} followed within {max(0.1, rounded):g} s ({ranks_of(others)})"
+
+
+def _told(first: errors.Outcome) -> str:
+    error = first.error
+    if not isinstance(error, errors.TaskError):
+        line = " ".join(_text(error).split())
+        return _shortened(f"{type(error).__name__}: {line}" if line else type(error).__name__)
+    place = re.compile(r"^.*? on node \d+ \(rank \d+, attempt \d+\) ")  # which the message has already
+    return _shortened(" ".join(place.sub("it ", str(error)).split()).rstrip("."))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]}..."
+
+
+def _text(error: object) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  its __str__ is the user's code
+        return ""
