@@ -184,8 +184,8 @@ class PluginContext(Protocol):
         """Return an address, ``host:port``, by which this computer reaches a port on ``node``.
 
         For a remote node it is a port of this computer's loopback interface, forwarded through the pool's own
-        connection until the pool ends. ``loopback``: the port there listens on the loopback interface too, so that
-        other hosts do not reach it, and not at the node's address.
+        connection until the halves at the client have ended. ``loopback``: the port there listens on the loopback
+        interface too, so that other hosts do not reach it, and not at the node's address.
         """
         ...
 

@@ -169,6 +169,7 @@ class OpenPool:
         await self._when_ready(ref)
         self._ref = ref
         async with AsyncExitStack() as attached:
+            attached.push_async_callback(connector.stop_forwarding)
             for plugin in plugins:
                 if type(plugin).attach is not Plugin.attach:
                     context = PoolContext(self, plugin.name, hosts, connector)

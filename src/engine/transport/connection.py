@@ -86,6 +86,10 @@ class Connector:
             task.cancel()
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
+    async def stop_forwarding(self) -> None:
+        """Close all ports that `forward` has opened here, and what goes through them."""
+        await self._forwards.close()
+
     async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
         """See `api.plugin.PluginContext.forward`."""
         connection = self._connections.get(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,6 +19,8 @@ from outrider.actors.interfaces import NodeId
 from outrider.engine.api.plugin import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.integrations import using
 from outrider.engine.transport import plugin_hosts
+from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.forward import Forwards
 from outrider.engine.transport.plugin_hosts import AHEAD, PluginInbox
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +114,63 @@ async def test_the_half_takes_no_slot(tmp_path: Path) -> None:
     async with Pool(provider=Local(), plugins=[Echo(str(tmp_path / "log"))], console="silent") as pool:
         assert (await pool.run(surroundings()))[1] == 2
         assert len(await pool.broadcast(surroundings())) == 1
+
+
+@dataclass(frozen=True)
+class Stays(Plugin):
+    """Its node's half is not taken down before a file is there. Its handle is the address of a forwarded port."""
+
+    go: str
+    port: int
+    name: ClassVar[str] = "stays"
+
+    @contextmanager
+    def node(self, side: NodeSide) -> Iterator[Setup]:
+        try:
+            yield Setup()
+        finally:
+            while not Path(self.go).exists():
+                time.sleep(0.01)
+
+    @asynccontextmanager
+    async def attach(self, site: PluginContext) -> AsyncIterator[str]:
+        joined = await anext(aiter(site.news()))
+        yield await site.forward(joined.node, self.port, loopback=True)
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while line := await reader.readline():
+        writer.write(line)
+    writer.close()
+
+
+async def test_forwarded_ports_are_closed_before_the_halves_on_nodes_are_taken_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forward(self: NodeConnection, host: str, port: int, forwards: Forwards) -> str:
+        return await forwards.open(asyncio.open_connection, host, port)
+
+    monkeypatch.setattr(NodeConnection, "forward", forward)  # to a node of this computer nothing has to be forwarded
+    there = await asyncio.start_server(echo, "127.0.0.1", 0)
+    plugin = Stays(str(tmp_path / "go"), there.sockets[0].getsockname()[1])
+    pool = Pool(provider=Local(), plugins=[plugin], console="silent")
+    await pool.__aenter__()
+    host, _, port = pool.handle("stays").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"hello\n")
+    assert await reader.readline() == b"hello\n"
+    ending = asyncio.create_task(pool.__aexit__(None, None, None))
+    try:
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        with pytest.raises(OSError, match=r"refused|failed"):
+            await asyncio.open_connection(host, int(port))
+        assert not ending.done()
+    finally:
+        writer.close()
+        Path(plugin.go).touch()
+        await ending
+        there.close()
 
 
 @dataclass(frozen=True)
