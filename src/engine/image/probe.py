@@ -10,6 +10,8 @@ from typing import NamedTuple
 # the path of an interpreter or "", and the names of packages for which each Python is asked. It is a function, because
 # its commands must not read the script.
 #
+# Each Python runs isolated, and is asked for what its tasks will see: `node.daemon` adds the user's own packages too.
+#
 # Programs in the cache are run, by the probe itself too. So nothing there is touched before it is known that nobody
 # else may have put it there; checking the folders is enough, as nobody makes files in a folder without write access.
 SCRIPT = b"""\
@@ -50,7 +52,9 @@ probe() {
     df -Pk "$cache" 2>/dev/null | { read -r _; read -r _ _ _ free _; echo "free $free"; }
     for path in "$cache"/runtime/* "$cache"/uv/*; do echo "have ${path#"$cache"/}"; done
     seen=
-    tell='import sys; print("%d.%d.%d" % sys.version_info[:3], sys.implementation.name, sys.executable)
+    tell='import site, sys; print("%d.%d.%d" % sys.version_info[:3], sys.implementation.name, sys.executable)
+if sys.base_prefix in site.PREFIXES:
+    site.addsitedir(site.getusersitepackages())
 for name in sys.argv[1:]:
     try:
         from importlib.metadata import version

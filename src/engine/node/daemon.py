@@ -115,7 +115,8 @@ def _serve(options: argparse.Namespace, *, ready: int | None) -> NoReturn:
     os.ftruncate(options.lock, 0)
     os.pwrite(options.lock, str(os.getpid()).encode(), 0)
     gpus = devices.Query()  # takes up to a second, in which the rest starts
-    if sys.prefix == sys.base_prefix and Path(users := site.getusersitepackages()).is_dir():
+    sees_others = sys.base_prefix in site.PREFIXES  # it is no environment, or one that sees its interpreter's packages
+    if sees_others and Path(users := site.getusersitepackages()).is_dir():
         site.addsitedir(users)  # as a login there has it; isolated mode leaves it out
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,25 @@ async def test_packages_of_plugins_are_there_and_what_the_interpreter_has_is_not
     node = await bring(await prepare(image, packages=[["numpy==0.1"], ["brought==1.0"]]), shell)
     node.greet()
     assert node.run(lambda: (__import__("brought").VERSION, __import__("numpy").__name__)) == ("1.0", "numpy")
+
+
+async def test_packages_that_the_user_has_there_are_not_fetched_and_are_seen_beside_those_that_are(
+    shell: Any, bring: Any, make_wheel: Any, wheels: Path
+) -> None:
+    """As `pip install --user` installs them. They are the interpreter's for a login, and so for tasks."""
+    python, minor = os.path.realpath(sys.executable), "{}.{}".format(*sys.version_info)
+    mine = make_wheel("mine", "2.0")
+    zipfile.ZipFile(mine).extractall(shell.home / f".local/lib/python{minor}/site-packages")
+    mine.unlink()
+    make_wheel("brought")
+    image = Image(python=python, pip_indexes=[str(wheels)])
+    plain = await bring(await prepare(image, packages=[["mine==0.1"]]), shell)
+    assert plain.made.python == python
+    plain.greet()
+    assert plain.run(lambda: __import__("mine").VERSION) == "2.0"
+    node = await bring(await prepare(image, packages=[["mine==0.1"], ["brought==1.0"]]), shell)
+    node.greet()
+    assert node.run(lambda: (__import__("brought").VERSION, __import__("mine").VERSION)) == ("1.0", "2.0")
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
