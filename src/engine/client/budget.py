@@ -30,7 +30,7 @@ from ...providers.base import (
     MachineReachable,
 )
 from ..api.errors import BudgetExceeded
-from ..observe.plain import cents
+from ..observe.descriptions import cents
 
 MOSTLY = 0.8  # of what may be spent: worth a word
 HOUR_S = 3600.0

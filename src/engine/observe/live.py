@@ -8,8 +8,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
+from .descriptions import Descriptions
 from .failures import failure_line
-from .plain import STDERR, Descriptions, stream_of, write_plain
+from .plain import STDERR, stream_of, write_plain
 from .pool_view import PoolView
 from .prints import marked
 from .sink import Sink, Writer

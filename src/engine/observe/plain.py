@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 
 from ...actors import events as ev
-from ..api.printable import one_line
+from .descriptions import Descriptions, count, seconds
 from .log import shows_prints
 from .prints import Printed, UnfinishedLines, marked
 from .sink import Sink, Writer
 
 STDOUT, STDERR = 1, 2
-LONG_S = 5.0  # steps of preparing a node that took this long get a line
 UNFINISHED_S = 10.0  # between states of a line without an end: a progress bar in a file is to be short
-TOLD = 50  # causes that are remembered
-REPEATED_CHARS = 20  # of a cause that is looked for in others: shorter ones may be there by chance
 REFRESH_S = 1.0  # between looks at which are due
 
 
@@ -90,112 +86,3 @@ def write_plain(text: str, stream: int, dropped: int) -> None:
 
 def stream_of(event: Printed) -> int:
     return STDERR if event.stream == "stderr" else STDOUT
-
-
-class Descriptions:
-    """The lines of one pool. A cause that a line before has told is named and not told again."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, str] = {}  # cause -> of what it was told
-
-    def line(self, event: ev.Event) -> str | None:
-        if isinstance(event, ev.NodeFailed):
-            event = replace(event, cause=self._once(event.cause, f"node {event.node}"))
-        elif isinstance(event, ev.LaunchFailed):
-            event = replace(event, error=self._once(event.error, "an earlier launch"))
-        return describe(event)
-
-    def _once(self, cause: str, subject: str) -> str:
-        """Return the cause, with a reference in place of what has been told: all of it, or the part that explains."""
-        for told, of in self._told.items():
-            if told == cause or (len(told) >= REPEATED_CHARS and told in cause):
-                return cause.replace(told, f"as told of {of}")
-        if cause:
-            self._told[cause] = subject
-        if len(self._told) > TOLD:
-            del self._told[next(iter(self._told))]
-        return cause
-
-
-def describe(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
-    """Describe an event in one printable line; None for events that only programs need."""
-    match event:
-        case ev.PoolStarting(wanted=0):
-            return f"starting without nodes ({_line(event.provider)})"
-        case ev.PoolStarting():
-            return f"starting {count(event.wanted, 'node')} ({_line(event.provider)})"
-        case ev.PoolReady(wanted=0):
-            return f"ready after {seconds(event.took_s)}: nodes start when there is work"
-        case ev.PoolReady():
-            return f"{event.ready} of {count(event.wanted, 'node')} ready after {seconds(event.took_s)}"
-        case ev.PoolResized():
-            return f"resizing to {count(event.wanted, 'node')}"
-        case ev.PoolScaled():
-            way = "growing" if event.wanted > event.before else "shrinking"
-            return f"{way} from {event.before} to {count(event.wanted, 'node')}: {_line(event.reason)}"
-        case ev.BudgetMostlySpent():
-            return f"{cents(event.spent)} of {cents(event.limit)} USD are spent, at {cents(event.hourly)} USD per hour"
-        case ev.LaunchFailed():
-            again = "not tried again" if event.retry_in_s is None else f"next try in {seconds(event.retry_in_s)}"
-            return f"launch failed: {_line(event.error)}; {again}"
-        case ev.TerminateFailed():
-            return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
-        case ev.ProviderWarned():
-            return _line(event.text)
-        case ev.NodeLate():
-            silent = f"node {event.node} has not answered in {seconds(event.waited_s)}"
-            return f"{silent}, others took {seconds(event.others_s)}: another machine is asked for"
-        case ev.NodePreparing() if event.took_s is not None and event.took_s >= LONG_S:
-            return f"node {event.node}: {_line(event.phase)} took {seconds(event.took_s)}"
-        case ev.VersionsDiffer():
-            rows = "".join(f"\n  {one_line(row)}" for row in event.table.splitlines())
-            return f"node {event.node} has other versions than this program:{rows}"
-        case ev.NodeStandby():
-            return f"node {event.node} stands by"
-        case ev.NodeSuspect():
-            return f"node {event.node} does not answer: {_line(event.cause)}"
-        case ev.NodeResumed():
-            return f"node {event.node} answers again, nothing was lost"
-        case ev.NodeNoticed():
-            return f"node {event.node} will be taken in {seconds(event.seconds)} ({_line(event.source)})"
-        case ev.NodeNoticeWithdrawn():
-            return f"node {event.node} stays after all ({_line(event.source)})"
-        case ev.NodeFailed():
-            return f"node {event.node} did not start: {_line(event.cause)}"
-        case ev.NodeLost():
-            return f"node {event.node} lost: {_line(event.cause)}"
-        case ev.NetworkSilent():
-            return f"none of {count(event.nodes, 'node')} answers: is this computer's network up?"
-        case ev.TaskRetried():
-            return f"task {event.task} lost its node and runs again, attempt {event.number}: {_line(event.cause)}"
-        case ev.GenerationLost(nodes=()):
-            return f"broadcast {event.job}: {_line(event.cause)}"
-        case ev.GenerationLost():
-            lost = f"{'nodes' if len(event.nodes) > 1 else 'node'} {', '.join(map(str, event.nodes))}"
-            return f"broadcast {event.job} lost {lost}: {_line(event.cause)}"
-        case ev.GenerationStarted() if event.generation > 1:
-            ranks = count(len(event.ranks), "rank")
-            return f"broadcast {event.job} runs again on {ranks}, generation {event.generation}"
-        case _:
-            return None
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def seconds(duration_s: float) -> str:
-    if duration_s < 60:
-        return f"{duration_s:.1f} s"
-    minutes, rest = divmod(int(duration_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _line(text: str) -> str:
-    return one_line(text) or "unknown cause"
-
-
-def cents(usd: float) -> str:
-    """Return an amount with two decimals; below a cent, its first two significant digits."""
-    return f"{usd:.2f}" if usd == 0 or abs(usd) >= 0.01 else f"{usd:.2g}" if abs(usd) >= 1e-4 else "less than 0.0001"

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api.printable import one_line
-from .plain import count, seconds
+from .descriptions import count, seconds
 from .pool_view import PoolView, Row
 from .prints import origin
 from .progress import Progress

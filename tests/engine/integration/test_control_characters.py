@@ -33,8 +33,8 @@ from outrider.engine.api import errors
 from outrider.engine.api.printable import plainly
 from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.hints import bootstrap_error
+from outrider.engine.observe.descriptions import describe
 from outrider.engine.observe.observer import completed
-from outrider.engine.observe.plain import describe
 from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.prints import PrintedLines, marked
 from outrider.engine.observe.table import View, summary

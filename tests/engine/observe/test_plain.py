@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.plain import Descriptions, count, describe, seconds
+from outrider.engine.observe.descriptions import Descriptions, count, describe, seconds
 
 
 def test_the_story_reads_well(story: list[ev.Event]) -> None:
