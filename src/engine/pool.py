@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter, Signature
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known, one_of
 from .api.compute import Compute, for_items
-from .api.errors import CleanupError, ItemOutcome, NotACall, PoolClosed, SpecError
-from .api.misuse import ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop, surplus
-from .api.tracebacks import cut
-from .client.opening import Opening
-from .client.signals import TaskHold
-from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
+from .api.errors import ItemOutcome, NotACall, SpecError
+from .api.misuse import surplus
+from .pool_life import PoolLife
+from .pool_options import DEFAULTS, AttachOptions, PoolOptions
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -28,15 +25,10 @@ if TYPE_CHECKING:
     from ..actors.events import Event
     from ..providers.base import Provider
     from .api.plugin import Attaching
-    from .api.settings import ConsoleOption, Spec
     from .client.budget import Cost
     from .client.jobs import BroadcastJob, SubmittedJob
     from .client.mapping import ErrorsOption, MapItems, MapOptions, MapRun, OutcomesMapOptions
-    from .client.open_pool import OpenPool
     from .observe.observer import PoolSnapshot
-    from .sync import SyncPool
-    from .testing.chaos.fault_injector import FaultInjector
-    from .testing.chaos.plan import Chaos
     from .testing.chaos.report import Report
 
 R = TypeVar("R")
@@ -47,7 +39,7 @@ H = TypeVar("H")
 Ts = TypeVarTuple("Ts")
 
 
-class Pool(Runner):
+class Pool(PoolLife):
     """A cluster that exists while the block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
 
     ``provider``: where machines come from; default `Local()`. ``nodes``: ``4``, ``(2, 8)`` or `Nodes`: ready at the
@@ -81,18 +73,6 @@ class Pool(Runner):
         PoolOptions, DEFAULTS, Parameter("specs", Parameter.VAR_POSITIONAL, annotation="Spec")
     )
 
-    def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
-        check_known("Pool", options, PoolOptions.__annotations__)
-        given: dict[str, Any] = {**DEFAULTS, **options}
-        self._settings = checked(specs, given)
-        self._console: ConsoleOption = given["console"]
-        self._chaos: Chaos | None = given["chaos"]
-        self._injector: FaultInjector | None = None
-        self._core: OpenPool | None = None
-        self._ended = False
-        self._sync: Any = None
-        self.unusable = NOT_OPEN
-
     @classmethod
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
         """The pool ``name``, taken over from a client on this computer that died: ``async with Pool.attach(...)``.
@@ -114,124 +94,6 @@ class Pool(Runner):
             pool._settings, name=settings.pool_name(name, most=settings.UNIQUE_LENGTH), attach=True
         )
         return pool
-
-    # --- opening and closing --------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Pool:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise SpecError(
-                "a pool needs an asyncio event loop: with trio, open it by `with Pool(...)` in a thread"
-            ) from None
-        if self._core is not None:
-            raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
-        self._hold = TaskHold()
-        self.unusable = "" if self._sync is None else OPEN_FOR_THREADS
-        try:
-            await self._open()
-        except BaseException as error:
-            await self._hold.leave()
-            cut(error)
-            raise
-        self._hold.at_rest.set()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._core is not None and self._core.inherited:
-            return  # a forked child that leaves the block: the pool goes on
-        core = self._here()
-        self._ended, self.unusable = True, ENDED
-        self._hold.at_rest.clear()
-        try:
-            await self._close(core, error)
-        except CleanupError as cleanup:
-            if error is None:
-                raise
-            from .client.cleanup import add_cleanup
-
-            add_cleanup(error, cleanup)  # the block's own error is what its caller has to hear
-        finally:
-            await self._hold.leave()
-
-    async def _open(self) -> None:
-        opening = Opening(self._settings)
-        try:
-            await self._open_core(opening)
-        finally:
-            await opening.drop()
-
-    async def _open_core(self, opening: Opening) -> None:
-        from .client.open_pool import OpenPool  # takes long: the provider's processes start meanwhile
-        from .observe.observer import Observer
-
-        observer = Observer(self._console, slots=self._settings.worker.concurrency)
-        self._core = core = OpenPool(self._settings, observer, self, opening)
-        try:
-            if self._chaos is not None:
-                from .testing.chaos import fault_injector
-
-                self._injector = fault_injector.FaultInjector(self._chaos, core)
-                await self._injector.begin()
-            await core.start()
-        except BaseException:
-            self._ended = True
-            try:
-                if self._injector is not None:
-                    await self._injector.end()
-            finally:
-                observer.close()
-            raise
-        if self._injector is not None:
-            self._injector.start()
-
-    async def _close(self, core: OpenPool, error: BaseException | None) -> None:
-        try:
-            async with AsyncExitStack() as ending:
-                ending.push_async_callback(core.stop, failed=error is not None)
-                if self._settings.keep is not None:
-                    from .client import file_transfer
-
-                    ending.push_async_callback(file_transfer.keep, core, self._settings.keep, error)
-                if self._injector is not None:
-                    ending.push_async_callback(self._injector.end)
-        finally:
-            core.observer.close()
-            if self._injector is not None:
-                await self._injector.collect()
-
-    def __enter__(self) -> SyncPool:
-        from .sync import SyncPool
-
-        self._sync = SyncPool(self)
-        return self._sync.open()  # type: ignore[no-any-return]
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._core is None or not self._core.inherited:  # as in `__aexit__`
-            self._sync.close(error)
-
-    def _begun(self) -> OpenPool:
-        if self._core is None:
-            raise PoolClosed(NOT_OPEN)
-        return self._core
-
-    def _opened(self) -> OpenPool:
-        core = self._begun()
-        if self._ended:
-            raise PoolClosed(ENDED)
-        if core.inherited:
-            raise PoolClosed(INHERITED)
-        return core
-
-    def _here(self) -> OpenPool:
-        """The open pool, for what may be done on its event loop alone: from elsewhere it would never be woken."""
-        core = self._opened()
-        check_loop(core.loop, synchronous=self._sync is not None)
-        return core
 
     # --- running --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import sys
@@ -58,13 +59,14 @@ def _cutting(verb: Callable[P, T]) -> Callable[P, T]:
 
 class SyncPool(Runner):
     """The pool that ``with Pool(...) as pool`` gives. It has `Pool`'s verbs, which wait; Ctrl-C while waiting cancels
-    the task.
+    the task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and ``pool.close()`` at the end.
     """
 
     unusable = ""  # its verbs say it themselves when it has ended
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        pool._sync = self
         self._unread: set[Future[Any]] = set()  # the first results of maps, which begin before anybody reads them
         self._threads = ExitStack()
         self._portal: BlockingPortal | None = None
@@ -73,6 +75,9 @@ class SyncPool(Runner):
 
     @_cutting
     def open(self) -> SyncPool:
+        """Open the pool, and return it; whoever opens it closes it. What is still open when the program ends is closed
+        then. Raises as entering the block does.
+        """
         self._hold = ThreadHold()
         try:
             self._portal = self._threads.enter_context(start_blocking_portal("asyncio"))
@@ -83,15 +88,28 @@ class SyncPool(Runner):
             self._hold.interruptible = False
             self._end()
             raise
+        atexit.register(self._close_at_exit)
         return self
 
     def close(self, error: BaseException | None = None) -> None:
-        """``error``: what the block ends with."""
+        """Leave the pool, as the end of its block does, from any thread. ``error``: what its user has failed with. A
+        pool that is not open, or was closed, is left alone.
+
+        Raises:
+            CleanupError: machines may be left.
+        """
+        if self._portal is None:
+            return
+        atexit.unregister(self._close_at_exit)
         self._hold.interruptible = False
         try:
             self._wait(self._pool.__aexit__, type(error) if error else None, error, None)
         finally:
             self._end()
+
+    def _close_at_exit(self) -> None:
+        if os.getpid() == self._process:  # and not in a forked child
+            self.close()
 
     def _end(self) -> None:
         try:
@@ -129,6 +147,9 @@ class SyncPool(Runner):
                 future.cancel()
             cut(error)
             raise
+
+    def __repr__(self) -> str:
+        return f"<SyncPool {self._pool._described()}>"
 
     # --- running --------------------------------------------------------------------------------------------------
 

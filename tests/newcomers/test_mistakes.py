@@ -264,7 +264,7 @@ async def test_a_job_is_as_a_future_of_asyncio() -> None:
         assert "of same: under way" in repr(jobs[0])
         done, _ = await asyncio.wait(jobs)  # type: ignore[type-var]  # typeshed takes no class but Future
         assert sorted(job.result() for job in done) == [0, 1, 2]
-        assert "of same: done" in repr(jobs[0])
+        assert "of same: returned" in repr(jobs[0])
         assert [job.exception() for job in jobs] == [None] * 3
 
         told: list[object] = []

@@ -466,5 +466,14 @@ def shown(value: object) -> str:
     return value.code if isinstance(value, Pending) else short.repr(value)
 
 
-short = reprlib.Repr()
+class _Short(reprlib.Repr):
+    """Python's own shortens whole texts of bytes, of which a gigabyte takes seconds."""
+
+    def repr_bytes(self, value: bytes, level: int) -> str:  # noqa: ARG002
+        return repr(value) if len(value) <= self.maxstring else f"{bytes(value[: self.maxstring // 2])!r}..."
+
+    repr_bytearray = repr_bytes
+
+
+short = _Short()
 short.maxstring = short.maxother = 60

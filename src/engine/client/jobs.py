@@ -8,9 +8,22 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from ...actors.interfaces import BroadcastSpec, Ending, JobId, NodeFacts, OnLoss, Task, TaskId
+from ...actors.interfaces import (
+    BroadcastSpec,
+    Ending,
+    GaveUp,
+    JobId,
+    NodeFacts,
+    OnLoss,
+    Reason,
+    Settled,
+    Task,
+    TaskId,
+    Verdict,
+)
 from ..api.errors import NotACall, SpecError, TaskStopped
 from ..api.plugin import one_listens
+from ..api.printable import one_line
 from ..api.tracebacks import cut
 from ..node.freeports import FEW as MOST_PORTS
 from ..serialization.error_translation import unpack, unpack_all
@@ -84,7 +97,7 @@ class SubmittedJob(Generic[R]):
         return self.future.remove_done_callback(_JobCallback(self, function))
 
     def __repr__(self) -> str:
-        return f"<job {self.id} of {self.payload.name}: {'done' if self.future.done() else 'under way'}>"
+        return f"<job {self.id} of {one_line(self.payload.name)}: {_state(self.future)}>"
 
     def __reduce__(self) -> NoReturn:
         raise NotACall(f"it is a job of {self.payload.name}, and a task gets values: await the job first")
@@ -119,6 +132,22 @@ class SubmittedJob(Generic[R]):
         self._settled = True
         self._core.observer.job_over(self.id)
         self._core.release(self.payload)
+
+
+def _state(future: asyncio.Future[Any]) -> str:
+    """Say how a job is, without its value, which may be large, and its error, which may not be unpickled here."""
+    if not future.done():
+        return "under way"
+    if future.cancelled():
+        return "cancelled"
+    if future.exception() is not None:
+        return "failed"
+    ending = future.result()
+    endings = [ending] if isinstance(ending, Settled | GaveUp) else ending
+    ends = {each.verdict if isinstance(each, Settled) else each.reason for each in endings}
+    if ends <= {Verdict.RETURNED}:
+        return "returned"
+    return "cancelled" if ends <= {Verdict.KILLED, Reason.CANCELLED} else "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,9 @@ class MapRun(Generic[T]):
         self._given = function.given  # the object of a method, which travels with each task and not with each item
         self._function.takes_self = bool(self._given)
 
+    def __repr__(self) -> str:
+        return f"<pool.map({self._function.__name__}, ...): await it for a list, or iterate over it by async for>"
+
     if not TYPE_CHECKING:
 
         def __iter__(self) -> NoReturn:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from ...actors import events as ev
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
+from .descriptions import count
 from .failures import failures
 from .pool_view import STATES
 from .prints import PrintedLines
@@ -25,7 +26,7 @@ KEPT = 10_000  # events that a slow reader may be behind before it misses the ol
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class NodeState:
     """One node's present state: launching, late, preparing, ready, standby, suspect, noticed or draining."""
 
@@ -38,8 +39,14 @@ class NodeState:
     accelerators: int = 0
     facts: Mapping[str, str] | None = None  # facts from the provider: pid, zone, type, price, ...
 
+    def __repr__(self) -> str:
+        rank = "" if self.rank is None else f", rank {self.rank}"
+        gpus = f", {count(self.accelerators, 'accelerator')}" if self.accelerators else ""
+        where = self.hostname or self.address or self.machine
+        return f"<node {self.node}: {self.state}{rank}{f', on {where}' if where else ''}{gpus}>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class PoolSnapshot:
     """A pool at one moment. Counts are of jobs: a broadcast is one job."""
 
@@ -54,6 +61,19 @@ class PoolSnapshot:
     def ready(self) -> int:
         """The number of nodes that take work."""
         return sum(node.state in {"ready", "suspect"} for node in self.nodes)
+
+    @property
+    def described(self) -> str:
+        """The state in words: ``3 of 4 nodes ready, 2 jobs open``."""
+        if self.state == "closed":
+            return f"ended after {count(self.finished, 'job')}"
+        state = "" if self.state == "ready" else f"{self.state}, "
+        open_jobs = self.submitted - self.finished
+        jobs = f", {count(open_jobs, 'job')} open" if open_jobs else ""
+        return f"{state}{self.ready} of {count(self.desired, 'node')} ready{jobs}"
+
+    def __repr__(self) -> str:
+        return f"<pool {self.pool!r}: {self.described}>"
 
 
 class Observer:

@@ -2,6 +2,7 @@
 
 import operator
 import pickle
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -188,3 +189,15 @@ def test_a_broadcast_streams_no_argument() -> None:
     assert next(numbers) == 0
     for call in (f(1), either([1], more=[2])):
         assert for_every_rank(call) is call
+
+
+def test_a_call_with_many_bytes_is_shown_without_a_text_of_them_all() -> None:
+    size = 1 << 20
+    calls = [f(bytes(size)), f(bytearray(size)), f([bytes(size)])]  # type: ignore[arg-type]
+    tracemalloc.start()
+    texts = [repr(call) for call in calls]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert max(map(len, texts)) < 500
+    assert peak < size // 4
+    assert repr(f(bytes(3))).startswith(r"<f(b'\x00\x00\x00')")  # type: ignore[arg-type]

@@ -1,0 +1,200 @@
+"""The life of a pool: how it is opened and closed, on the event loop of whoever opens it; and what it says it is."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from .api.checks import check_known
+from .api.errors import CleanupError, PoolClosed, SpecError
+from .api.misuse import ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
+from .api.printable import one_line
+from .api.tracebacks import cut
+from .client.opening import Opening
+from .client.signals import TaskHold
+from .pool_options import DEFAULTS, PoolOptions, checked
+
+if TYPE_CHECKING:
+    from ..providers.base import Provider
+    from .api.settings import ConsoleOption, Spec
+    from .client.open_pool import OpenPool
+    from .sync import SyncPool
+    from .testing.chaos.fault_injector import FaultInjector
+    from .testing.chaos.plan import Chaos
+
+
+def provider_name(provider: Provider) -> str:
+    try:
+        return one_line(provider.name)
+    except Exception:  # noqa: BLE001  of somebody else's provider
+        return type(provider).__name__
+
+
+class PoolLife(Runner):
+    """The base of `Pool`, which adds the verbs."""
+
+    def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
+        check_known("Pool", options, PoolOptions.__annotations__)
+        given: dict[str, Any] = {**DEFAULTS, **options}
+        self._settings = checked(specs, given)
+        self._console: ConsoleOption = given["console"]
+        self._chaos: Chaos | None = given["chaos"]
+        self._injector: FaultInjector | None = None
+        self._core: OpenPool | None = None
+        self._ended = False
+        self._sync: Any = None
+        self.unusable = NOT_OPEN
+
+    async def open(self) -> Self:
+        """Open the pool without a block, and return it: for a notebook, or what a service runs as it starts and ends.
+
+        Whoever opens it closes it. Raises, and is cancelled, as entering the block is.
+        """
+        return await self.__aenter__()
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """Leave the pool, as the end of its block does; on the event loop that opened it. ``error``: what its user has
+        failed with. A pool that is not open, or was closed, is left alone.
+
+        Raises:
+            CleanupError: machines may be left.
+            SpecError: this is another event loop.
+        """
+        if self._core is not None and not self._ended:
+            await self.__aexit__(type(error) if error is not None else None, error, None)
+
+    async def __aenter__(self) -> Self:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise SpecError(
+                "a pool needs an asyncio event loop: with trio, open it by `with Pool(...)` in a thread"
+            ) from None
+        if self._core is not None:
+            raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
+        self._hold = TaskHold()
+        self.unusable = "" if self._sync is None else OPEN_FOR_THREADS
+        try:
+            await self._open()
+        except BaseException as error:
+            await self._hold.leave()
+            cut(error)
+            raise
+        self._hold.at_rest.set()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._core is not None and (self._core.inherited or self._ended):
+            return  # a forked child leaves the block, and the pool goes on; or it was closed in the block
+        core = self._here()
+        self._ended, self.unusable = True, ENDED
+        self._hold.at_rest.clear()
+        try:
+            await self._close(core, error)
+        except CleanupError as cleanup:
+            if error is None:
+                raise
+            from .client.cleanup import add_cleanup
+
+            add_cleanup(error, cleanup)  # the block's own error is what its caller has to hear
+        finally:
+            await self._hold.leave()
+
+    async def _open(self) -> None:
+        opening = Opening(self._settings)
+        try:
+            await self._open_core(opening)
+        finally:
+            await opening.drop()
+
+    async def _open_core(self, opening: Opening) -> None:
+        from .client.open_pool import OpenPool  # takes long: the provider's processes start meanwhile
+        from .observe.observer import Observer
+
+        observer = Observer(self._console, slots=self._settings.worker.concurrency)
+        pool: Any = self
+        self._core = core = OpenPool(self._settings, observer, pool, opening)
+        try:
+            if self._chaos is not None:
+                from .testing.chaos import fault_injector
+
+                self._injector = fault_injector.FaultInjector(self._chaos, core)
+                await self._injector.begin()
+            await core.start()
+        except BaseException:
+            self._ended = True
+            try:
+                if self._injector is not None:
+                    await self._injector.end()
+            finally:
+                observer.close()
+            raise
+        if self._injector is not None:
+            self._injector.start()
+
+    async def _close(self, core: OpenPool, error: BaseException | None) -> None:
+        try:
+            async with AsyncExitStack() as ending:
+                ending.push_async_callback(core.stop, failed=error is not None)
+                if self._settings.keep is not None:
+                    from .client import file_transfer
+
+                    ending.push_async_callback(file_transfer.keep, core, self._settings.keep, error)
+                if self._injector is not None:
+                    ending.push_async_callback(self._injector.end)
+        finally:
+            core.observer.close()
+            if self._injector is not None:
+                await self._injector.collect()
+
+    def __enter__(self) -> SyncPool:
+        from .sync import SyncPool
+
+        pool: Any = self
+        return SyncPool(pool).open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._core is None or not self._core.inherited:  # as in `__aexit__`
+            self._sync.close(error)
+
+    def __repr__(self) -> str:
+        return f"<Pool {self._described()}>"
+
+    def _described(self) -> str:
+        """Say what this pool is, and how it is, without raising: also of one whose options were refused."""
+        settings = getattr(self, "_settings", None)
+        if settings is None:
+            return "without valid options"
+        core = self._core
+        name = settings.name if core is None else core.name
+        of = f"{f'{one_line(name)!r} ' if name else ''}of {provider_name(settings.provider)}"
+        if core is None:
+            return f"{of}, not open yet"
+        if core.inherited:
+            return f"{of}, which belongs to the process that this one was forked from"
+        return f"{of}: {core.observer.snapshot().described}"
+
+    def _begun(self) -> OpenPool:
+        if self._core is None:
+            raise PoolClosed(NOT_OPEN)
+        return self._core
+
+    def _opened(self) -> OpenPool:
+        core = self._begun()
+        if self._ended:
+            raise PoolClosed(ENDED)
+        if core.inherited:
+            raise PoolClosed(INHERITED)
+        return core
+
+    def _here(self) -> OpenPool:
+        """The open pool, for what may be done on its event loop alone: from elsewhere it would never be woken."""
+        core = self._opened()
+        check_loop(core.loop, synchronous=self._sync is not None)
+        return core

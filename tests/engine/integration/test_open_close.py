@@ -1,0 +1,119 @@
+"""Pools without a block, and what pools, their jobs and nodes say of themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from outrider import Local, Pool, PoolClosed, Secret, SpecError, SyncPool, compute, plugins
+
+
+@compute
+def double(x: int) -> int:
+    return 2 * x
+
+
+@compute
+def fail() -> None:
+    raise ValueError("bad luck")
+
+
+@compute
+def wait_for(path: str) -> None:
+    import time
+
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_a_pool_is_opened_and_closed_without_a_block(tmp_path: Path) -> None:
+    pool = Pool(provider=Local(), nodes=2, name="train", console="silent")
+    await pool.close()
+    assert repr(pool) == "<Pool 'train' of local, not open yet>"
+    assert await pool.open() is pool
+    assert await pool.run(double(2)) == 4
+    job = pool.submit(wait_for(str(tmp_path / "go")))
+    assert repr(pool) == "<Pool 'train' of local: 2 of 2 nodes ready, 1 job open>"
+    assert repr(job) == "<job 2 of wait_for: under way>"
+    assert repr(pool.snapshot()) == "<pool 'train': 2 of 2 nodes ready, 1 job open>"
+    node = pool.snapshot().nodes[0]
+    assert repr(node).startswith(f"<node {node.node}: ready, rank {node.rank}, on ")
+    (tmp_path / "go").touch()
+    await job
+    assert repr(job) == "<job 2 of wait_for: returned>"
+    await pool.close()
+    await pool.close()
+    assert repr(pool) == "<Pool 'train' of local: ended after 2 jobs>"
+    with pytest.raises(PoolClosed):
+        await pool.run(double(2))
+    with pytest.raises(SpecError, match="open already, or was"):
+        await pool.open()
+
+
+@pytest.mark.anyio
+async def test_a_pool_may_be_closed_in_its_block() -> None:
+    async with Pool(provider=Local(), console="silent") as pool:
+        await pool.close()
+
+
+@pytest.mark.anyio
+async def test_a_job_says_how_it_ended() -> None:
+    async with Pool(provider=Local(), console="silent") as pool:
+        failed, cancelled = pool.submit(fail()), pool.submit(wait_for("/never"))
+        assert isinstance(await failed_of(failed), ValueError)
+        cancelled.cancel()
+        await failed_of(cancelled)
+        assert repr(failed) == "<job 1 of fail: failed>"
+        assert repr(cancelled) == "<job 2 of wait_for: cancelled>"
+        mapping = pool.map(double, [1, 2])
+        assert repr(mapping).startswith("<pool.map(double, ...): await it for a list")
+        assert await mapping == [2, 4]
+
+
+async def failed_of(job: object) -> BaseException | None:
+    try:
+        await job  # type: ignore[misc]
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+def test_a_pool_for_threads_is_opened_and_closed_without_a_block() -> None:
+    pool = SyncPool(Pool(provider=Local(), name="train", console="silent"))
+    assert repr(pool) == "<SyncPool 'train' of local, not open yet>"
+    pool.close()
+    assert pool.open() is pool
+    assert repr(pool) == "<SyncPool 'train' of local: 1 of 1 node ready>"
+    assert double(2) >> pool == 4
+    pool.close()
+    pool.close()
+    assert repr(pool) == "<SyncPool 'train' of local: ended after 1 job>"
+
+
+def test_a_pool_for_threads_that_nobody_closes_ends_with_its_program() -> None:
+    program = """
+        from outrider import Local, Pool, SyncPool
+
+        pool = SyncPool(Pool(provider=Local(), console="plain")).open()
+        print("opened")
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout == "opened\n"
+    assert "outrider: closed after" in ran.stderr
+
+
+def test_saying_what_a_pool_is_fails_never_and_tells_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert repr(object.__new__(Pool)) == "<Pool without valid options>"
+    pool = Pool(provider=Local(), plugins=[plugins.huggingface(Secret("hf_0123"))])
+    assert repr(pool) == "<Pool of local, not open yet>"
+    monkeypatch.setattr(Local, "name", property(lambda _: 1 // 0))
+    assert repr(pool) == "<Pool of Local, not open yet>"
+    monkeypatch.setattr(Local, "name", "two\nlines")
+    assert "\n" not in repr(pool)
