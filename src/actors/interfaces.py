@@ -229,12 +229,14 @@ class ConnectFailed(Exception):
     """The node cannot be reached now, or (``fatal``) ever: a wrong host key, a full disk.
 
     ``systematic``: any other machine in its place would fail too, for example for a package that does not exist.
+    ``futile``: trying again for a while helps nothing, and later it may: a host name that does not exist.
     """
 
-    def __init__(self, message: str, *, fatal: bool = False, systematic: bool = False) -> None:
+    def __init__(self, message: str, *, fatal: bool = False, systematic: bool = False, futile: bool = False) -> None:
         super().__init__(message)
         self.fatal = fatal or systematic
         self.systematic = systematic
+        self.futile = self.fatal or futile
 
 
 class NoWorkers(Exception):

@@ -291,7 +291,7 @@ class Machines:
         member.ended = True
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
-        if error.fatal:
+        if error.futile:
             self._unusable.append(error)
             self._refused = error
         retry_in_s = self.controller.node_failed(node, error, now, self._chance(), fatal=error.systematic)

@@ -106,7 +106,7 @@ class NodeActor:
                 except ConnectFailed as error:
                     if self._answers:  # the machine answered, so it is up or was until a moment ago
                         down_at = anyio.current_time() + patience_s
-                    if error.fatal or anyio.current_time() >= down_at:
+                    if error.futile or anyio.current_time() >= down_at:
                         raise
                     last = str(error)
                 await _pause(tries)

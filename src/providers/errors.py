@@ -8,16 +8,19 @@ from collections.abc import Iterable
 class ProviderError(Exception):
     """Base. ``retry_after_s``: the least time after which the same call may go better; None: it will not.
 
-    ``code``: the cloud's own name for it, such as ``InsufficientInstanceCapacity``; empty: it has none.
+    ``code``: the cloud's own name for it, such as ``InsufficientInstanceCapacity``; empty: it has none. ``advice``: the
+    next step, as a sentence; empty: the one that fits all errors of this class.
     """
 
     retry_after_s: float | None = None
     code: str = ""
+    advice: str = ""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, code: str = "") -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, code: str = "", advice: str = "") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.code = code
+        self.advice = advice
 
 
 class NoCapacity(ProviderError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +14,7 @@ import anyio
 
 from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId
 from .errors import BadRequest, NoCapacity
+from .key_files import objection
 from .option_names import checking_options
 
 CONNECT_TIMEOUT_S = 10.0
@@ -179,9 +180,11 @@ class SSHFleet:
             raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(hosts)}")
         if not self._free:
             enough = request.least <= len(hosts) - len(self._unusable) and self._lent
-            raise NoCapacity(self._none_free(), retry_after_s=1.0 if enough else None)
+            raise NoCapacity(
+                self._none_free(), retry_after_s=1.0 if enough else None, advice="Mend them, or name others."
+            )
         if not self._was_of_use and request.least > len(hosts) - len(self._unusable) - len(self._down):
-            raise NoCapacity(self._none_answers())
+            raise NoCapacity(self._none_answers(), advice="SSH(connect_timeout=...) waits longer for hosts that start.")
         chosen = [self._free.popleft() for _ in range(min(count, len(self._free)))]
         machines = [self._machine(host) for host in chosen]
         for machine, host in zip(machines, chosen, strict=True):
@@ -233,16 +236,24 @@ class SSHFleet:
         )
 
     def _none_answers(self) -> str:
-        down, told = self._down, "; ".join(f"{host}: {cause}" for host, cause in self._down.items())
-        return (
-            f"{len(down)} of the {len(self.provider.hosts)} given hosts did not answer: {told}; "
-            "SSH(connect_timeout=...) waits longer"
-        )
+        down, total = self._down, len(self.provider.hosts)
+        which = "The only host that was given" if total == 1 else f"{len(down)} of the {total} given hosts"
+        return f"{which} cannot be reached: {_causes(down)}"
 
     def _none_free(self) -> str:
-        total = len(self.provider.hosts)
-        told = "".join(f"; {host}: {cause}" for host, cause in self._unusable.items())
-        return f"all of the {total} given host{'s' if total > 1 else ''} that can be used are in use{told}"
+        usable = len(self.provider.hosts) - len(self._unusable)
+        if not usable:
+            return f"None of the given hosts can be used: {_causes(self._unusable)}"
+        which = (
+            f"All {usable} given hosts that can be used are"
+            if usable > 1
+            else "The only given host that can be used is"
+        )
+        return f"{which} in use{'; not usable: ' if self._unusable else ''}{_causes(self._unusable)}"
+
+
+def _causes(hosts: Mapping[Host, str]) -> str:
+    return "; ".join(cause if host.name in cause else f"{host}: {cause}" for host, cause in hosts.items())
 
 
 def _refuse_what_nobody_can_choose(request: LaunchRequest) -> None:
@@ -273,8 +284,8 @@ def _host(given: str | Host, user: str | None, key: StrPath | None, jump: str | 
         raise ValueError(f"SSH(hosts=...): {error}") from None
     if host.key is None:
         host = replace(host, key=key)
-    if host.key is not None and not Path(_path(host.key)).is_file():
-        raise ValueError(f"SSH: the key {host.key} of {host} is not a file")
+    if host.key is not None and (why := objection(Path(_path(host.key)))):
+        raise ValueError(f"SSH: the key {host.key} of {host} {why}.")
     return replace(host, user=host.user or user, jump=host.jump or jump)
 
 

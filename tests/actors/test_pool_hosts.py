@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 DOWN = ConnectFailed("connection refused")
 
 
-def hosts(count: int) -> SSH:
-    return SSH(hosts=[f"h{number}" for number in range(count)], connect_timeout=5)
+def hosts(count: int, connect_timeout: float = 5) -> SSH:
+    return SSH(hosts=[f"h{number}" for number in range(count)], connect_timeout=connect_timeout)
 
 
 def hosts_of(pool) -> list[str]:
@@ -47,7 +47,7 @@ async def test_without_enough_hosts_that_answer_a_pool_does_not_start(rig, count
         site.refuse |= {NodeId(node): [DOWN] for node in range(up, count)}
 
     async with rig(provider=hosts(count), desired=count, prepare=refuse) as pool:
-        with pytest.raises(NoCapacity, match=f"{count - up} of the {count} given .*connection refused"):
+        with pytest.raises(NoCapacity, match=r"given.* cannot be reached: .*connection refused"):
             await pool.ready()
         assert len(pool.seen.all("node_failed")) == count - up
         assert anyio.current_time() < 5 + 2
@@ -87,6 +87,26 @@ async def test_an_unusable_host_is_replaced_at_once_and_never_tried_again(rig):
         pool.site.nodes[NodeId(1)].die()
         await anyio.sleep(200)
         assert "h0" not in hosts_of(pool)
+
+
+async def test_a_host_whose_name_does_not_exist_is_not_waited_for(rig):
+    def refuse(site):
+        site.refuse[NodeId(0)] = [ConnectFailed("no such name", futile=True)] * 1000
+
+    async with rig(provider=hosts(1, connect_timeout=500), desired=1, prepare=refuse) as pool:
+        with pytest.raises(ConnectFailed, match="no such name"):
+            await pool.ready()
+        assert anyio.current_time() < 10
+
+
+async def test_a_name_that_does_not_exist_for_a_while_is_asked_for_again(rig):
+    """A network that is away takes the names with it: neither the node nor its host is given up for that."""
+    async with rig(provider=hosts(1), desired=1) as pool:
+        await pool.ready()
+        pool.site.refuse |= {NodeId(node): [ConnectFailed("no such name", futile=True)] for node in (1, 2)}
+        pool.site.nodes[NodeId(0)].die()
+        await pool.until(lambda: NodeId(3) in pool.site.nodes)
+        assert len(pool.seen.all("node_failed")) == 2
 
 
 async def test_without_enough_usable_hosts_the_first_refusal_is_raised_with_the_others(rig):

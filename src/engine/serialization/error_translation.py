@@ -176,13 +176,7 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             message = f"{task} lost nodes faster than it could run and was given up ({story})."
             return errors.NodeLost(message, losses=losses, **where)
         case Reason.NO_REPLACEMENT:
-            if ending.failure is not None:
-                which = "is of no use" if isinstance(ending.failure, NoWorkers) else "did not come"
-                last = f"the last one {which}: {_sentence(ending.failure)}"
-                story = f"{story}; {last}" if losses else last
-            error = errors.CapacityError(f"{task} needs a node that was lost, and no replacement came ({story}).")
-            error.__cause__ = None if ending.failure is None else no_node_error(ending.failure)
-            return error
+            return _no_replacement(ending.failure, task, story if losses else "")
         case Reason.NO_SUCH_RANK:
             return errors.CapacityError(
                 f"{task} waits for the node of a rank, by on=, that the pool does not have: resize it."
@@ -201,6 +195,17 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             return errors.PoolClosed(f"The pool ended before {task} was done.")
         case _:
             assert_never(ending.reason)
+
+
+def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors.CapacityError:
+    """``failure``: why the last node that was asked for is not there. ``losses``: of nodes before it, with causes."""
+    story = f" ({losses})" if losses else ""
+    if failure is None:
+        return errors.CapacityError(f"{task} needs a node that was lost, and no replacement came{story}.")
+    what = "the last node of many is of no use" if isinstance(failure, NoWorkers) else "no replacement came"
+    error = errors.CapacityError(f"{_sentence(failure)}: so {what}, and {task} needs a node that was lost{story}.")
+    error.__cause__ = no_node_error(failure)
+    return error
 
 
 def broadcast_error(
@@ -244,32 +249,33 @@ def no_node_error(failure: Exception) -> Exception:
         case ConnectFailed(__cause__=errors.OutriderError() as told):
             return told
         case ConnectFailed():
-            return errors.ConnectionLost(f"A node could not be reached ({failure}).")
+            return errors.ConnectionLost(f"{_sentence(failure)}. So a node could not be reached.")
         case NoWorkers():
             return errors.CapacityError(
-                f"Nodes were ready one after another, and none could start a worker (the last: {_sentence(failure)}): "
-                "look for the cause in their image and plugins, and in the memory and disk that they have."
+                f"{_sentence(failure)}. So none of several nodes in a row could start a worker: look for the cause in "
+                "their image and plugins, and in the memory and disk that they have."
             )
         case _:
             return failure
 
 
 def provider_error(error: provider.ProviderError) -> errors.OutriderError:
-    said = _sentence(error)
+    said, advice = _sentence(error), error.advice
     match error:
         case provider.NotAuthorized():
-            return errors.AuthError(f"{said}. The provider does not let you in: check its credentials.")
+            return errors.AuthError(f"{said}. {advice or 'The provider does not let you in: check its credentials.'}")
         case provider.QuotaExceeded():
-            message = f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes."
-            return errors.QuotaError(message)
+            limit = "This is your account's limit: ask for more quota, or for fewer nodes."
+            return errors.QuotaError(f"{said}. {advice or limit}")
         case provider.BadRequest():
-            return errors.SpecError(f"{said}. The provider can never give what was asked for.")
+            return errors.SpecError(f"{said}. {advice or 'The provider can never give what was asked for.'}")
         case provider.JournalError():
-            return errors.OutriderError(f"Nothing was created: {said}.")
+            return errors.OutriderError(f"{said}. Nothing was created.")
         case provider.NoCapacity():
-            return errors.CapacityError(f"{said}. The provider has no machines to give: try again, or elsewhere.")
+            nothing = "The provider has no machines to give: try again, or elsewhere."
+            return errors.CapacityError(f"{said}. {advice or nothing}")
         case _:
-            failed = errors.CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
+            failed = errors.CapacityError(f"{said}. {advice or 'The provider failed: try again, or elsewhere.'}")
             failed.__cause__ = None if error.__cause__ is None else plainly(error.__cause__)
             return failed
 

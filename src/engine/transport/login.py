@@ -15,8 +15,10 @@ import asyncssh
 
 from ...actors.interfaces import ConnectFailed
 from ...providers.base import Address, Login, Machine
+from ...providers.key_files import passphrase_advice
 from ..api.errors import AuthError, HostKeyError, SpecError
 from ..api.printable import plainly
+from . import unreached
 from .route import because, refusal
 
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")  # ssh(1): UserKnownHostsFile, GlobalKnownHostsFile
@@ -153,15 +155,80 @@ async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed: 
         case asyncssh.PermissionDenied():
             return because(AuthError(await _login_story(machine, stop, error)), systematic=machine.login is None)
         case asyncssh.KeyImportError() | asyncssh.KeyEncryptionError():
-            story = f"a private key for {place} cannot be used: {error}. Add it to your agent with `ssh-add`."
-            return because(AuthError(story))
+            return because(AuthError(_key_story(machine, place, str(error))))
+        case asyncssh.Error() | OSError() if machine.login is not None and machine.address is not None:
+            return await _unreached(machine, stop, error, place)
         case TimeoutError(errno=None):
-            within_s = machine.patience_s or CONNECT_S
-            return ConnectFailed(f"{place} did not answer within {within_s:g} s")
+            return ConnectFailed(f"{place} did not answer within {machine.patience_s or CONNECT_S:g} s")
         case asyncssh.ConnectionLost():
             return ConnectFailed(f"{place} closed the connection before it was logged in: {error}")
         case _:
             return refusal(machine, error, place)
+
+
+async def _unreached(  # noqa: PLR0911  a table
+    machine: Machine, stop: Stop | None, error: BaseException, place: str
+) -> ConnectFailed:
+    """Return the error for a host of the user's own on which no SSH server was reached."""
+    assert machine.address is not None
+    assert machine.login is not None
+    try:
+        way = await stops(machine.address, machine.login, machine.host_key)
+    except (OSError, ValueError, asyncssh.Error):  # perhaps the very error: a file cannot be read any more
+        return refusal(machine, error, place)
+    at = stop or way[-1]
+    if unreached.no_such_name(error):
+        return _futile(_name_story(at.host, machine.login))
+    if isinstance(error, asyncssh.ChannelOpenError) and len(way) > 1:
+        return ConnectFailed(f"{place} is not reached from the jump host before it: {error.reason}")
+    if told := unreached.story(error, place, at.host, at.port):
+        return ConnectFailed(told)
+    direct = at.place == way[0].place and not at.options.proxy_command
+    if direct and (other := await _no_server(at, error, place)) is not None:
+        return other
+    if isinstance(error, TimeoutError):
+        within_s = machine.patience_s or CONNECT_S
+        ways = f"see that it is on, and that each firewall on the way lets port {at.port} through"
+        return ConnectFailed(f"{place} did not answer within {within_s:g} s: {ways}")
+    if isinstance(error, asyncssh.ConnectionLost):
+        return ConnectFailed(f"{place} closed the connection before it was logged in: {error}")
+    return refusal(machine, error, place)
+
+
+async def _no_server(at: Stop, error: BaseException, place: str) -> ConnectFailed | None:
+    """Ask the port once more what listens there; return None where it may be an SSH server."""
+    if not isinstance(error, ConnectionError | TimeoutError | asyncssh.ConnectionLost):
+        return None
+    said = await unreached.said_instead(at.host, at.port)
+    if said:
+        how = f"give the port of that host's, as in Host({at.host!r}, port=22)"
+        return _futile(f"{place} is no SSH server, as what listens there says {said!r}: {how}.")
+    if said is None:
+        return None
+    return ConnectFailed(
+        f"{place} takes connections and says nothing, where an SSH server would say that it is one: see whether the "
+        "port is right"
+    )
+
+
+def _futile(story: str) -> ConnectFailed:
+    failed = ConnectFailed(story, futile=True)
+    failed.__cause__ = SpecError(story)
+    return failed
+
+
+def _name_story(host: str, way: Login) -> str:
+    files = "" if way.config else " A name of ~/.ssh/config is known with SSH(config=True)."
+    return f"There is no host of the name {host}, in the DNS or in /etc/hosts: look for a misspelling.{files}"
+
+
+def _key_story(machine: Machine, place: str, error: str) -> str:
+    keys = () if machine.login is None else machine.login.keys
+    which = f"The private key {keys[0]}" if keys else "A private key that your SSH configuration names"
+    if "assphrase" in error:
+        add = f"ssh-add {keys[0]}" if keys else "ssh-add"
+        return f"{which}, for {place}, has a passphrase, which nobody is asked for here: {passphrase_advice(add)}"
+    return f"{which}, for {place}, cannot be read ({error}): `ssh-keygen -y -f` with it says whether it is whole."
 
 
 def _place(machine: Machine, stop: Stop | None) -> str:
@@ -177,6 +244,12 @@ async def _host_key_story(machine: Machine, stop: Stop | None, error: BaseExcept
     if machine.login is None or machine.address is None:
         return f"Machine {machine.id} shows another host key than the one pinned for it, and is not trusted: {error}"
     place, given = _place(machine, stop), "." if stop else ", or give Host(..., host_key=...)."
+    if machine.host_key and stop is None:
+        return (
+            f"{place} shows another host key than the one that Host(..., host_key=...) gives. Either that is of "
+            "another host, or somebody answers in its place: compare it with the host's own "
+            "/etc/ssh/ssh_host_*_key.pub."
+        )
     stop = stop or (await stops(machine.address, machine.login, machine.host_key))[-1]
     if stop.knows():
         forget = stop.host if stop.port == 22 else f"[{stop.host}]:{stop.port}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 
 from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.api.errors import AuthError, HostKeyError, SpecError
-from outrider.engine.transport import login, ssh
+from outrider.engine.transport import login, ssh, unreached
 from outrider.engine.transport.login import ssh_refusal
 from outrider.engine.transport.ssh import RemoteShell
 from outrider.providers.base import Address, Login, Machine, MachineId
@@ -136,15 +139,70 @@ async def test_a_key_with_a_passphrase_belongs_into_an_agent(serve: Serve, tmp_p
             await ssh.connect(machine, KEY)
     failed = await ssh_refusal(machine, error.value)
     assert isinstance(failed.__cause__, AuthError)
-    assert "`ssh-add`" in str(failed)
+    assert f"The private key {locked}, for 127.0.0.1 port" in str(failed)
+    assert f"`ssh-add {locked}`, and leave out key=" in str(failed)
 
 
 async def test_a_closed_port_may_open_later(serve: Serve) -> None:
     async with serve() as site:
         machine = site.machine(known_hosts=(site.known_hosts(),))
     failed = await refused(machine)
-    assert not failed.fatal
-    assert f"127.0.0.1 port {site.port} cannot be reached" in str(failed)
+    assert not failed.futile
+    assert f"127.0.0.1 port {site.port} refuses the connection" in str(failed)
+
+
+async def test_a_name_that_does_not_exist_is_not_asked_for_again_and_may_exist_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def getaddrinfo(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    failed = await refused(Machine(MachineId("pool/gpu"), Address("gpu"), "", login=Login()))
+    assert isinstance(failed.__cause__, SpecError)
+    assert (failed.futile, failed.fatal) == (True, False)
+    assert str(failed).startswith("There is no host of the name gpu,")
+    assert "SSH(config=True)" in str(failed)
+    (config := tmp_path / "config").write_text("Host gpu\n  HostName gpu-1.example\n")
+    failed = await refused(Machine(MachineId("pool/gpu"), Address("gpu"), "", login=Login(config=(str(config),))))
+    assert "the name gpu-1.example," in str(failed)
+    assert "config=True" not in str(failed)
+
+
+async def test_what_is_no_ssh_server_is_told_by_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unreached, "SAY_S", 0.3)
+    monkeypatch.setattr("outrider.engine.transport.ssh.CONNECT_S", 0.5)
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, says: bytes) -> None:
+        writers.append(writer)
+        await reader.read(1)
+        writer.write(says)
+        if says:
+            writer.close()
+
+    stories = {}
+    for says in (b"HTTP/1.1 400 \x1b[2JBad Request\r\n\r\n", b""):
+        async with await asyncio.start_server(partial(talk, says=says), "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            machine = Machine(MachineId("pool/gpu"), Address("127.0.0.1", port), "", login=Login())
+            stories[says] = await refused(machine)
+    for writer in writers:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+    web, mute = stories.values()
+    assert "is no SSH server, as what listens there says 'HTTP/1.1 400 Bad Request'" in str(web)
+    assert isinstance(web.__cause__, SpecError)
+    assert (web.futile, web.fatal, mute.futile) == (True, False, False)
+    assert "takes connections and says nothing" in str(mute)
+
+
+async def test_a_key_that_was_removed_since_is_told_of(serve: Serve, tmp_path: Path) -> None:
+    async with serve() as site:
+        machine = site.machine(known_hosts=(site.known_hosts(),), keys=(str(tmp_path / "gone"),))
+        assert "No such file" in str(await refused(machine))
 
 
 async def test_the_configuration_names_host_port_user_and_key(serve: Serve, tmp_path: Path) -> None:
@@ -235,7 +293,7 @@ async def test_what_a_jump_host_refuses_is_said_of_the_jump_host(serve: Serve, t
         gone = jump.port
     failed = await refused(site.machine(known_hosts=(str(known),), jump=way))
     assert not failed.fatal
-    assert f"127.0.0.1 port {gone}, on the way to 127.0.0.1 port {site.port}, cannot be reached" in str(failed)
+    assert f"127.0.0.1 port {gone}, on the way to 127.0.0.1 port {site.port}, refuses the connection" in str(failed)
 
 
 async def test_a_host_key_that_is_none_is_said_to_be_that(serve: Serve) -> None:

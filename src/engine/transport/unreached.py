@@ -1,0 +1,76 @@
+"""Tell why no SSH server is reached at a host and a port: its name, the way there, and what answers instead."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+import socket
+from contextlib import suppress
+
+from ..api.printable import plain
+
+SAY_S = 1.0  # for what listens at a port to say what it is
+SHOWN = 60  # characters of that
+NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+_NO_WAY = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT}
+_OURS = b"SSH-%b-Outrider\r\n" % b"2.0"
+
+
+def no_such_name(error: BaseException) -> bool:
+    """Return whether the host's name does not exist, as far as this computer knows."""
+    return isinstance(error, socket.gaierror) and error.errno in NO_SUCH_NAME
+
+
+def story(error: BaseException, place: str, host: str, port: int) -> str:
+    """Return why ``place`` could not be connected to, and what to look at; empty: nothing is known but the error."""
+    code = _code(error) if isinstance(error, OSError) else None
+    match error:
+        case socket.gaierror():
+            return f"the name {host} could not be looked up ({error.strerror}): see that this computer's network is up"
+        case OSError() if code == errno.ECONNREFUSED:
+            return (
+                f"{place} refuses the connection, as nothing listens at its port {port}: see that its SSH server runs, "
+                "and at that port"
+            )
+        case OSError() if code in _NO_WAY:
+            why = error.strerror or error
+            return f"there is no way to {place} ({why}): see that it is on, and in a network that this computer reaches"
+        case _:
+            return ""
+
+
+def _code(error: OSError) -> int | None:
+    """Return the error's number; where several addresses of a host were tried, the one that all have."""
+    if error.errno is not None:
+        return error.errno
+    codes = {int(each) for each in re.findall(r"\[Errno (\d+)\]", str(error))}
+    return codes.pop() if len(codes) == 1 else None
+
+
+async def said_instead(host: str, port: int) -> str | None:
+    """Return what listens at a port where an SSH server would have said that it is one. Cancel-safe.
+
+    Empty: it says nothing. None: it is an SSH server, or nothing listens there.
+    """
+    said, writer = b"", None
+    try:
+        async with asyncio.timeout(SAY_S):
+            reader, writer = await asyncio.open_connection(host, port)
+        async with asyncio.timeout(SAY_S):
+            writer.write(_OURS)
+            while len(said) < SHOWN and b"\n" not in said and (data := await reader.read(SHOWN)):
+                said += data
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        if writer is not None:
+            writer.close()
+            with suppress(OSError):
+                writer.transport.abort()
+    return None if writer is None or said.startswith(b"SSH-") else first_line(said)
+
+
+def first_line(said: bytes) -> str:
+    lines = plain(said[:SHOWN].decode(errors="replace")).splitlines()
+    return lines[0].strip() if lines else ""

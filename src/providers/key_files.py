@@ -1,0 +1,64 @@
+"""Tell what a file given as a private key is, by its first bytes: a wrong one is known before any host is asked."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from pathlib import Path
+
+READ_BYTES = 64 << 10  # an RSA key of 16,384 bits has 12 KiB
+_PUBLIC = re.compile(rb"(ssh-(rsa|dss|ed25519|ed448)|ecdsa-sha2-|sk-(ssh|ecdsa)-)\S* AAAA|-+ ?BEGIN (\w+ )?PUBLIC KEY")
+_PEM = re.compile(rb"-----BEGIN (\w+ )*PRIVATE KEY-----")
+_OPENSSH = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([\sA-Za-z0-9+/=]+)")
+_DER = b"\x30"  # of PKCS#1 and PKCS#8 in binary
+# "openssh-key-v1\0", then the cipher's name with its length: PROTOCOL.key of OpenSSH
+_MAGIC, _NO_CIPHER = b"openssh-key-v1\0", b"\0\0\0\x04none"
+
+
+def objection(path: Path) -> str:
+    """Return why the file is of no use as a private key, and what to do; empty: it may be one."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(READ_BYTES)
+    except FileNotFoundError:
+        return f"is not a file: `ls {path.parent}` shows what there is; {_WITHOUT}"
+    except IsADirectoryError:
+        return f"is not a file, but a folder: give one of the keys in it; {_WITHOUT}"
+    except OSError as error:
+        return f"cannot be read ({error.strerror}): `ls -l {path}` says whose it is"
+    return objection_to(begin, path)
+
+
+def objection_to(begin: bytes, path: Path) -> str:
+    """Do as `objection`, for the file's bytes."""
+    begin = begin.lstrip() if not begin.startswith(_DER) else begin
+    if _PUBLIC.match(begin):
+        private = path.with_suffix("") if path.suffix == ".pub" else "the file beside it"
+        return f"is a public key, which is for the hosts: give the private one, {private}"
+    if begin.startswith(b"PuTTY-User-Key-File"):
+        return f"is in PuTTY's format: make one of OpenSSH's by `puttygen {path} -O private-openssh -o NEW`"
+    if not begin.startswith(_DER) and not _PEM.match(begin):
+        return "is no private key: such a file begins with -----BEGIN ... PRIVATE KEY-----"
+    if _encrypted(begin):
+        return f"has a passphrase, which nobody is asked for here: {passphrase_advice(f'ssh-add {path}')}"
+    return ""
+
+
+def passphrase_advice(add: str) -> str:
+    return f"give it to your agent by `{add}`, and leave out key=, so that the agent's keys are tried"
+
+
+_WITHOUT = "without key= your agent's keys and the usual ones in ~/.ssh are tried"
+
+
+def _encrypted(begin: bytes) -> bool:
+    if b"BEGIN ENCRYPTED" in begin or b"Proc-Type: 4,ENCRYPTED" in begin:
+        return True
+    if (found := _OPENSSH.match(begin)) is None:
+        return False
+    try:
+        data = binascii.a2b_base64(b"".join(found[1].split())[:64])  # whole groups of four
+    except binascii.Error:
+        return False  # that is told when it is used
+    cipher = data[len(_MAGIC) :][: len(_NO_CIPHER)]
+    return data.startswith(_MAGIC) and len(cipher) == len(_NO_CIPHER) and cipher != _NO_CIPHER
