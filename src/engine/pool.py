@@ -275,6 +275,7 @@ class Pool(PoolLife):
         Raises:
             TransferError: a file cannot be written here or read there, or there are more than the limits.
             NodeLost: what had come of it stays, and the files of other nodes come.
+            CapacityError: no node is ready.
         """
         from .client import file_transfer
 
@@ -293,6 +294,7 @@ class Pool(PoolLife):
             SpecError: there is no such file.
             TransferError: a file cannot be read here, or written there.
             NodeLost
+            CapacityError: no node is ready.
         """
         from .client import file_transfer
 

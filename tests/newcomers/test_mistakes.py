@@ -18,6 +18,7 @@ import outrider
 from outrider import (
     AWS,
     SSH,
+    CapacityError,
     Host,
     Image,
     Local,
@@ -325,6 +326,11 @@ def read() -> str:
     return Path("data.csv").read_text()
 
 
+@compute
+def imports() -> None:
+    import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+
+
 def test_a_script_that_exits_well_has_returned(pool: SyncPool) -> None:
     assert leave(0) >> pool is None
     assert leave(None) >> pool is None
@@ -346,6 +352,22 @@ def test_a_relative_path_that_is_not_there_says_where_the_task_runs(pool: SyncPo
     with pytest.raises(FileNotFoundError) as caught:
         read() >> pool
     assert re.search(r"runs in /.* on its node.*includes", caught.value.__notes__[0])
+
+
+def test_a_module_that_is_nowhere_says_how_nodes_get_it(pool: SyncPool) -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        imports() >> pool
+    assert re.search(r"no_such_module is not here either.*Image\(pip=.*includes=", caught.value.__notes__[0])
+
+
+def test_files_of_a_pool_without_nodes_are_told_to_be_gone(tmp_path: Path) -> None:
+    with Pool(nodes=Nodes(min=0, max=1, scale="load"), console="silent") as pool:
+        with pytest.raises(CapacityError, match=r"No node of the pool is ready, .*fetch them before.*Pool\(keep="):
+            pool.fetch("*.txt", to=tmp_path)
+        with pytest.raises(CapacityError, match=r"nothing can be pushed.*Image\(includes="):
+            pool.push(tmp_path)
+        assert same(1) >> pool == 1
+        assert pool.fetch("*.txt", to=tmp_path) == [], "there are none on the node that is"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import anyio
 from ...actors.interfaces import Finished, NodeId, Verdict
 from ...providers.threads import in_thread
 from ..api.checks import refuse
-from ..api.errors import NodeLost, TransferError
+from ..api.errors import CapacityError, NodeLost, TransferError
 from ..api.printable import plain
 from ..api.settings import placement, work_files
 from ..runtime.work_files import FileWriter, Part, below, grouped, parts_of, send_files, take_files
@@ -120,7 +120,8 @@ class Fetch(NamedTuple):
 
 async def fetch(core: OpenPool, asked: Fetch, on: int | Literal["head"] | None) -> list[Path]:
     """See `Pool.fetch`."""
-    return await asked.run(_places(core, on))
+    gone = "Files leave with their nodes: fetch them before, or keep them by Pool(keep=...)."
+    return await asked.run(_some_places(core, on, f"nothing can be fetched. {gone}"))
 
 
 async def _fetch_from(place: Place, asked: Fetch) -> list[Path]:
@@ -178,7 +179,9 @@ async def push(core: OpenPool, path: str | PathLike[str], to: str, on: int | Lit
     found, folder = _absolute(path), work_files("push(to=)", to)
     if not found.exists() or not found.name:
         refuse(f"push takes a file or a folder, and {str(path)!r} is none here.")
-    await _each(_push_to(place, found, folder) for place in _places(core, on))
+    later = "Nodes that join later do not get it either: send what all need by Image(includes=[...])."
+    places = _some_places(core, on, f"nothing can be pushed. {later}")
+    await _each(_push_to(place, found, folder) for place in places)
 
 
 async def _push_to(place: Place, path: Path, to: str) -> None:
@@ -279,6 +282,14 @@ async def _within(scope: anyio.CancelScope, transfer: Coroutine[Any, Any, T]) ->
     with scope:
         return await transfer
     raise asyncio.CancelledError
+
+
+def _some_places(core: OpenPool, on: int | Literal["head"] | None, otherwise: str) -> list[Place]:
+    """Return the places of files; where there is none, raise what that means."""
+    if places := _places(core, on):
+        return places
+    what = f"No node of the pool is ready, and it wants {core.observer.snapshot().desired} now: {otherwise}"
+    raise CapacityError(what, wanted=1, got=0)
 
 
 def _places(core: OpenPool, on: int | Literal["head"] | None = None) -> list[Place]:

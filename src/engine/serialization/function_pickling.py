@@ -178,12 +178,17 @@ def importable(name: str) -> bool:
 
 
 def import_advice(module: str) -> str:
-    """Return a sentence that says how nodes can import ``module``; empty: it is not here either."""
+    """Return a sentence that says how nodes can import ``module``; empty: it is a part of Python."""
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
     spec = getattr(loaded, "__spec__", None) or _find(top, None)
-    if spec is None or top in sys.stdlib_module_names:
+    if top in sys.stdlib_module_names:
         return ""
+    if spec is None:
+        return (
+            f"{top} is not here either. A package of that name is installed on nodes by Image(pip=[...]), for those of "
+            "Local() by `pip install` here; a module of your own is sent by Image(includes=[...])."
+        )
     if not _is_in_site(spec):
         name = _editable(spec)
         how = f"is installed here in editable mode, from the distribution {name}" if name else "is your own code"

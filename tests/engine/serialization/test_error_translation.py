@@ -145,7 +145,7 @@ def test_arguments_that_cannot_be_unpickled_there_are_a_serialization_error() ->
 
     assert isinstance(got, SerializationError)
     assert "No module named 'foo'" in str(got)
-    assert "importable there" in str(got)
+    assert "Image(pip=[...])" in str(got)
 
 
 @pytest.mark.parametrize("phase", ["send", "fetch"])
