@@ -24,6 +24,8 @@ SAME = {  # options of similar libraries, and ours that mean the same: the first
     "bucket": ("url",),
     "packages": ("pip",),
     "ttl": ("lease",),
+    "cooldown": ("idle",),
+    "idle_timeout": ("idle",),
     "spot": ("allocation",),
     "nproc_per_node": ("ranks_per_node",),
     "pinned_memory_limit": ("memory_limit",),
@@ -43,7 +45,17 @@ SAME = {  # options of similar libraries, and ours that mean the same: the first
 _BUILD = "the build of a package for a version of CUDA comes by Image(pip=[...], pip_indexes=[...])"
 _PACKAGE = 'the version of a package is said by Image(pip=["name==1.2"])'
 _MODEL = "a model is fetched by the task that loads it; home= says where nodes keep it"
-MEANINGS = {"cuda": _BUILD, "version": _PACKAGE, "models": _MODEL}  # what no option of ours means
+_HEALTH = "silent nodes are replaced, and tasks report ill ones by a file: see the guide on lost nodes"
+MEANINGS = {  # what no option of ours means
+    "cuda": _BUILD,
+    "version": _PACKAGE,
+    "models": _MODEL,
+    "options": "its entries are options of the pool itself",
+    "region": "regions are the provider's: AWS(region=...)",
+    "health": _HEALTH,
+    "health_checker": _HEALTH,
+    "shell_vars": "variables are env={...}",
+}
 
 OF_POOL = frozenset({
     "accelerator", "vcpus", "memory_gb", "disk_gb", "architecture", "allocation", "max_hourly_cost", "interconnect",

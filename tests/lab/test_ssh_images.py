@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bars import tasks
 from netlab import Host, PackageIndex, write_wheel
 
 from outrider import BootstrapError, Image, Pool, Secret, compute
@@ -136,6 +137,16 @@ async def test_a_command_that_fails_shows_its_last_words(bare_hosts, ssh):
     assert (error.phase, error.exit_status) == ("run", 7)
     assert "no luck today" in error.log
     assert "exit 7" in (error.command or "")
+
+
+async def test_a_host_on_which_a_command_fails_is_no_node_and_another_one_takes_its_place(hosts, ssh):
+    """The check of a host that a user writes, as in `Image(run=["nvidia-smi"])`."""
+    made = hosts(3)
+    made[0].path("/root/ill").touch()
+    image = Image(run=["test ! -e /root/ill"])
+    async with asyncio.timeout(60):
+        async with Pool(provider=ssh(made), nodes=2, image=image, console="silent") as pool:
+            assert set(await pool.broadcast(tasks.where())) == {host.name for host in made[1:]}
 
 
 async def test_apt_that_fails_is_told_of(bare_hosts, ssh):

@@ -380,6 +380,11 @@ def test_files_of_a_pool_without_nodes_are_told_to_be_gone(tmp_path: Path) -> No
         ("remote", "outrider.compute"),
         ("function", "outrider.compute"),
         ("counter", "no shared collections"),
+        ("dict", "no shared collections"),
+        ("HealthChecker", "the guide on lost nodes"),
+        ("PipIndex", r"Image\(pip_indexes"),
+        ("redirect_output", "outrider.stdout"),
+        ("main", "start with Python"),
         ("is_head", r"instance_info\(\)\.is_head"),
         ("Client", "outrider.Pool"),
         ("Pol", "did you mean outrider.Pool"),
@@ -400,6 +405,10 @@ def test_suggestions_are_for_misspellings_alone() -> None:
 
 OPTIONS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
     "gpus of a pool": (Pool, {"gpus": 4}, "Pool has no option 'gpus': did you mean 'accelerator'"),
+    "options of a pool": (Pool, {"options": 1}, "Pool has no option 'options': its entries are options of the pool"),
+    "region of a pool": (Pool, {"region": "us-east-1"}, r"AWS\(region=...\)"),
+    "health of a pool": (Pool, {"health_checker": print}, "the guide on lost nodes"),
+    "cooldown of nodes": (Nodes, {"max": 2, "scale": "load", "cooldown": 60}, "did you mean 'idle'"),
     "executor of a worker": (Worker, {"executor": "thread"}, "Worker has no option 'executor': did you mean 'kind'"),
     "pips of an image": (Image, {"pips": ["numpy"]}, "Image has no option 'pips': did you mean 'pip'"),
     "packages of an image": (Image, {"packages": ["numpy"]}, "did you mean 'pip'"),

@@ -102,13 +102,13 @@ class Nodes:
             case Nodes():
                 return nodes
             case (least, most):
-                count("the least of nodes=(least, most)", least)
-                count("the most of nodes=(least, most)", most)
+                _size("the least of nodes=(least, most)", least)
+                _size("the most of nodes=(least, most)", most)
                 if least > most:
                     refuse(f"nodes={nodes!r}: the most, {most}, is less than the least, {least}.")
                 return cls(most, min=least, max=most)
             case _:
-                count("nodes", nodes)
+                _size("nodes", nodes)
                 return cls(nodes)
 
 
@@ -120,7 +120,7 @@ def _of_one_size(desired: int | None, least: int | None, most: int | None, idle:
         refuse('Nodes(idle=...) is for pools whose size follows their work: add scale="load".')
     least = desired if least is None else least
     for name, value in (("desired", desired), ("min", least), ("max", desired if most is None else most)):
-        count(f"Nodes({name}=...)", value)
+        _size(f"Nodes({name}=...)", value)
     if most is not None and least > most:
         refuse(f"Nodes: max={most} is less than min={least}.")
     if desired < least:
@@ -128,6 +128,12 @@ def _of_one_size(desired: int | None, least: int | None, most: int | None, idle:
     if most is not None and desired > most:
         refuse(f"Nodes: desired={desired} is more than max={most}.")
     return least
+
+
+def _size(name: str, value: object) -> None:
+    if type(value) is int and value == 0:
+        refuse(f'{name} must be at least 1, not 0; down to none goes Nodes(min=0, max=8, scale="load").')
+    count(name, value)
 
 
 def _by_load(desired: int | None, least: int | None, most: int | None) -> int:

@@ -23,7 +23,7 @@ def test_nodes_can_be_written_in_three_ways() -> None:
 @pytest.mark.parametrize(
     ("nodes", "why"),
     [
-        (0, "at least 1, not 0"),
+        (0, r'at least 1, not 0; down to none goes Nodes\(min=0, max=8, scale="load"\)'),
         (-3, "at least 1"),
         ((8, 2), "less than the least"),
         ((0, 2), "at least 1"),
@@ -72,7 +72,7 @@ def test_a_number_of_nodes_can_follow_the_load() -> None:
     [
         ({}, r"Nodes\(4\), or by load"),
         ({"min": 0, "max": 8}, r"Nodes\(4\), or by load"),
-        ({"desired": 0}, "at least 1, not 0"),
+        ({"desired": 0}, r"Nodes\(desired=...\) must be at least 1, not 0; down to none goes Nodes"),
         ({"desired": 4, "idle": 60}, 'add scale="load"'),
         ({"desired": 4, "max": 8, "scale": "load"}, "the work decides how many"),
         ({"scale": "load"}, r"needs max=\.\.\."),
