@@ -74,6 +74,28 @@ class Pool(PoolLife):
     )
 
     @classmethod
+    def from_config(
+        cls, pool: str = "default", /, *, file: str | PathLike[str] | None = None, **options: Unpack[PoolOptions]
+    ) -> Pool:
+        """The pool that a file calls ``pool``: ``with Pool.from_config("train") as pool``.
+
+        The file is the nearest ``outrider.toml``, or ``pyproject.toml`` with a ``[tool.outrider]``, in the working
+        directory or above. Each key of ``[pools.train]`` is an option of `Pool`; relative paths are from the file's
+        folder on. ``options`` win over what the file says.
+
+        Raises:
+            SpecError: there is no such file or pool, or it says something that is not valid: the message names the
+                file, the table, and the key that was probably meant.
+        """
+        from .config.files import pool_of
+        from .config.tables import telling
+
+        specs, given, where = pool_of(pool, file, besides=options)
+        whole: PoolOptions = {**given, **options}
+        with telling(where):
+            return cls(*specs, **whole)
+
+    @classmethod
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
         """The pool ``name``, taken over from a client on this computer that died: ``async with Pool.attach(...)``.
 

@@ -1,0 +1,106 @@
+"""Find and read ``outrider.toml``, or ``[tool.outrider]`` of a ``pyproject.toml``, in which pools have names."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...providers.option_names import closest
+from ..api.checks import check_known, refuse
+from ..api.errors import SpecError
+from ..api.settings import Spec
+from ..pool_options import PoolOptions
+from .tables import RUN_KEYS, Table, at, pool_options
+
+OWN, SHARED = "outrider.toml", "pyproject.toml"
+DEFAULT = "default"  # the name of the pool that programs get that name none
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file that exists and can be read. ``pools``: by name, with paths made absolute."""
+
+    path: Path
+    prefix: str  # of its tables' names
+    pools: Mapping[str, Table]
+
+    def where(self, name: str) -> str:
+        return f"{self.path} [{self.prefix}pools.{name}]"
+
+    def pool(self, name: str) -> Table:
+        """Return the table of a pool.
+
+        Raises:
+            SpecError: there is none of this name.
+        """
+        if name not in self.pools:
+            close = closest(name, self.pools)
+            others = f"it has {', '.join(sorted(self.pools))}" if self.pools else "it names none"
+            refuse(f"{self.path} has no pool {name!r}: " + (f"did you mean {close!r}?" if close else f"{others}."))
+        return self.pools[name]
+
+
+def find(start: Path) -> ConfigFile | None:
+    """Return the file that holds for programs in ``start``: the nearest, in that folder or one above. Of one folder,
+    ``outrider.toml`` wins. None: there is none.
+    """
+    for folder in (start, *start.parents):
+        if (own := folder / OWN).is_file():
+            return read(own)
+        if (shared := folder / SHARED).is_file() and "outrider" in _table(_parsed(shared), "tool", str(shared)):
+            return read(shared)
+    return None
+
+
+def read(path: str | os.PathLike[str]) -> ConfigFile:
+    """Read a file of either kind.
+
+    Raises:
+        SpecError: it cannot be read, is no TOML, or has keys that mean nothing.
+    """
+    file = Path(path).absolute()
+    whole, prefix = _parsed(file), ""
+    if file.name == SHARED:
+        whole, prefix = _table(_table(whole, "tool", str(file)), "outrider", f"{file} [tool]"), "tool.outrider."
+    check_known(f"{file}" + (" [tool.outrider]" if prefix else ""), whole, ("pools",))
+    pools = _table(whole, "pools", str(file))
+    tables = {name: at(_table(pools, name, f"{file} [{prefix}pools]"), file.parent) for name in pools}
+    return ConfigFile(file, prefix, tables)
+
+
+def _parsed(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{path} is not valid TOML: {error}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _table(table: Table, key: str, where: str) -> Table:
+    found = table.get(key, {})
+    if not isinstance(found, Mapping):
+        refuse(f"{where}: {key} is a table, not {found!r:.60}.")
+    return found
+
+
+def pool_of(
+    name: str, file: str | os.PathLike[str] | None, *, besides: Container[str]
+) -> tuple[tuple[Spec, ...], PoolOptions, str]:
+    """Return what a file says of a pool but for the options ``besides``, and what errors call its table. ``file`` None:
+    the one that holds here.
+
+    Raises:
+        SpecError: there is none, or it says something that is not valid.
+    """
+    found = find(Path.cwd()) if file is None else read(file)
+    if found is None:
+        refuse(
+            f"There is no {OWN}, and no {SHARED} with [tool.outrider], in {Path.cwd()} or above: write [pools.{name}]."
+        )
+    where = found.where(name)
+    table = {key: value for key, value in found.pool(name).items() if key not in besides and key not in RUN_KEYS}
+    return *pool_options(table, where), where

@@ -1,0 +1,224 @@
+"""Turn a table of TOML into the options of a `Pool`, and lay several such tables over each other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..api.checks import check_known, one_of, refuse, shown
+from ..api.errors import SpecError
+from ..api.image import Image
+from ..api.secrets import Secret
+from ..api.settings import MachineOptions, Nodes, Spec, Worker
+from ..pool_options import PoolOptions
+
+Table = Mapping[str, Any]
+
+PROVIDERS = ("local", "ssh", "aws")
+POOL_KEYS = frozenset({*PoolOptions.__annotations__, "specs"})
+RUN_KEYS = frozenset({"ranks_per_node", "max_restarts"})  # of `outrider run`; a pool itself has no use for them
+_IN_IMAGE = ("requirements", "lock")  # paths of files
+
+
+def pool_options(table: Table, where: str) -> tuple[tuple[Spec, ...], PoolOptions]:
+    """Return what a table asks for, as `Pool` takes it. ``where``: the table's name, for errors.
+
+    Raises:
+        SpecError: a key or a value is not valid.
+    """
+    with telling(where):
+        check_known("a pool", table, POOL_KEYS)
+        options: Any = {key: _OPTIONS.get(key, _as_it_is)(value) for key, value in table.items()}
+    return options.pop("specs", ()), options
+
+
+@contextmanager
+def telling(where: str) -> Iterator[None]:
+    """Say in each error of the block which table it is about."""
+    try:
+        yield
+    except (SpecError, ValueError, TypeError) as error:
+        raise SpecError(f"{where}: {error}") from error.__cause__
+
+
+def merged(*tables: Table) -> dict[str, Any]:
+    """Lay tables over each other: the later one's keys win. Of an image they are joined key by key, of its variables
+    name by name, and of a provider where both tables mean the same one.
+    """
+    whole: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            whole[key] = _joined(key, whole[key], value) if key in whole else value
+    return whole
+
+
+def _joined(key: str, before: Any, after: Any) -> Any:
+    if key == "provider":
+        return _one_provider(before, after)
+    if key != "image" or not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return after
+    env = {**before.get("env", {}), **after.get("env", {})}
+    return {**before, **after, **({"env": env} if env else {})}
+
+
+def _one_provider(before: object, after: object) -> object:
+    old, new = (each if isinstance(each, Mapping) else {"name": each} for each in (before, after))
+    return {**old, **new} if new.get("name", old.get("name")) == old.get("name") else after
+
+
+def at(table: Table, folder: Path) -> dict[str, Any]:
+    """Return the table with its relative paths, which are meant from ``folder`` on, made absolute."""
+    moved = dict(table)
+    image = table.get("image")
+    if isinstance(image, Mapping):
+        moved["image"] = {
+            **image,
+            **{key: _path(image[key], folder) for key in _IN_IMAGE if isinstance(image.get(key), str)},
+        }
+        if isinstance(includes := image.get("includes"), list):  # what is no file there is the name of a module
+            moved["image"]["includes"] = [
+                _path(each, folder) if isinstance(each, str) and (folder / each).exists() else each for each in includes
+            ]
+    checkpoints = table.get("checkpoints")
+    if isinstance(checkpoints, str) and "://" not in checkpoints:
+        moved["checkpoints"] = _path(checkpoints, folder)
+    return moved
+
+
+def _path(text: str, folder: Path) -> str:
+    return str(folder / Path(text).expanduser())
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _as_it_is(value: Any) -> Any:
+    return value  # `Pool` checks it
+
+
+def _provider(value: object) -> object:
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        refuse(
+            f'provider takes a name, as in provider = "aws" or {{ name = "aws", region = ... }}, not {shown(value)}.'
+        )
+    one_of("provider", table["name"], PROVIDERS)
+    options = {key: each for key, each in table.items() if key != "name"}
+    match table["name"]:
+        case "aws":
+            from ...providers.aws.provider import AWS
+
+            return _made(AWS, options)
+        case "ssh":
+            from ...providers.ssh import SSH, Host
+
+            hosts = options.get("hosts")
+            if isinstance(hosts, list):
+                options["hosts"] = [_made(Host, each) if isinstance(each, Mapping) else each for each in hosts]
+            return _made(SSH, options)
+        case _:
+            from ...providers.local.provider import Local
+
+            return _made(Local, options)
+
+
+def _made(kind: Callable[..., Any], options: Table, name: str = "") -> Any:
+    check_known(name or kind.__name__, options, [each for each in inspect.signature(kind).parameters if each != "self"])
+    return kind(**options)
+
+
+def _nodes(value: object) -> object:
+    if isinstance(value, Mapping):
+        return _made(Nodes, value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _worker(value: object) -> object:
+    return _made(Worker, value) if isinstance(value, Mapping) else value
+
+
+def _image(value: object) -> Image:
+    if not isinstance(value, Mapping):
+        refuse(f'image takes a table, as in image = {{ pip = ["numpy"] }}, not {shown(value)}.')
+    options = dict(value)
+    if isinstance(env := options.get("env"), Mapping):
+        options["env"] = {name: _secret(each) for name, each in env.items()}
+    if isinstance(indexes := options.get("pip_indexes"), list):
+        options["pip_indexes"] = [_secret(each) for each in indexes]
+    image: Image = _made(Image, options)
+    return image
+
+
+def _secret(value: object) -> Any:
+    """Return what ``{ secret = "HF_TOKEN" }`` means: the value of that variable of this process."""
+    match value:
+        case {"secret": str(name), **more} if not more:
+            return Secret.env(name)
+        case _:
+            return value
+
+
+def _plugins(value: object) -> object:
+    from ..plugins.registry import plugins
+
+    if not isinstance(value, list):
+        refuse(f'plugins takes a list, as in plugins = ["torch"], not {shown(value)}.')
+    made = []
+    for each in value:
+        table = {"name": each} if isinstance(each, str) else each
+        if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+            refuse(f'plugins takes names, or tables as {{ name = "torch", ranks_per_node = 2 }}, not {shown(each)}.')
+        try:
+            factory = getattr(plugins, table["name"])
+        except AttributeError as error:
+            refuse(str(error))
+        made.append(factory(**{key: given for key, given in table.items() if key != "name"}))
+    return made
+
+
+def _volumes(value: object) -> object:
+    from ..api.volume import Volume
+
+    def volume(table: object) -> Volume:
+        if not isinstance(table, Mapping):
+            refuse(f'volumes takes tables, as {{ url = "s3://bucket", mount = "/data" }}, not {shown(table)}.')
+        options = dict(table)
+        if isinstance(credentials := options.get("credentials"), Mapping):
+            options["credentials"] = {name: _secret(each) for name, each in credentials.items()}
+        made: Volume = _made(Volume, options)
+        return made
+
+    return [volume(each) for each in value] if isinstance(value, list) else value
+
+
+def _specs(value: object) -> tuple[Spec, ...]:
+    if not isinstance(value, Sequence) or not all(isinstance(each, Mapping) for each in value):
+        refuse(f'specs takes tables, as in specs = [{{ provider = "aws", vcpus = 8 }}], not {shown(value)}.')
+    for each in value:
+        check_known("Spec", each, MachineOptions.__annotations__)
+    tables: list[dict[str, Any]] = [dict(each) for each in value]
+    for table in tables:
+        if "provider" in table:
+            table["provider"] = _provider(table["provider"])
+    return tuple(Spec(**table) for table in tables)
+
+
+def _chaos(value: object) -> object:
+    from ..testing.chaos.plan import Chaos
+
+    return _made(Chaos, value) if isinstance(value, Mapping) else value
+
+
+_OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "provider": _provider,
+    "nodes": _nodes,
+    "worker": _worker,
+    "image": _image,
+    "plugins": _plugins,
+    "volumes": _volumes,
+    "specs": _specs,
+    "chaos": _chaos,
+}

@@ -1,0 +1,76 @@
+"""Which file says what pools are, and what is wrong in it. `Pool.from_config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outrider import Nodes, Pool
+from outrider.engine.config.files import find, read
+from outrider.errors import SpecError
+
+OWN = "[pools.train]\nnodes = 3\nmax_restarts = 2\n[pools.default]\nnodes = 2\n"
+SHARED = '[project]\nname = "x"\n[tool.outrider.pools.train]\nnodes = 4\n'
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_the_nearest_file_holds_and_of_one_folder_our_own(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    shared = written(tmp_path, "pyproject.toml", SHARED)
+    written(inner, "pyproject.toml", '[project]\nname = "y"\n')  # says nothing of us
+    found = find(inner)
+    assert found is not None
+    assert (found.path, found.pools["train"]) == (shared, {"nodes": 4})
+    own = written(tmp_path, "outrider.toml", OWN)
+    found = find(inner)
+    assert found is not None
+    assert (found.path, found.pool("default")) == (own, {"nodes": 2})
+    nearer = written(tmp_path / "a", "outrider.toml", OWN)
+    assert (found := find(inner)) is not None
+    assert found.path == nearer
+
+
+def test_a_pool_is_opened_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "outrider.toml", OWN)
+    monkeypatch.chdir(tmp_path)
+    assert Pool.from_config("train")._settings.nodes == Nodes(3)
+    assert Pool.from_config()._settings.nodes == Nodes(2)
+    assert Pool.from_config("train", nodes=5, name="mine")._settings.nodes == Nodes(5)
+    monkeypatch.chdir("/")
+    assert Pool.from_config("train", file=file)._settings.nodes == Nodes(3)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[pools.trian]\nnodes = 3", "has no pool 'train': did you mean 'trian'?"),
+        ("[pools.other]\nnodes = 3", "has no pool 'train': it has other."),
+        ("", "has no pool 'train': it names none."),
+        ("[pool.train]\nnodes = 3", "has no option 'pool': did you mean 'pools'?"),
+        ("pools = 3", "pools is a table, not 3"),
+        ("[pools]\ntrain = 3", "train is a table, not 3"),
+        ("[pools.train", "is not valid TOML"),
+        ("[pools.train]\nnodse = 3", "[pools.train]: a pool has no option 'nodse': did you mean 'nodes'?"),
+        ("[pools.train]\nnodes = [3, 1]", "[pools.train]: nodes=(3, 1): the most, 1, is less than the least, 3."),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_file(tmp_path: Path, text: str, told: str) -> None:
+    file = written(tmp_path, "outrider.toml", text)
+    with pytest.raises(SpecError) as caught:
+        Pool.from_config("train", file=file)
+    assert told in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match="cannot be read: No such file"):
+        read(tmp_path / "outrider.toml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=r"There is no outrider.toml"):
+        Pool.from_config("train")
