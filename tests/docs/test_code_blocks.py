@@ -4,8 +4,8 @@ A comment on the line before a block says which. None: it is run as a program of
 the whole of that file, which the tests of the examples run. ``<!-- machines: WHY -->``: it is run with nodes of this
 computer in place of machines elsewhere (see ``stand_in``), and with programs that act NVIDIA's tools where they are
 named. ``<!-- frameworks: MODULE, ... -->``: the same, where these modules are installed, as `make test-frameworks` does
-it. ``<!-- pytest: WHY -->``: it is run by pytest. ``<!-- compile: WHY -->``: it cannot be run here; where it imports
-`Pool` it is a program all the same.
+it. ``<!-- pytest: WHY -->``: it is run by pytest. ``<!-- script: OPTIONS -->``: it is run by `outrider run OPTIONS`.
+``<!-- compile: WHY -->``: it cannot be run here; where it imports `Pool` it is a program all the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ BLOCK = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```python\n(?P<code>.*?)^```
 STAND_IN = Path(__file__).parent / "stand_in.py"
 TOOLS = ROOT / "tests" / "engine" / "plugins" / "test_gpu_sharing.py"
 TIME_LIMIT_S = 180
-RUN = {"run", "machines", "frameworks", "pytest"}
+RUN = {"run", "machines", "frameworks", "pytest", "script"}
+OUTRIDER_RUN = ["-c", "from outrider.engine.cli.main import main; main()", "run"]
 
 
 class Block(NamedTuple):
@@ -92,7 +93,12 @@ def run(block: Block, folder: Path) -> None:
     program = folder / "test_block.py"
     program.write_text(block.code)
     env = dict(os.environ)
-    before = {"run": [], "pytest": ["-m", "pytest", "-q", "-p", "no:cacheprovider"]}.get(block.kind, [str(STAND_IN)])
+    ways = {
+        "run": [],
+        "pytest": ["-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        "script": [*OUTRIDER_RUN, *block.argument.split()],
+    }
+    before = ways.get(block.kind, [str(STAND_IN)])
     if "plugins.mig(" in block.code or "plugins.mps(" in block.code:
         acted_tools(folder)
         env |= {"PATH": f"{folder}{os.pathsep}{env['PATH']}", "CUDA_VISIBLE_DEVICES": "0"}
@@ -118,7 +124,7 @@ def acted_tools(folder: Path) -> None:
 def test_a_guide_begins_with_an_example_that_runs(page: Path) -> None:
     first = next(block for block in blocks() if block.page == page)
     assert first.kind in RUN, f"{first.name} is not run"
-    assert {"Pool", "EC2", "chaos", "checkpoint"} & imported(first.code)
+    assert first.kind == "script" or {"Pool", "EC2", "chaos", "checkpoint"} & imported(first.code)
 
 
 @pytest.mark.parametrize("block", blocks(), ids=lambda block: block.name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from cyclopts import App
 
 from .gc import gc
 from .ps import ps
+from .run import run, with_program_apart
 from .sim import sim
 
 app = App(
@@ -13,9 +16,10 @@ app = App(
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
 )
-for command in (gc, ps, sim):
+for command in (gc, ps, run, sim):
     app.command(command)
+app.register_install_completion_command()
 
 
 def main() -> None:
-    app()
+    app(with_program_apart(sys.argv[1:]))

@@ -53,7 +53,8 @@ def _error(ending: Ending) -> str:
             return ""
         case Verdict.RAISED:
             failed, _ = cast("tuple[Failed, object]", ending.outcome)
-            text = one_line(f"{failed.kind}: {failed.message}" if failed.message else failed.kind)
+            kind = failed.kind.rpartition(".")[2] if failed.kind.startswith("outrider.") else failed.kind
+            text = one_line(f"{kind}: {failed.message}" if failed.message else kind)
             return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]}..."
         case Verdict.DIED | Verdict.TERMINATED | Verdict.TIMED_OUT:
             return _death(cast("Ended", ending.outcome))

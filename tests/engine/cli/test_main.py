@@ -11,10 +11,11 @@ import pytest
 from outrider.engine.cli.gc import gc
 from outrider.engine.cli.main import app
 from outrider.engine.cli.ps import ps
+from outrider.engine.cli.run import run
 from outrider.engine.cli.sim import sim
 
 
-@pytest.mark.parametrize("verb", [gc, ps, sim])
+@pytest.mark.parametrize("verb", [gc, ps, run, sim])
 def test_each_command_is_explained(
     verb: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,215 @@
+"""`outrider run`: run a script that knows nothing of Outrider, or a command, on all nodes of a new pool."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import anyio
+from cyclopts import Parameter, Token
+
+from ..api.errors import BroadcastFailed, OutriderError, SpecError
+from ..api.printable import plain
+
+COMMAND = "--command"  # put in by `with_program_apart`: what follows is no script
+_LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "run", "plugins", "hosts"})
+_NO_VALUE = frozenset({"--help", "-h"})
+Repeated = Annotated[list[str] | None, Parameter(negative="")]
+
+
+def _word(_: object, tokens: Sequence[Token]) -> Any:
+    """Return the word as it is: a path would lose its ``./``."""
+    return tokens[0].value
+
+
+Word = Annotated[Path, Parameter(converter=_word)]  # shells complete paths
+
+
+def run(
+    *program: Word,
+    nodes: str | None = None,
+    provider: Literal["local", "ssh", "aws"] | None = None,
+    hosts: Repeated = None,
+    accelerator: str | None = None,
+    ranks_per_node: int | None = None,
+    max_restarts: int | None = None,
+    image: Repeated = None,
+    pool: str | None = None,
+    name: str | None = None,
+    set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    command: Annotated[bool, Parameter(name=COMMAND, negative="", show=False)] = False,
+) -> int:
+    """Run a script, or after -- a command, on every node of a new pool, as torchrun does.
+
+    For example: `outrider run --nodes 4 train.py --lr 0.1`. Each rank is a process of its own, with the variables
+    of torchrun and no process group. When a node is lost, all ranks run again. The pool ends with the run.
+
+    The script's header (PEP 723, with [tool.outrider]) and outrider.toml say what options do not: options win over the
+    header, and the header over the file.
+
+    Exits with 0 when all ranks end well, else with the exit code of the rank that failed first (128 + n for signal n).
+    With 2 when an option, the header or the file is wrong, with 125 when no rank failed and yet there is no result: no
+    machines, or lost for good; with 130 after Ctrl-C.
+
+    Parameters
+    ----------
+    program:
+        The script and its arguments. Options of the run stand before it.
+    nodes:
+        How many nodes: 4, or 2:8 for ready with 2 and growing to 8. Default: 1; one for each of --hosts.
+    provider:
+        Where machines come from. Default: this computer.
+    hosts:
+        A machine to log in to by SSH; may be given several times, or with commas.
+    accelerator:
+        What each node has at least: L4, or L4:2 for two.
+    ranks_per_node:
+        Default: one for each GPU, and one without any.
+    max_restarts:
+        How often all ranks run again when one fails. Lost nodes do not count. Default: 0.
+    image:
+        An option of Image, as pip=numpy or env.HF_HOME=/data; may be given several times.
+    pool:
+        The pool of outrider.toml, or of pyproject.toml, to take. Default: the header's, or the one named default.
+    name:
+        The pool's name.
+    set_:
+        Any option of Pool, as lease=60 or provider.region=eu-west-1; may be given several times.
+    """
+    try:
+        return _run(
+            [str(word) for word in program],
+            is_script=not command,
+            given={
+                "nodes": nodes,
+                "provider": provider,
+                "hosts": hosts,
+                "accelerator": accelerator,
+                "ranks_per_node": ranks_per_node,
+                "max_restarts": max_restarts,
+                "name": name,
+                "image": image,
+                "set": set_,
+            },
+            pool=pool,
+        )
+    except SpecError as error:
+        print(f"outrider: {plain(str(error))}", file=sys.stderr)
+        return 2
+
+
+def _run(words: Sequence[str], *, is_script: bool, given: dict[str, Any], pool: str | None) -> int:
+    from ..scripts.exit_codes import exit_code
+    from ..scripts.run import Program, planned
+
+    if not words:
+        raise SpecError("what is to be run is missing: outrider run [OPTIONS] train.py ARGS, or -- COMMAND ARGS.")
+    run_ = planned(Program(tuple(words), is_script, Path.cwd()), table_of(given), pool=pool)
+    try:
+        anyio.run(run_)
+    except (OutriderError, KeyboardInterrupt) as error:
+        code = exit_code(error)
+        _tell(error, code)
+        return code
+    return 0
+
+
+def _tell(error: BaseException, code: int) -> None:
+    sys.stdout.flush()
+    if isinstance(error, BroadcastFailed):
+        told = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {code})"
+        print(f"outrider: {plain(error.message)}{told}", file=sys.stderr)
+    elif isinstance(error, OutriderError):
+        notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+        print(f"outrider: {type(error).__name__}: {plain(str(error))}{plain(notes)}", file=sys.stderr)
+
+
+# --- what the command line says ---------------------------------------------------------------------------------------
+
+
+def with_program_apart(tokens: Sequence[str]) -> list[str]:
+    """Return the words of a command line with ``--`` before the program of `outrider run`: its options are its own."""
+    if not tokens or tokens[0] != "run":
+        return [*tokens]
+    index = 1
+    while index < len(tokens):
+        token = tokens[index]
+        if token == "--":  # noqa: S105
+            return [*tokens[:index], COMMAND, *tokens[index:]]
+        if not token.startswith("-"):
+            return [*tokens[:index], "--", *tokens[index:]]
+        index += 1 if "=" in token or token in _NO_VALUE else 2
+    return [*tokens]
+
+
+def table_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as the table that a file would have.
+
+    Raises:
+        SpecError: one of them cannot be read.
+    """
+    table = {key: value for key, value in given.items() if value is not None and key not in _TO_READ}
+    hosts = [each.strip() for some in given.get("hosts") or () for each in some.split(",") if each.strip()]
+    if hosts:
+        table["provider"] = {"name": table.get("provider", "ssh"), "hosts": hosts}
+    if (nodes := given.get("nodes")) is not None:
+        table["nodes"] = _nodes(nodes)
+    elif hosts:
+        table["nodes"] = len(hosts)
+    for each in given.get("image") or ():
+        _put(table, f"image.{each}", "--image")
+    for each in given.get("set") or ():
+        _put(table, each, "--set")
+    return table
+
+
+_TO_READ = frozenset({"nodes", "hosts", "image", "set"})
+
+
+def _nodes(text: str) -> int | list[int]:
+    try:
+        least, *most = (int(each) for each in text.split(":"))
+    except ValueError:
+        least, most = 0, [0, 0]
+    if len(most) > 1:
+        raise SpecError(f"--nodes takes a number, or two as in 2:8, not {text!r}.")
+    return [least, *most] if most else least
+
+
+def _put(table: dict[str, Any], text: str, option: str) -> None:
+    """Put ``a.b=value`` into a table. A list's option adds to what is there."""
+    path, equals, value = text.partition("=")
+    *parents, key = path.strip().split(".") if option == "--set" or "env." not in path else _variable(path)
+    if not equals or not all((*parents, key)):
+        raise SpecError(
+            f"{option} takes a name and a value, as in {_EXAMPLES[option]}, not {text.removeprefix('image.')!r}."
+        )
+    for parent in parents:
+        inner = table.get(parent, {})
+        table[parent] = inner if isinstance(inner, dict) else {"name": inner}
+        table = table[parent]
+    read = _read(value)
+    if key in _LISTS and not isinstance(read, list):
+        table[key] = [*table.get(key, ()), read if isinstance(read, dict) else value]
+    else:
+        table[key] = str(value) if parents[-1:] == ["env"] and not isinstance(read, dict) else read
+
+
+_EXAMPLES = {"--image": "pip=numpy", "--set": "lease=60"}
+
+
+def _variable(path: str) -> list[str]:
+    """Return the keys of ``image.env.NAME``, whose name may have dots in it."""
+    return [*path.split(".", 2)]
+
+
+def _read(text: str) -> Any:
+    """Return the value that TOML has for a text; a text that is none is itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

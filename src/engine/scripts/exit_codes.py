@@ -1,0 +1,41 @@
+"""The exit code of `outrider run`, from how its broadcast ended. Pure."""
+
+from __future__ import annotations
+
+from ..api.errors import BroadcastFailed, SpecError, TaskKilled, TaskTimeout
+from .program import ProgramFailed
+
+OPTIONS = 2  # something is wrong in the options, a file or a header: nothing was started
+OUTRIDER = 125  # no rank failed: machines did not come, were lost for good, or could not be prepared
+TIMEOUT = 124  # as of timeout(1)
+INTERRUPTED = 130  # Ctrl-C
+OUT_OF_MEMORY = 137  # 128 + SIGKILL, by which the kernel ends it
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the code for an error that ended the run. A rank's own, of the rank that failed first, comes through."""
+    match error:
+        case BroadcastFailed():
+            return _of_rank(error.first.error)
+        case KeyboardInterrupt():
+            return INTERRUPTED
+        case SpecError():
+            return OPTIONS
+        case _:
+            return OUTRIDER
+
+
+def _of_rank(error: Exception | None) -> int:
+    match error:
+        case ProgramFailed():
+            return error.code
+        case TaskKilled(out_of_memory=True):
+            return OUT_OF_MEMORY
+        case TaskKilled(exit_code=int(code)):
+            return code or 1  # it ended its process in the middle, however well
+        case TaskKilled(signal=int(number)):
+            return 128 + number
+        case TaskTimeout():
+            return TIMEOUT
+        case _:
+            return OUTRIDER

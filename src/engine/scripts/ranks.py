@@ -1,0 +1,49 @@
+"""The ranks of a script: their processes, and the variables of ``torchrun`` that not every broadcast sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..api.plugin import Plugin
+from ..plugins.rank_layout import Ranks, interface, own_address, ranks_on, sharing, unless_set
+
+if TYPE_CHECKING:
+    from ...actors.interfaces import NodeFacts
+    from ..api.instance import InstanceInfo
+
+
+@dataclass(frozen=True)
+class ScriptRanks(Plugin):
+    """Fresh processes, ``ranks`` on each node, that wait for each other; no process group, which is the script's.
+
+    ``max_restarts``: as the script's ranks are told.
+    """
+
+    ranks: Ranks = "auto"
+    max_restarts: int = 0
+
+    name: ClassVar[str] = "script"
+    collective: ClassVar[bool] = True
+    fresh_process: ClassVar[bool] = True
+
+    def ranks_per_node(self, facts: NodeFacts) -> int:
+        return ranks_on(facts, self.ranks)
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:
+        # torch.distributed.run, "Environment Variables". Without TORCHELASTIC_USE_AGENT_STORE rank 0 makes the store.
+        variables = {
+            "GROUP_WORLD_SIZE": str(info.total_nodes),
+            "ROLE_NAME": "default",
+            "ROLE_RANK": str(info.rank),
+            "ROLE_WORLD_SIZE": str(info.world_size),
+            "TORCHELASTIC_RESTART_COUNT": str(max(0, info.generation - 1)),
+            "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
+            "TORCHELASTIC_RUN_ID": info.pool,
+        }
+        if (name := interface(own_address(info))) is not None:  # otherwise gloo resolves this host's own name
+            variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
+        if sharing(info) > 1:  # as torchrun does: otherwise each rank takes every core
+            variables |= unless_set({"OMP_NUM_THREADS": "1"})
+        return variables

@@ -1,0 +1,180 @@
+"""Run a script or a command on every node of a new pool: what it is, where its files are, and how it ends."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..api.checks import check_known, refuse
+from ..api.compute import TaskOptions, compute
+from ..api.image import Image
+from ..config import files, script_header
+from ..config.tables import POOL_KEYS, RUN_KEYS, Table, at, merged, pool_options, telling
+from .program import Place, run_command, run_script
+from .ranks import ScriptRanks
+
+if TYPE_CHECKING:
+    from ..plugins.rank_layout import Ranks
+    from ..pool import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """``words``: the script with its arguments, or a command. ``folder``: where both are meant from."""
+
+    words: tuple[str, ...]
+    is_script: bool
+    folder: Path
+
+    @property
+    def script(self) -> Path:
+        return self.folder / self.words[0]
+
+    @property
+    def name(self) -> str:
+        return Path(self.words[0]).name
+
+    def check(self) -> None:
+        """Refuse a script that is not there.
+
+        Raises:
+            SpecError
+        """
+        if self.is_script and not self.script.is_file():
+            kind = "is a folder" if self.script.is_dir() else "does not exist"
+            refuse(
+                f"the script {self.script} {kind}. To run a command on each node: "
+                f"outrider run [OPTIONS] -- {' '.join(self.words)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A pool and what each of its ranks runs, from everything that says something of it."""
+
+    pool: Pool
+    place: Place
+    program: Program
+    max_restarts: int
+
+    async def __call__(self) -> None:
+        """Run it. Cancelling ends the ranks and the pool.
+
+        Raises:
+            BroadcastFailed: ranks failed; `exit_code` says with what.
+            OutriderError: as of `Pool` and `Pool.broadcast`.
+        """
+        options: TaskOptions = {"name": self.program.name}
+        if self.max_restarts:
+            options["max_restarts"] = self.max_restarts
+        async with self.pool as pool:
+            first, *others = self.program.words
+            if not self.program.is_script:
+                await pool.broadcast(compute(**options)(run_command)(self.place, first, *others))
+                return
+            script = first if self.place.root is None else self._inside(first)
+            await pool.broadcast(compute(**options)(run_script)(self.place, script, *others))
+
+    def _inside(self, script: str) -> str:
+        folder = Path(self.place.folder)
+        return (self.program.folder / script).resolve().relative_to(folder).as_posix()
+
+
+def planned(program: Program, given: Table, *, pool: str | None = None) -> Planned:
+    """Return what is to be run. ``given``: the command line's options; they win over the script's header, and that over
+    the table that ``pool``, or the header, names in a configuration file.
+
+    Raises:
+        SpecError: something in one of the three is not valid, or the script does not exist.
+    """
+    from ..pool import Pool
+
+    program.check()
+    header = _header(program)
+    named = header.pop("pool", None)
+    configured, source = _configured(program, pool or named)
+    table = merged(configured, header, at(given, program.folder))
+    where = f"{program.name}, with {source}" if source else program.name
+    with telling(program.name):
+        check_known("outrider run", table, POOL_KEYS | RUN_KEYS)
+        ranks = ScriptRanks(_ranks(table), _restarts(table))
+    specs, options = pool_options({key: table[key] for key in table.keys() - RUN_KEYS}, where)
+    place = Place(str(program.folder))
+    provider = specs[0].provider if specs else options.get("provider")
+    if provider is not None and not provider.local:
+        place, options["image"] = _brought(program, options.get("image", Image()))
+    options["plugins"] = [*options.get("plugins", ()), ranks]
+    with telling(where):
+        return Planned(Pool(*specs, **options), place, program, ranks.max_restarts)
+
+
+def _header(program: Program) -> dict[str, Any]:
+    if not program.is_script:
+        return {}
+    header = script_header.header_of(program.script.read_text(errors="replace"), program.name)
+    header.check_python(program.name)
+    with telling(f"{program.name} [tool.outrider]"):
+        check_known("a script's header", header.options, POOL_KEYS | RUN_KEYS | {"pool"})
+    own = at(header.options, program.script.parent)
+    needs: dict[str, Any] = {"image": {"pip": [*header.dependencies]}} if header.dependencies else {}
+    return merged(needs, own)
+
+
+def _configured(program: Program, name: object) -> tuple[Table, str]:
+    """Return the table of the pool that is named, or of the default one, and what errors call it."""
+    if name is not None and not isinstance(name, str):
+        refuse(f"{program.name}: pool is the name of one in {files.OWN}, not {name!r:.60}.")
+    found = files.find(program.script.resolve().parent if program.is_script else program.folder)
+    if name is None and (found is None or files.DEFAULT not in found.pools):
+        return {}, ""
+    if found is None:
+        refuse(
+            f"pool {name!r}: there is no {files.OWN}, and no {files.SHARED} with [tool.outrider], for {program.name}."
+        )
+    table, where = found.pool(name or files.DEFAULT), found.where(name or files.DEFAULT)
+    with telling(where):
+        check_known("a pool", table, POOL_KEYS | RUN_KEYS)
+    return table, where
+
+
+def _ranks(table: Mapping[str, Any]) -> Ranks:
+    ranks = table.get("ranks_per_node", "auto")
+    if ranks != "auto" and (not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1):
+        refuse(f'ranks_per_node takes "auto" or a number, at least 1, not {ranks!r:.60}.')
+    return ranks  # type: ignore[no-any-return]
+
+
+def _restarts(table: Mapping[str, Any]) -> int:
+    restarts = table.get("max_restarts", 0)
+    if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
+        refuse(f"max_restarts takes a whole number, at least 0, not {restarts!r:.60}.")
+    return restarts
+
+
+# --- files for other computers ----------------------------------------------------------------------------------------
+
+
+def _brought(program: Program, image: Image) -> tuple[Place, Image]:
+    """Return where the program is on other computers, and the image that brings it there: with the working directory,
+    or where the script is not in it with the script's folder, or the script alone where that is nobody's project.
+    """
+    folder = program.folder.resolve()
+    if program.is_script and not program.script.resolve().is_relative_to(folder):
+        folder = program.script.resolve().parent
+    if folder in _no_projects():
+        if not program.is_script:
+            return Place(""), image  # a command of the hosts' own
+        return Place(str(program.script.resolve().parent), ""), _with(image, program.script.resolve())
+    return Place(str(folder), folder.name), _with(image, folder)
+
+
+def _with(image: Image, path: Path) -> Image:
+    here = {str(each) for each in image.includes}
+    return image if str(path) in here else replace(image, includes=[*image.includes, path])
+
+
+def _no_projects() -> set[Path]:
+    return {Path("/"), Path.home().resolve(), Path(tempfile.gettempdir()).resolve()}

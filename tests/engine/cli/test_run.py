@@ -1,0 +1,186 @@
+"""`outrider run` from the outside: what belongs to it and what to the program, exit codes, a lost node, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.engine.cli.run import table_of, with_program_apart
+from outrider.errors import SpecError
+
+OUTRIDER = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()"]
+PROGRAM = """
+import os, sys, time
+rank, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print(f"rank {rank} of {os.environ['WORLD_SIZE']}, pid {os.getpid()}, restarts {restarts}", flush=True)
+match sys.argv[1:]:
+    case ["exit"] if rank == 1: sys.exit(3)
+    case ["os"] if rank == 1: os._exit(4)
+    case ["kill"] if rank == 1: os.kill(os.getpid(), 9)
+    case ["raise"] if rank == 1: raise LookupError("no such shard")
+    case ["wait"] if restarts == 0: time.sleep(60)
+    case ["again"] if restarts == 0 and rank == 1: sys.exit(5)
+"""
+
+
+def test_the_programs_options_are_its_own() -> None:
+    assert with_program_apart(["run", "--nodes", "4", "train.py", "--nodes", "7"]) == [
+        "run", "--nodes", "4", "--", "train.py", "--nodes", "7",
+    ]  # fmt: skip
+    assert with_program_apart(["run", "--nodes=4", "--", "ls", "-l"]) == [
+        "run",
+        "--nodes=4",
+        "--command",
+        "--",
+        "ls",
+        "-l",
+    ]
+    assert with_program_apart(["run", "--help"]) == ["run", "--help"]
+    assert with_program_apart(["ps", "--json"]) == ["ps", "--json"]
+
+
+@given(st.lists(st.sampled_from(["--nodes", "-h", "--", "x", "--help", "--a=b"])), st.booleans())
+def test_whatever_the_program_is_given_comes_through(arguments: list[str], is_script: bool) -> None:
+    words = ["train.py", *arguments] if is_script else ["--", "ls", *arguments]
+    tokens = with_program_apart(["run", "--nodes", "2", "--set=a=b", *words])
+    kept = tokens[tokens.index("--") + 1 :]
+    assert kept == (words if is_script else words[1:])
+    assert ("--command" in tokens[: tokens.index("--")]) is not is_script
+
+
+def test_options_become_a_table() -> None:
+    given = {
+        "nodes": "2:8",
+        "provider": None,
+        "hosts": ["a,b", "c"],
+        "image": ["pip=numpy", "pip=rich>=13", "env.A.B=1", "offline=true"],
+        "set": ["lease=60", "provider.user=me", 'volumes=[{url="s3://b", mount="/d"}]', "checkpoints=s3://b/c"],
+    }
+    assert table_of(given) == {
+        "nodes": [2, 8],
+        "provider": {"name": "ssh", "hosts": ["a", "b", "c"], "user": "me"},
+        "image": {"pip": ["numpy", "rich>=13"], "env": {"A.B": "1"}, "offline": True},
+        "lease": 60,
+        "volumes": [{"url": "s3://b", "mount": "/d"}],
+        "checkpoints": "s3://b/c",
+    }
+    assert table_of({"hosts": ["a,b"]})["nodes"] == 2
+    assert table_of({"provider": "aws", "set": ["provider.region=x"]}) == {"provider": {"name": "aws", "region": "x"}}
+
+
+@pytest.mark.parametrize("given", [{"nodes": "x"}, {"nodes": "1:2:3"}, {"set": ["lease"]}, {"image": ["=1"]}])
+def test_options_that_cannot_be_read_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(SpecError, match="takes a n"):
+        table_of(given)
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    (tmp_path / "train.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    yield
+    left = tmp_path / "state" / "local"
+    assert not left.exists() or list(left.iterdir()) == []
+
+
+def run(*words: str, look: Callable[[subprocess.Popen[str], str], object] | None = None) -> tuple[int, str, str]:
+    """Return the exit code, and what is on stdout and stderr. ``look``: called with each line of stdout."""
+    with subprocess.Popen(
+        [*OUTRIDER, "run", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if look is not None:
+                look(process, line)
+        return process.wait(60), "".join(lines), process.stderr.read()
+
+
+def test_all_ranks_run_and_their_lines_say_which() -> None:
+    code, out, _ = run("--nodes", "2", "--ranks-per-node", "2", "train.py")
+    assert code == 0
+    assert sorted(re.sub(r"pid \d+", "pid", line) for line in out.splitlines()) == [
+        f"[rank {rank} · train.py] rank {rank} of 4, pid, restarts 0" for rank in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("exit", 3, "train.py failed on rank 1 of 2: it ended with exit code 3\n"),
+        ("os", 4, "train.py failed on rank 1 of 2: it ended its process with exit status 4"),
+        ("kill", 137, "train.py failed on rank 1 of 2: it was killed by SIGKILL"),
+        ("raise", 1, "train.py failed on rank 1 of 2: LookupError: no such shard (exit code 1)"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_rank_that_failed(how: str, code: int, told: str) -> None:
+    found, _, err = run("--nodes", "2", "train.py", how)
+    assert (found, told in err) == (code, True), err
+    assert ("[rank 1 · train.py] LookupError: no such shard" in err) is (how == "raise")
+
+
+def test_ranks_run_again_when_one_fails_if_asked_to() -> None:
+    code, out, _ = run("--nodes", "2", "--max-restarts", "1", "train.py", "again")
+    assert (code, out.count("restarts 0"), out.count("restarts 1")) == (0, 2, 2)
+
+
+def test_a_lost_node_is_replaced_and_all_ranks_run_again() -> None:
+    lost: list[int] = []
+
+    def look(_: object, line: str) -> None:
+        found = re.search(r"rank 1 of 2, pid (\d+), restarts 0", line)
+        if found is not None:  # its fork server leads the process group that is the machine
+            fork_server = int(Path(f"/proc/{found[1]}/stat").read_text().rpartition(")")[2].split()[1])
+            lost.append(os.getpgid(fork_server))
+            os.killpg(lost[0], signal.SIGKILL)
+
+    code, out, err = run("--nodes", "2", "train.py", "wait", look=look)
+    assert (code, len(lost), out.count("restarts 1")) == (0, 1, 2), err
+
+
+def test_ctrl_c_ends_the_run_and_its_pool() -> None:
+    code, _, _ = run("train.py", "wait", look=lambda process, line: process.send_signal(signal.SIGINT))
+    assert code == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ([], 2, "what is to be run is missing"),
+        (["missing.py"], 2, "does not exist"),
+        (["--nodez", "2", "train.py"], 2, "Did you mean --nodes?"),
+        (["--pool", "train", "train.py"], 2, "pool 'train': there is no outrider.toml"),
+        (["--accelerator", "H100:8", "train.py"], 125, "CapacityError"),
+        (["--", "sh", "-c", "exit 9"], 9, "sh failed on rank 0 of 1"),
+        (["--", "no-such-program"], 127, "no-such-program cannot be run"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_goes_wrong_has_its_code_and_its_words(words: list[str], code: int, told: str) -> None:
+    found, out, err = run(*words)
+    assert (found, told in out + err) == (code, True), out + err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_it(shell: str) -> None:
+    from outrider.engine.cli.main import app
+
+    script = app.generate_completion(shell=shell)  # type: ignore[arg-type]
+    assert "--ranks-per-node" in script
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert shell != "bash" or (done.returncode, done.stderr) == (0, "")
