@@ -9,6 +9,7 @@ from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVarTuple, Unpack, cast, overload
 
+from ..providers.threads import in_thread
 from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known, one_of
@@ -176,7 +177,7 @@ class Pool(PoolLife):
         """Run several calls at the same time; their results in this order. The first error ends the others."""
         with self._submitted(calls) as jobs:
             async for job in self._here().as_settled(jobs):
-                job.result()
+                await job
             return tuple(job.result() for job in jobs)
 
     async def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]:
@@ -191,7 +192,7 @@ class Pool(PoolLife):
         """Run the calls at the same time and give each result as it is ready."""
         with self._submitted(group.calls) as jobs:
             async for job in self._here().as_settled(jobs):
-                yield job.result()
+                yield await job
 
     @contextmanager
     def _submitted(self, calls: Sequence[Call[Any]]) -> Iterator[list[SubmittedJob[Any]]]:
@@ -271,7 +272,10 @@ class Pool(PoolLife):
         core.submit(job, settings.placement(on, most=core.most), settle)
         try:
             async for received in output:
-                yield load_value(received, payload.name)
+                if received.is_long_to_load:
+                    yield await in_thread(load_value, received, payload.name, abandon=True)
+                else:
+                    yield load_value(received, payload.name)
             job.result()
         finally:
             job.cancel()

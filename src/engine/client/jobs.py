@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from ...actors.interfaces import (
     BroadcastSpec,
@@ -21,13 +22,14 @@ from ...actors.interfaces import (
     TaskId,
     Verdict,
 )
+from ...providers.threads import in_thread
 from ..api.errors import NotACall, SpecError, TaskStopped
 from ..api.plugin import one_listens
 from ..api.printable import one_line
 from ..api.tracebacks import cut
 from ..node.freeports import FEW as MOST_PORTS
 from ..serialization.error_translation import unpack, unpack_all
-from ..serialization.payload import Payload
+from ..serialization.payload import LONG_BYTES, Payload, Received
 
 if TYPE_CHECKING:
     from ..api.compute import OnLossOption, Options
@@ -43,7 +45,7 @@ class SubmittedJob(Generic[R]):
     value is unpickled when it is asked for.
     """
 
-    __slots__ = ("_core", "_settled", "_value", "future", "id", "options", "payload")
+    __slots__ = ("_core", "_loading", "_settled", "_value", "future", "id", "options", "payload")
 
     def __init__(self, core: OpenPool, payload: Payload, options: Options) -> None:
         self._core, self.payload, self.options = core, payload, options
@@ -52,6 +54,7 @@ class SubmittedJob(Generic[R]):
         self.future: asyncio.Future[Any] = core.loop.create_future()
         self._value: Any = _UNASKED
         self._settled = False
+        self._loading: asyncio.Task[None] | None = None
 
     def __await__(self) -> Generator[Any, None, R]:
         if not self.future.done():
@@ -61,6 +64,8 @@ class SubmittedJob(Generic[R]):
                 self.cancel()
                 raise
         try:
+            if not _is_small(self.future):
+                yield from self.load_if_long().__await__()
             return self.result()
         except Exception as error:
             cut(error)
@@ -75,12 +80,37 @@ class SubmittedJob(Generic[R]):
         self._core.cancel(self.id)
         return True
 
+    async def load_if_long(self) -> None:
+        """Unpickle a large value in a thread, once for all who wait: the event loop goes on meanwhile. Raises nothing:
+        `result` does.
+        """
+        if self._value is not _UNASKED or not any(received.is_long_to_load for received in _received(self.future)):
+            return
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(self._load())
+        await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
+        try:
+            with suppress(Exception):
+                self._value = await in_thread(self._unpack_and_drop, abandon=True)
+        finally:
+            self._loading = None
+
+    def _unpack_and_drop(self) -> R:
+        value = self._unpack(self.future.result())
+        for received in _received(self.future):
+            received.drop()
+        return value
+
     def done(self) -> bool:
         return self.future.done()
 
     def cancelled(self) -> bool:
         future = self.future
-        return future.cancelled() or (future.done() and isinstance(self.exception(), TaskStopped))
+        if not future.done() or all(map(_has_returned, _endings(future))):
+            return future.cancelled()
+        return isinstance(self.exception(), TaskStopped)
 
     def exception(self) -> Exception | None:
         self.future.result()  # it is not done: InvalidStateError
@@ -140,14 +170,34 @@ def _state(future: asyncio.Future[Any]) -> str:
         return "under way"
     if future.cancelled():
         return "cancelled"
-    if future.exception() is not None:
-        return "failed"
-    ending = future.result()
-    endings = [ending] if isinstance(ending, Settled | GaveUp) else ending
+    endings = _endings(future)
+    if all(map(_has_returned, endings)):
+        return "failed" if future.exception() else "returned"
     ends = {each.verdict if isinstance(each, Settled) else each.reason for each in endings}
-    if ends <= {Verdict.RETURNED}:
-        return "returned"
     return "cancelled" if ends <= {Verdict.KILLED, Reason.CANCELLED} else "failed"
+
+
+def _endings(future: asyncio.Future[Any]) -> Sequence[Ending]:
+    """Return how the tasks of a job ended; none: it has not ended, or otherwise."""
+    if not future.done() or future.cancelled() or future.exception() is not None:
+        return ()
+    ending = future.result()
+    return (ending,) if isinstance(ending, Settled | GaveUp) else ending
+
+
+def _has_returned(ending: Ending) -> bool:
+    return isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED
+
+
+def _is_small(future: asyncio.Future[Any]) -> bool:
+    """Return whether it is the usual, a value that came in a frame; 0.2 us."""
+    ending = future.result()
+    outcome = ending.outcome if type(ending) is Settled else None
+    return type(outcome) is Received and type(outcome.data) is bytes and len(outcome.data) < LONG_BYTES
+
+
+def _received(future: asyncio.Future[Any]) -> Iterator[Received]:
+    return (cast("Received", cast("Settled", each).outcome) for each in _endings(future) if _has_returned(each))
 
 
 @dataclass(frozen=True, slots=True)

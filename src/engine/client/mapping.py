@@ -169,6 +169,7 @@ class MapRun(Generic[T]):
                     news.clear()
                     await news.wait()
                     continue
+                await sent.load_if_long()
                 if self._returns_errors and sent.hides_the_culprit():
                     size.now = 1
                     waiting.extendleft(reversed(self._send_alone(sent.part, news)))
@@ -322,6 +323,9 @@ class _UnsentItem(NamedTuple):
 
     def cancel(self) -> bool:
         return False
+
+    async def load_if_long(self) -> None:
+        return
 
     def hides_the_culprit(self) -> bool:
         return False

@@ -344,7 +344,7 @@ def by_lease(by: float) -> str:
 
 def pickling_error(error: Exception, task: str, what: str) -> errors.SerializationError | errors.NotACall:
     path, kind, reason = _unpicklable(error)
-    thing = f"{path} of {task}" if path else f"{what} of {task}"
+    thing = f"{path or what}{f' of {task}' if task else ''}"
     if isinstance(pending := error.__cause__ or error, errors.NotACall):
         return errors.NotACall(f"{thing}: {pending}")
     advice = PICKLING_ADVICE.get(kind, "leave it out, or make it inside the function")

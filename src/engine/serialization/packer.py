@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import re
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from .function_pickling import ImportableModules
 
 
+WARNED_BYTES = 1 << 30  # of a call's pickled arguments: seconds in which nothing else of the program goes on
+
+
 class Packer:
     """The maker of the payloads of a pool's tasks. It is for the thread of the pool's loop."""
 
@@ -51,6 +55,7 @@ class Packer:
         self.outer_plugins: tuple[Plugin, ...] = ()
         self._plugins, self._kind, self._drop = tuple(plugins), kind, drop
         self._blobs = itertools.count(1)
+        self._warned = False
         self._prefix = token_hex(4)  # nodes that are taken over may still have blobs of another client
 
     def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
@@ -102,9 +107,9 @@ class Packer:
     def share(self, value: object) -> Shared[Any]:
         """Pickle a value to give to any number of calls of this pool. It is sent to each node once."""
         try:
-            dumped = values.dump(value)
+            dumped = values.dump(value, "the shared value")
         except values.Unpicklable as error:
-            raise pickling_error(error, "share", "The value") from error
+            raise pickling_error(error, "", "the shared value") from error
         return Shared(self._blob(dumped), dumped.sizes, self._drop)
 
     def release(self, payload: Payload) -> None:
@@ -143,6 +148,9 @@ class Packer:
             raise pickling_error(error, task, "an argument") from error
         if dumped.total <= values.INLINE_BYTES:
             return values.inline(dumped), None
+        if len(dumped.parts[0]) >= WARNED_BYTES and not self._warned:
+            self._warned = True
+            _warn(len(dumped.parts[0]), task)
         blob = self._blob(dumped)
         return Value(b"", dumped.sizes, blob.name), blob
 
@@ -172,6 +180,16 @@ class Packer:
                     f"The {plugin.name} plugin sets up a whole process, which {function.__name__} would share with "
                     'other tasks: use Worker(kind="process").'
                 )
+
+
+def _warn(size_bytes: int, task: str) -> None:
+    warnings.warn(
+        f"{size_bytes >> 20:,} MiB are pickled for a call of {task} while the event loop waits: all is, but arrays and "
+        "tensors. Rather give the call a path, of a file that pool.push has brought or of a Volume. "
+        "Of this pool's further calls nothing is said.",
+        RuntimeWarning,
+        stacklevel=6,
+    )
 
 
 def _as_of_a_method(path: str) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024
 
+LONG_BYTES = 4 * 1024 * 1024  # of a pickle: 2 ms for a text of bytes, 50 ms for a list of small objects
+
 Part = bytes | bytearray | memoryview | mmap.mmap
 
 
@@ -137,6 +139,18 @@ class Received(NamedTuple):
     data: Part
     sizes: tuple[int, ...] | None
     busy_s: float = 0.0  # of the task, where this is its result
+
+    @property
+    def is_long_to_load(self) -> bool:
+        """Return whether unpickling it takes long enough to be done in a thread; buffers of arrays take none."""
+        return (len(self.data) if self.sizes is None else self.sizes[0]) >= LONG_BYTES
+
+    def drop(self) -> None:
+        """Give its memory back, when it has been unpickled. In a thread: for a gigabyte it takes a tenth of a second,
+        and `close` lets the others run.
+        """
+        if self.sizes is None and isinstance(self.data, mmap.mmap):
+            self.data.close()
 
 
 def map_shared(path: str) -> mmap.mmap:

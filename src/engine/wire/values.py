@@ -13,6 +13,7 @@ import cloudpickle
 from .messages import Value
 
 INLINE_BYTES = 64 * 1024  # larger values travel as blobs
+PIECE_BYTES = 1024 * 1024  # larger pickles are read in pieces
 ALIGN_BYTES = 64  # a cache line, and what numpy's SIMD loops like best
 
 
@@ -75,10 +76,44 @@ def inline(dumped: Dumped) -> Value:
 def load(data: Any, sizes: Sequence[int] | None = None) -> Any:
     """Return the object. ``data`` is bytes, or a writable mapping, over which arrays are then made without a copy."""
     if sizes is None:
-        return pickle.loads(data)
+        return pickle.loads(data) if len(data) <= PIECE_BYTES else _in_pieces(memoryview(data), ())
     view = memoryview(bytearray(data) if isinstance(data, bytes) else data)  # arrays must be writable
     head, *buffers = _cut(view, sizes)
-    return pickle.loads(head, buffers=buffers)
+    return pickle.loads(head, buffers=buffers) if len(head) <= PIECE_BYTES else _in_pieces(head, buffers)
+
+
+def _in_pieces(head: memoryview, buffers: Sequence[memoryview]) -> Any:
+    file: Any = _Pieces(head)  # whose `read` gives what any buffer is enough for
+    return pickle.Unpickler(file, buffers=buffers).load()
+
+
+class _Pieces:
+    """A file of a large pickle. Unpickling it in a thread lets the others run: `pickle.loads` keeps Python's lock from
+    its first byte to its last, and the unpickler of a file comes back to Python for each frame, of 64 KiB. Bytes that
+    are larger are copied here, in pieces.
+    """
+
+    def __init__(self, view: memoryview) -> None:
+        self._view, self._at = view, 0
+
+    def read(self, size: int) -> memoryview:
+        part = self._view[self._at : self._at + size]
+        self._at += len(part)
+        return part
+
+    def readinto(self, buffer: memoryview) -> int:
+        size = min(len(buffer), len(self._view) - self._at)
+        for at in range(0, size, PIECE_BYTES):
+            part = self.read(min(PIECE_BYTES, size - at))
+            buffer[at : at + len(part)] = part
+        return size
+
+    def readline(self) -> bytes:
+        """For what protocol 5 has none of, and other protocols have: what a class says of itself as text."""
+        line = bytearray()
+        while not line.endswith(b"\n") and (char := bytes(self.read(1))):
+            line += char
+        return bytes(line)
 
 
 def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool) -> bytes:

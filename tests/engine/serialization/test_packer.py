@@ -118,8 +118,10 @@ async def test_blobs_of_two_clients_of_one_pool_have_different_names() -> None:
 
 
 async def test_a_value_that_cannot_be_shared_names_what_is_in_the_way() -> None:
-    with pytest.raises(SerializationError, match=r"\['model'\]\['lock'\]"):
+    with pytest.raises(SerializationError, match=r"the shared value\['model'\]\['lock'\] cannot be pickled"):
         packer().share({"model": {"lock": threading.Lock()}})
+    with pytest.raises(SerializationError, match=r"^the shared value cannot be pickled"):
+        packer().share(threading.Lock())
 
 
 async def test_a_shared_value_is_dropped_when_it_is_closed_and_its_last_call_is_settled() -> None:

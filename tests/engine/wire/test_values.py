@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.engine.wire import values
 from outrider.engine.wire.values import ALIGN_BYTES, Dumped, Unpicklable, dump, inline, load
 
 
@@ -174,3 +175,29 @@ def test_an_endless_depth_is_an_error_not_a_crash() -> None:
 def test_the_error_itself_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(Unpicklable("a.b", "T", "no")))
     assert (error.path, error.kind, error.reason, str(error)) == ("a.b", "T", "no", "a.b cannot be pickled: T: no")
+
+
+@given(st.recursive(st.none() | st.integers() | st.text() | st.binary(max_size=200)
+                    | st.binary(max_size=200).map(bytearray) | st.binary(max_size=200).map(Memory),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20))  # fmt: skip
+@settings(max_examples=150)
+def test_a_pickle_that_is_read_in_pieces_gives_the_same(obj: object) -> None:
+    for size in (1, 7, values.PIECE_BYTES):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(values, "PIECE_BYTES", size)
+            dumped = dump(obj)
+            assert load(whole(dumped), dumped.sizes) == obj
+            assert load(bytearray(whole(dumped)), dumped.sizes) == obj
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_large_pickle_of_each_protocol_and_frame_is_read_in_pieces(protocol: int) -> None:
+    obj = [Unpicklable, {"text": "x" * 3_000_000, "bytes": bytes(3_000_000), "small": list(range(300_000))}, len]
+    assert load(pickle.dumps(obj, protocol)) == obj
+
+
+def test_a_large_pickle_that_is_cut_is_an_error() -> None:
+    data = pickle.dumps([bytes(3_000_000), "x" * 3_000_000], 5)
+    for end in (len(data) // 3, len(data) // 2, len(data) - 1):
+        with pytest.raises((EOFError, pickle.UnpicklingError)):
+            load(data[:end])
