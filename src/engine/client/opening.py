@@ -26,7 +26,8 @@ class Opening:
         self.name = settings.name or self.id
         self.tag = self.id if settings.name is None else unique(settings.name)
         self._settings = settings
-        self._begun = self._open(self.tag) if settings.provider.local else None
+        alone = len(settings.specs) == 1  # several providers are opened one after the other, by entering
+        self._begun = self._open(self.tag) if settings.provider.local and alone else None
 
     def take(self, tag: str) -> AbstractAsyncContextManager[Fleet]:
         """Return the provider's context, to be entered now. ``tag``: ours, or what the provider calls it already."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from outrider import Local, Pool
+from outrider import Local, Pool, Spec
 from outrider.engine.client.opening import Opening
+from outrider.providers.base import EntryPoints
 from outrider.providers.errors import ProviderError
 from outrider.providers.local.processes import children
 
@@ -52,6 +55,23 @@ async def test_a_supervisor_that_no_pool_takes_is_ended_and_leaves_no_directory(
     await opening.drop()
     assert set(children()) == before
     assert not list((tmp_path / "local").iterdir())
+
+
+async def test_providers_that_have_not_begun_are_not_begun_to_be_ended(tmp_path: Path) -> None:
+    """Several are opened one after the other, when the pool enters them."""
+    opened: list[str] = []
+
+    class Watched(Local):
+        def open(self, pool: str, entry_points: EntryPoints) -> AbstractAsyncContextManager[Any]:
+            opened.append(pool)
+            return Local.open(self, pool, entry_points)
+
+    first, second = (Watched(state=tmp_path / name) for name in ("a", "b"))
+    opening = Opening(Pool(Spec(provider=first), Spec(provider=second), nodes=1)._settings)
+    await opening.drop()
+    assert opened == []
+    async with opening.take(opening.tag):
+        assert opened == [opening.tag, f"{opening.tag}-2"]
 
 
 async def test_what_was_taken_is_not_dropped(tmp_path: Path) -> None:
