@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -176,3 +177,20 @@ def test_what_users_choose_is_what_happens(on_loss):
     began = Counter(line.split("rank=")[1].split()[0] for line in played.trace if " began " in line)
     assert sum(began.values()) == {OnLoss.RESTART: 8, OnLoss.RESEND: 5, OnLoss.FAIL: 4}[on_loss]
     assert played.endings["lost"] == (on_loss is OnLoss.FAIL)
+
+
+@pytest.mark.parametrize("fault", [None, f.Death(at_s=90.0, who=0.3), f.ClientCut(at_s=90.0, for_s=30.0)])
+def test_a_pool_by_load_goes_from_none_to_eight_and_back_under_a_queue_and_does_so_again(fault):
+    """Whatever happens meanwhile, no job is lost as it shrinks, and it does not grow on the way down."""
+    jobs = [{"at_s": at, "takes_s": 30.0} for at in (10.0, 900.0) for _ in range(40)]
+    faults = () if fault is None else (fault,)
+    played = play(scenario(*faults, jobs=jobs, nodes=0, min=0, max=8, idle_s=20.0), keep=None)
+    assert played.violation is None, "\n".join(played.trace)
+    assert played.endings == {"returned": 80}
+    scaled = [re.search(r"pool_scaled .*wanted=(\d+) before=(\d+)", line) for line in played.trace]
+    wanted = [int(found[1]) for found in scaled if found]
+    first, second = wanted[: wanted.index(0) + 1], wanted[wanted.index(0) + 1 :]
+    for way in (first, second):
+        assert way[:2] == [1, 8]
+        assert way[1:] == sorted(set(way[1:]), reverse=True)
+        assert way[-1] == 0
