@@ -116,6 +116,8 @@ def _provider(value: object) -> object:
             from ...providers.ssh import SSH, Host
 
             hosts = options.get("hosts")
+            if hosts is None:
+                refuse('provider "ssh" needs hosts: hosts = ["gpu1", "gpu2"], or `outrider run --hosts gpu1,gpu2`.')
             if isinstance(hosts, list):
                 options["hosts"] = [_made(Host, each) if isinstance(each, Mapping) else each for each in hosts]
             return _made(SSH, options)

@@ -119,8 +119,10 @@ def _header(program: Program) -> dict[str, Any]:
     with telling(f"{program.name} [tool.outrider]"):
         check_known("a script's header", header.options, POOL_KEYS | RUN_KEYS | {"pool"})
     own = at(header.options, program.script.parent)
-    needs: dict[str, Any] = {"image": {"pip": [*header.dependencies]}} if header.dependencies else {}
-    return merged(needs, own)
+    if not header.dependencies:
+        return own
+    needed = [*header.dependencies, *own.get("image", {}).get("pip", ())]
+    return merged(own, {"image": {"pip": needed}})
 
 
 def _configured(program: Program, name: object) -> tuple[Table, str]:

@@ -41,6 +41,14 @@ def test_options_win_over_the_header_and_that_over_the_file(tmp_path: Path) -> N
     assert nodes(plan(tmp_path, {}, header='# pool = "none"', pool="big")) == Nodes(9)
 
 
+def test_a_headers_dependencies_are_packages_of_the_image(tmp_path: Path) -> None:
+    header = '# image = { pip = ["cloudpickle"], env = { A = "1" } }'
+    path = tmp_path / "train.py"
+    path.write_text(HEADER.format(lines=header).replace("# [tool", '# dependencies = ["msgpack"]\n# [tool', 1))
+    image = planned(Program(("train.py",), True, tmp_path), {}).pool._settings.image
+    assert (image.pip, image.env) == (("msgpack", "cloudpickle"), {"A": "1"})
+
+
 @pytest.mark.parametrize(
     ("given", "header", "told"),
     [
