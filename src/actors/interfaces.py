@@ -16,6 +16,7 @@ from typing import NamedTuple, NewType, Protocol
 
 from ..providers.base import Fleet, LaunchRequest, Machine, PreemptionNotice
 from .events import Observe
+from .late_nodes import Preparing
 
 NodeId = NewType("NodeId", int)  # never used twice in a pool: a replacement is another node
 JobId = NewType("JobId", int)  # what the user submitted: one task, or a broadcast of several
@@ -230,7 +231,12 @@ class ConnectFailed(Exception):
 
     ``systematic``: any other machine in its place would fail too, for example for a package that does not exist.
     ``futile``: trying again for a while helps nothing, and later it may: a host name that does not exist.
+    ``late``: where the node was when its time to boot was over, in words that fit behind "was"; empty: it was not.
+    ``step``: of preparing it, if that was under way then.
     """
+
+    late: str = ""
+    step: str = ""
 
     def __init__(self, message: str, *, fatal: bool = False, systematic: bool = False, futile: bool = False) -> None:
         super().__init__(message)
@@ -370,3 +376,6 @@ class Dependencies:
     clock: Clock
     probe: ReachabilityProbe | None = None  # None: when all nodes are silent, it is taken for this computer's network
     chance: Callable[[], float] = random  # spreads retries: at least 0.0, below 1.0
+    preparing: Callable[[NodeId], Preparing | None] = lambda _: (
+        None
+    )  # the step of preparing a node, if one is under way

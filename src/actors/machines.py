@@ -41,6 +41,7 @@ from .interfaces import (
     Unfit,
 )
 from .kernel import ActorStopped, Context, Ref
+from .late_nodes import LateNodes
 from .ledger import Ledger
 from .membership import SOURCES_KEPT, Member, Membership
 from .messages import Leave, NodeMessage, PoolMessage, Reachable
@@ -74,7 +75,10 @@ class Machines:
         self._actors: dict[NodeId, Ref[NodeMessage]] = {}  # of nodes, until their connections are closed
         self._spec = spec
         tries, returns = anyio.Semaphore(TRIES_AT_ONCE), anyio.Semaphore(TRIES_AT_ONCE)
-        self._dialer = Dialer(dependencies.connect, spec.boot_timeout_s, tries, returns, context.ref.tell_inline)
+        self._dialer = Dialer(
+            dependencies.connect, spec.boot_timeout_s, tries, returns, dependencies.preparing, context.ref.tell_inline
+        )
+        self._late = LateNodes()
         self._nodes = nodes
         self._ledger = ledger
         self._broadcasts = broadcasts
@@ -86,7 +90,7 @@ class Machines:
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._unusable: list[ConnectFailed] = []
         self._refused: ConnectFailed | None = None  # the last of these errors; None once a node has come since
-        self.failed: Exception | None = None  # the last reason why a node did not come
+        self._failed: Exception | None = None
         self._closing = False
 
     @property
@@ -101,10 +105,22 @@ class Machines:
         if error is None or self.controller.coming:
             return None
         if not isinstance(error, NoCapacity) or not self._unusable:
-            return error
+            return self._with_late(error)
         first, *others = self._unusable  # there would be enough machines if they were usable
-        first.__notes__ = [f"Also: {other}" for other in others]
-        return first
+        return self._with_late(first, *(f"Also: {other}" for other in others))
+
+    @property
+    def failed(self) -> Exception | None:
+        """Return the last reason why a node did not come."""
+        return None if self._failed is None else self._with_late(self._failed)
+
+    def _with_late(self, error: Exception, *notes: str) -> Exception:
+        """Set the notes of an error that a pool fails with: also where its nodes were, if their time was over."""
+        ready, wanted = len(self._nodes.roster), self.controller.wanted
+        told = self._late.told(wanted=wanted, ready=ready, within_s=self._spec.boot_timeout_s)
+        if notes or told:
+            error.__notes__ = [*notes, *filter(None, [told])]
+        return error
 
     @property
     def remaining(self) -> int:
@@ -237,7 +253,7 @@ class Machines:
     def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
         if isinstance(error, NoCapacity) and error.__cause__ is None:
             error.__cause__ = self._refused  # perhaps there are machines, but none that is usable
-        self.failed = error
+        self._failed = error
         self._broadcasts.failure = error
         self._observe(ev.LaunchFailed(str(error), self.controller.failures, retry_in_s))
 
@@ -291,7 +307,9 @@ class Machines:
         member.ended = True
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
-        if error.futile:
+        if error.late:
+            self._late.add(error.late)
+        if error.futile or (error.late and member.machine.patience_s is not None):  # or a host of the user's own
             self._unusable.append(error)
             self._refused = error
         retry_in_s = self.controller.node_failed(node, error, now, self._chance(), fatal=error.systematic)

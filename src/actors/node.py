@@ -15,6 +15,7 @@ import anyio
 from ..providers.base import Machine
 from .interfaces import Connect, ConnectFailed, Connection, NodeId, Report
 from .kernel import ActorStopped, Context
+from .late_nodes import NO_ADDRESS, NO_ANSWER, PREPARED, Preparing
 from .messages import Happened, Leave, NodeMessage, PoolMessage, Reachable, Received
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Dialer:
     boot_timeout_s: float
     tries: anyio.Semaphore  # held until a machine has answered
     returns: anyio.Semaphore  # held while reconnecting: a node that is away counts as lost within seconds
+    preparing: Callable[[NodeId], Preparing | None]
     tell: Callable[[PoolMessage], None]
 
 
@@ -93,7 +95,7 @@ class NodeActor:
         Raises:
             ConnectFailed: never reached, with the last reason.
         """
-        last = "its address is still unknown"
+        last: ConnectFailed | None = None
         with anyio.move_on_after(self._dialer.boot_timeout_s):
             await self._addressed.wait()
             patience_s = self._machine.patience_s or math.inf
@@ -108,9 +110,22 @@ class NodeActor:
                         down_at = anyio.current_time() + patience_s
                     if error.futile or anyio.current_time() >= down_at:
                         raise
-                    last = str(error)
+                    last = error
                 await _pause(tries)
-        raise ConnectFailed(f"not ready within {self._dialer.boot_timeout_s:g} s: {last}")
+        raise self._late(last) from last and last.__cause__
+
+    def _late(self, last: ConnectFailed | None) -> ConnectFailed:
+        """Return the error for a node whose time is over. ``last``: of the tries to connect, if one has failed."""
+        story, late, step = "its address is still unknown", NO_ADDRESS, ""
+        if self._answers:  # the last try had come so far
+            at = self._dialer.preparing(self._node)
+            story = f"it answered, and {at or 'was being prepared'}"
+            late, step = (PREPARED, "") if at is None else (f"at the step {at.step!r}", at.step)
+        elif last is not None or self._addressed.is_set():
+            story, late = str(last or "it did not answer"), NO_ANSWER
+        failed = ConnectFailed(f"not ready within {self._dialer.boot_timeout_s:g} s: {story}")
+        failed.late, failed.step = late, step
+        return failed
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -43,6 +43,7 @@ from outrider.actors.interfaces import (
     Verdict,
 )
 from outrider.actors.kernel import Ref
+from outrider.actors.late_nodes import Preparing
 from outrider.actors.pool import supervise
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine, PreemptionNotice, Provider
 from outrider.providers.fake import Fake, Script
@@ -382,6 +383,7 @@ def rig():
         prepare: Callable[[Site], None] = lambda site: None,
         provider: Provider | None = None,
         probe: ReachabilityProbe | None = None,
+        preparing: Callable[[NodeId], Preparing | None] = lambda _: None,
         **spec: object,
     ) -> AsyncIterator[Rig]:
         if "desired" in spec:
@@ -393,7 +395,8 @@ def rig():
             site = Site(wanted.slots, tasks.start_soon)
             prepare(site)
             chance = random.Random(1).random
-            dependencies = Dependencies(fleet, request, wanted, site, seen, anyio.current_time, probe, chance)
+            clock = anyio.current_time
+            dependencies = Dependencies(fleet, request, wanted, site, seen, clock, probe, chance, preparing)
             async with supervise(dependencies) as ref:
                 yield Rig(ref, provider, fleet, site, seen)
             tasks.cancel_scope.cancel()

@@ -21,10 +21,18 @@ def where() -> str:
     return socket.gethostname()
 
 
-async def refused(provider: object, nodes: int = 1, image: Image = Image()) -> OutriderError:  # noqa: B008 - immutable
+async def refused(
+    provider: object,
+    nodes: int = 1,
+    image: Image = Image(),  # noqa: B008 - immutable
+    **options: object,
+) -> OutriderError:
     """The error with which the pool does not open."""
     with pytest.raises(OutriderError) as caught:
-        async with asyncio.timeout(BOUNDED_S), Pool(provider=provider, nodes=nodes, image=image, console="silent"):  # type: ignore[arg-type]
+        async with (
+            asyncio.timeout(BOUNDED_S),
+            Pool(provider=provider, nodes=nodes, image=image, console="silent", **options),  # type: ignore[arg-type]
+        ):
             pytest.fail("the pool opened")
     return caught.value
 
@@ -131,6 +139,21 @@ async def test_a_host_that_is_down_is_passed_over_where_the_least_allows_it(host
 
     async with asyncio.timeout(BOUNDED_S):
         await asyncio.gather(*(passed_over(fault) for fault in DOWN.values()))
+
+
+async def test_hosts_that_are_not_ready_in_time_are_told_with_what_each_was_at(hosts, ssh):
+    made = hosts(3)
+    made[2].stop_sshd()
+    image = Image(run=["echo step 3 of 5; sleep 600"])
+    error = await refused(ssh(made, connect_timeout=600), nodes=3, image=image, boot_timeout=15)
+    assert isinstance(error, BootstrapError)
+    assert error.phase == "run"
+    assert "not ready within 15 s: it answered, and run had taken" in str(error)
+    assert "at last: step 3 of 5" in str(error)
+    assert "Pool(boot_timeout=...)" in str(error)
+    summary = "Of 3 nodes, after their boot_timeout of 15 s, 2 were at the step 'run', 1 was waiting for an answer."
+    assert error.__notes__[-1] == summary
+    assert any("refuses the connection" in note for note in error.__notes__)
 
 
 async def test_a_host_that_comes_up_late_joins(hosts, ssh):

@@ -163,7 +163,16 @@ class OpenPool:
         key = connection_settings.key
         request = launch_request(settings, "" if key is None else key.export_public_key().decode().strip())
         actors = supervise(
-            Dependencies(fleet, request, pool_spec(settings), connector, self.observer, self.loop.time, anybody)
+            Dependencies(
+                fleet,
+                request,
+                pool_spec(settings),
+                connector,
+                self.observer,
+                self.loop.time,
+                anybody,
+                preparing=self.observer.preparing,
+            )
         )
         ref = await stack.enter_async_context(actors)
         await self._when_ready(ref)

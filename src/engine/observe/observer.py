@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ...actors import events as ev
+from ...actors.late_nodes import Preparing
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
 from .descriptions import count
@@ -87,6 +88,7 @@ class Observer:
         self._pool, self._state, self._desired, self._began = "", "starting", 0, time.time()
         self._nodes: dict[int, NodeState] = {}
         self._launched: dict[int, float] = {}
+        self._steps: dict[int, tuple[str, float, str]] = {}  # of preparing nodes: which, since when, its last line
         self._names: dict[int, str] = {}
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
@@ -132,6 +134,7 @@ class Observer:
             case ev.NodeDismissed() | ev.NodeFailed() | ev.NodeLost():
                 self._nodes.pop(event.node, None)
                 self._launched.pop(event.node, None)
+                self._steps.pop(event.node, None)
             case ev.NodeLaunching():
                 self._launched[event.node] = event.at
                 self._nodes[event.node] = NodeState(
@@ -147,8 +150,25 @@ class Observer:
                 self._desired = event.wanted
             case ev.NodeEvent() if type(event) in STATES:
                 self._change(event.node, state=STATES[type(event)])
+                if isinstance(event, ev.NodePreparing):
+                    self._prepares(event)
             case _:
                 self._state = POOL_STATES.get(type(event), self._state)
+
+    def _prepares(self, event: ev.NodePreparing) -> None:
+        if event.took_s is not None:
+            self._steps.pop(event.node, None)
+            return
+        phase, since, text = self._steps.get(event.node, ("", event.at, ""))
+        since = since if phase == event.phase else event.at
+        self._steps[event.node] = event.phase, since, event.text or (text if phase == event.phase else "")
+
+    def preparing(self, node: int) -> Preparing | None:
+        """Return the step of preparing a node that is under way."""
+        if (step := self._steps.get(node)) is None:
+            return None
+        phase, since, text = step
+        return Preparing(phase, text, max(0.0, time.time() - since))
 
     def job(self, job: int, name: str) -> None:
         self.submitted += 1

@@ -240,7 +240,7 @@ def _failed_at(endings: Sequence[Ending]) -> list[float]:
     return [known.get(rank, given_up) for rank in range(len(endings))]
 
 
-def no_node_error(failure: Exception) -> Exception:
+def no_node_error(failure: Exception) -> Exception:  # noqa: PLR0911  a table
     match failure:
         case provider.NoCapacity(__cause__=ConnectFailed() as refused):
             return no_node_error(refused)
@@ -248,6 +248,9 @@ def no_node_error(failure: Exception) -> Exception:
             return provider_error(failure)
         case ConnectFailed(__cause__=errors.OutriderError() as told):
             return told
+        case ConnectFailed(step=str(step)) if step:
+            story = f"{_sentence(failure)}. Give nodes longer by Pool(boot_timeout=...), or less to install."
+            return errors.BootstrapError(story, phase=step)
         case ConnectFailed():
             return errors.ConnectionLost(f"{_sentence(failure)}. So a node could not be reached.")
         case NoWorkers():
@@ -286,15 +289,13 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
     match failure:
         case provider.NotGone():
             return cleanup_error(failure, block_end)
-        case provider.ProviderError():
-            return provider_error(failure)
         case ActorFailed():
             story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
             closed = errors.PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
             closed.__cause__ = plainly(error)
             return closed
-        case ConnectFailed() | NoWorkers():
-            found = no_node_error(failure)
+        case provider.ProviderError() | ConnectFailed() | NoWorkers():
+            found = provider_error(failure) if isinstance(failure, provider.ProviderError) else no_node_error(failure)
             for note in getattr(failure, "__notes__", ()):  # what kept other nodes
                 found.add_note(note)
             return found

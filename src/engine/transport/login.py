@@ -149,7 +149,9 @@ async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed: 
     match error:
         case asyncssh.HostKeyNotVerifiable() if machine.rotate_host_key:
             # Until the cloud's first boot has put our key there, its SSH server answers with one of its own.
-            return ConnectFailed(await _host_key_story(machine, stop, error))
+            failed = ConnectFailed(story := await _host_key_story(machine, stop, error))
+            failed.__cause__ = HostKeyError(story)  # which the user gets when its time is over
+            return failed
         case asyncssh.HostKeyNotVerifiable():
             return because(HostKeyError(await _host_key_story(machine, stop, error)), systematic=machine.login is None)
         case asyncssh.PermissionDenied():

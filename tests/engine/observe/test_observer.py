@@ -9,6 +9,7 @@ import pytest
 
 from outrider.actors import events as ev
 from outrider.actors.interfaces import NodeId, Settled, Verdict
+from outrider.actors.late_nodes import Preparing
 from outrider.engine.observe.observer import KEPT, Observer
 from outrider.engine.wire.messages import Failed, Output
 
@@ -107,6 +108,21 @@ def test_event_of_an_unknown_node_is_accepted(observer: Observer) -> None:
     observer(ev.NodeSuspect(99))
     observer(ev.NodeLost(99, "gone"))
     assert observer.snapshot().nodes == ()
+
+
+def test_the_step_of_preparing_a_node_is_known_until_it_is_over(observer: Observer) -> None:
+    observer(ev.NodeLaunching(3))
+    observer(ev.NodePreparing(3, "apt", "installing curl"))
+    observer(ev.NodePreparing(3, "apt", "", 4.0))
+    assert observer.preparing(3) is None
+    observer(ev.NodePreparing(3, "packages"))
+    observer(ev.NodePreparing(3, "packages", "downloading torch"))
+    step = observer.preparing(3)
+    assert step is not None
+    assert step._replace(for_s=0.0) == Preparing("packages", "downloading torch")
+    assert observer.preparing(4) is None
+    observer(ev.NodeFailed(3, "not ready within 60 s"))
+    assert observer.preparing(3) is None
 
 
 @pytest.mark.anyio

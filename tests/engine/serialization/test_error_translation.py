@@ -26,6 +26,7 @@ from outrider.engine.serialization.error_translation import (
     gave_up_error,
     not_ready_error,
     pickling_error,
+    pool_error,
     provider_error,
     unloadable_error,
     unpack_all,
@@ -241,6 +242,17 @@ def test_each_reason_to_give_up_has_its_error(reason: Reason, kind: type[Excepti
 
 WRONG_KEY = ConnectFailed("h1 shows another host key.", systematic=True)
 WRONG_KEY.__cause__ = errors.HostKeyError("h1 shows another host key.")
+
+
+def test_a_node_that_was_being_prepared_when_its_time_was_over_is_an_error_of_its_image() -> None:
+    failed = ConnectFailed("not ready within 60 s: it answered, and apt had taken 41 s")
+    failed.step = "apt"
+    failed.__notes__ = ["Of 2 nodes, ..."]
+    error = pool_error(failed, "unstarted")
+    assert isinstance(error, errors.BootstrapError)
+    assert error.phase == "apt"
+    assert str(error).endswith("apt had taken 41 s. Give nodes longer by Pool(boot_timeout=...), or less to install.")
+    assert error.__notes__ == ["Of 2 nodes, ..."]
 
 
 @pytest.mark.parametrize(

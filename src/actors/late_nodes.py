@@ -1,0 +1,48 @@
+"""Nodes that were not ready when their time was over: where each was, and all of them in one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+NO_ADDRESS = "waiting for an address"
+NO_ANSWER = "waiting for an answer"
+PREPARED = "being prepared"
+_KEPT = 1024  # for pools whose nodes are late again and again
+
+
+class Preparing(NamedTuple):
+    """A step of preparing a node that is under way, such as "packages". ``text``: its last line; ``for_s``: so far."""
+
+    step: str
+    text: str = ""
+    for_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.step} had taken {self.for_s:.0f} s" + (f", at last: {self.text}" if self.text else "")
+
+
+class LateNodes:
+    """The places of the last late nodes; it tells of as many of them as the pool lacks."""
+
+    def __init__(self) -> None:
+        self._where: list[str] = []
+
+    def add(self, where: str) -> None:
+        self._where.append(where)
+        del self._where[:-_KEPT]
+
+    def told(self, *, wanted: int, ready: int, within_s: float) -> str:
+        """Return a sentence about the last of them; empty: it would tell no more than the error of one node."""
+        missing = max(0, wanted - ready)
+        late = self._where[-missing:] if missing else []
+        return sentence(late, ready=ready, within_s=within_s) if len(late) + ready > 1 and late else ""
+
+
+def sentence(late: Sequence[str], *, ready: int, within_s: float) -> str:
+    """``late``: where each late node was, in words that fit behind "was"."""
+    groups = [f"{count} {'was' if count == 1 else 'were'} {where}" for where, count in Counter(late).most_common()]
+    if ready:
+        groups.append(f"{ready} {'is' if ready == 1 else 'are'} ready")
+    return f"Of {len(late) + ready} nodes, after their boot_timeout of {within_s:g} s, {', '.join(groups)}."
