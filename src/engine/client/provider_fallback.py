@@ -193,4 +193,5 @@ def _no_machines(failed: Sequence[tuple[OpenedSpec, ProviderError]]) -> Provider
     kind = NoCapacity if any(isinstance(error, NoCapacity) for _, error in failed) else QuotaExceeded
     again = [error.retry_after_s for _, error in failed if error.retry_after_s is not None]
     reasons = "; ".join(f"{option.spec.provider.name}: {error}" for option, error in failed)
-    return kind(reasons, retry_after_s=min(again, default=None))
+    advice = "None of the specs can be had: try again later, or add one of another type, region or provider."
+    return kind(reasons, retry_after_s=min(again, default=None), advice=advice)

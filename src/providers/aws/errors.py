@@ -14,6 +14,10 @@ AGAIN_S = 2.0  # pause after transient failures
 CAPACITY_AGAIN_S = 10.0
 SKEW_S = 240.0  # AWS refuses signatures that are 5 minutes off: "Signing AWS API requests", IAM User Guide
 
+_ELSEWHERE = "Take other types, zones or regions as well: Pool(Spec(...), Spec(...)) asks for one after the other."
+_UNTIL_RAISED = (
+    "This is a limit of the account, not AWS's stock: until it is raised, ask for fewer nodes, or other types."
+)
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedAccess", "UnauthorizedOperation"})
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _CLOCK = frozenset({"RequestInTheFuture", "RequestTimeTooSkewed"})
@@ -63,6 +67,8 @@ def translate(failure: Failure) -> ProviderError:
     else:
         error = CallRefused(_said(failure, f"{failure.operation or 'the call'} failed"))
     error.code = failure.code
+    if isinstance(error, NoCapacity):
+        error.advice = _ELSEWHERE
     return error
 
 
@@ -101,7 +107,7 @@ def _limit(failure: Failure) -> ProviderError | None:
         told = f"a quota of the account is used up in {failure.where}: ask for more in Service Quotas"
     else:
         told = f"{quota} is used up in {failure.region or 'the region'}: ask for more, {quota.console(failure.region)}"
-    return QuotaExceeded(_said(failure, told))
+    return QuotaExceeded(_said(failure, told), advice=_UNTIL_RAISED)
 
 
 def _meant(failure: Failure) -> ProviderError | None:

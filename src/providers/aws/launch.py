@@ -277,7 +277,7 @@ def most_telling(errors: Sequence[ProviderError]) -> ProviderError:
     again = [error.retry_after_s for error in errors if error.retry_after_s is not None]
     also = "".join(f"; also: {other}" for other in others)
     retry_after_s = None if isinstance(worst, NotAuthorized) else min(again, default=None)
-    return type(worst)(f"{worst}{also}", retry_after_s=retry_after_s, code=worst.code)
+    return type(worst)(f"{worst}{also}", retry_after_s=retry_after_s, code=worst.code, advice=worst.advice)
 
 
 def _gravity(error: ProviderError) -> int:

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.actors.interfaces import GaveUp, NodeId, Reason
+from outrider.engine.serialization.error_translation import gave_up_error, provider_error
 from outrider.providers.aws import quotas
 from outrider.providers.aws.errors import CallRefused, Failure, translate
+from outrider.providers.aws.launch import most_telling
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -181,6 +184,23 @@ def test_an_endpoint_that_does_not_answer_is_named() -> None:
     error = translate(failure("EndpointConnectionError", endpoint_url=url, region="x", regions=("y",)))
     assert isinstance(error, CallRefused)
     assert "endpoint_url=http://127.0.0.1:1" in str(error)
+
+
+def test_a_user_reads_the_cause_first_and_the_next_step_last() -> None:
+    """And not the cause at the end of a sentence about it, in brackets."""
+    limit = translate(failure("VcpuLimitExceeded", "You have requested more vCPU capacity.", instance_type="g5.xlarge"))
+    said = str(provider_error(limit))
+    assert said.startswith(
+        "the quota 'Running On-Demand G and VT instances' (ec2 L-DB2E81BA) is used up in us-east-1: "
+    )
+    assert said.endswith("until it is raised, ask for fewer nodes, or other types.")
+    none = translate(failure("InsufficientInstanceCapacity", "We do not have it.", instance_type="p5.48xlarge"))
+    said = str(provider_error(most_telling([none, none])))
+    assert said.startswith("AWS has no p5.48xlarge left in us-east-1 now (")
+    assert said.endswith("Pool(Spec(...), Spec(...)) asks for one after the other.")
+    lost = gave_up_error(GaveUp(Reason.NO_REPLACEMENT, ((NodeId(3), "taken by AWS"),), failure=none), "train")
+    assert str(lost).startswith("AWS has no p5.48xlarge left in us-east-1 now (")
+    assert str(lost).endswith("so no replacement came, and train needs a node that was lost (node 3: taken by AWS).")
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
