@@ -44,7 +44,7 @@ SAME = {  # options of similar libraries, and ours that mean the same: the first
 
 _BUILD = "the build of a package for a version of CUDA comes by Image(pip=[...], pip_indexes=[...])"
 _PACKAGE = 'the version of a package is said by Image(pip=["name==1.2"])'
-_MODEL = "a model is fetched by the task that loads it; home= says where nodes keep it"
+_MODEL = "a model is fetched by what loads it, as in @compute(setup=load_model); home= says where nodes keep it"
 _HEALTH = "silent nodes are replaced, and tasks report ill ones by a file: see the guide on lost nodes"
 MEANINGS = {  # what no option of ours means
     "cuda": _BUILD,
