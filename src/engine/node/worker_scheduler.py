@@ -145,7 +145,7 @@ class WorkerScheduler:
         worker = self._workers.get(worker_id)
         if worker is None:
             return
-        worker.stealing = False
+        asked, worker.stealing = worker.stealing, False
         for attempt_id in reversed(attempt_ids):
             attempt = self._attempts.get(attempt_id)
             if attempt is not None and attempt.slot is not None:
@@ -158,7 +158,7 @@ class WorkerScheduler:
                     attempt.recall = None
                 if not slot.pipe:
                     if worker.fresh:
-                        if attempt_ids and not self._attempts.keys() & attempt_ids:  # it was made for what is over now
+                        if attempt_ids and (asked or not self._attempts.keys() & attempt_ids):  # it was made for these
                             self._end_worker(worker, now)
                     elif attempt_ids:  # else it was empty before, and is free already
                         self._release(slot)

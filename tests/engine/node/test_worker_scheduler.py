@@ -89,6 +89,28 @@ def test_a_fresh_worker_whose_attempt_was_taken_back_does_not_keep_its_slot() ->
     assert scheduler.decide(0.1) == [Deliver(warm.worker, run, b"run")]
 
 
+def test_an_attempt_whose_time_is_up_before_its_fresh_worker_reads_it_runs_in_another() -> None:
+    """As when the machine stands still: the slot was never free again, and the attempt waited for it."""
+    scheduler = WorkerScheduler()
+    scheduler.open(1, threads=False, now=0.0)
+    (warm,) = scheduler.decide(0.0)
+    assert isinstance(warm, Fork)
+    scheduler.ready(warm.worker, 0.0)
+    run = Run(1, b"f", Value(b""), 1, 1, 0.5, int(RunFlag.FRESH), None)
+    scheduler.submitted(run, b"run")
+    fork, _ = scheduler.decide(0.0)
+    assert isinstance(fork, Fork)
+    scheduler.ready(fork.worker, 0.0)
+    scheduler.ticked(0.6)
+    assert scheduler.decide(0.6) == [Steal(fork.worker)]
+    scheduler.stolen(fork.worker, [1], 0.6)
+    assert scheduler.decide(0.6) == [EndWorker(fork.worker)]
+    scheduler.gone(fork.worker, Cause.SIGNAL, 9, "", 0.7)
+    another, delivered = scheduler.decide(0.7)
+    assert isinstance(another, Fork)
+    assert delivered == Deliver(another.worker, run, b"run")
+
+
 def test_fresh_workers_that_die_before_they_read_failed_to_start() -> None:
     """What they had not read is told just before their end."""
     scheduler, now = WorkerScheduler(), 0.0
