@@ -69,7 +69,7 @@ class Broadcasts:
         gang = self._gangs.get(job)
         if gang is None:
             for node in granted:
-                self._ledger.unseat(node, now)
+                self._ledger.unseat(node, job, now)
             return
         gang.seated(granted, self._nodes.ranked(), now)
         self._carry_out(gang, now)
@@ -133,6 +133,13 @@ class Broadcasts:
             gang.cancel()
             self._carry_out(gang, now)
 
+    def refuse(self, job: JobId, why: str, now: float) -> None:
+        """End a broadcast that needs more of its nodes than they have. ``why``: for people."""
+        gang = self._gangs.get(job)
+        if gang is not None:
+            gang.cancel(Reason.TOO_LARGE, why)
+            self._carry_out(gang, now)
+
     def close(self, now: float) -> None:
         for gang in self._each(now):
             gang.close()
@@ -162,10 +169,10 @@ class Broadcasts:
                         self._attempts[order.attempt] = gang
                         links[node].run(order)
                     case ReleaseSeat(node):
-                        ledger.unseat(node, now)
+                        ledger.unseat(node, job, now)
                     case Claim():
                         ledger.withdraw(job, now)
-                        ledger.claim(effect, now)
+                        ledger.claim(replace(effect, needs=gang.spec.needs) if gang.spec.needs else effect, now)
                     case WithdrawClaim():
                         ledger.withdraw(job, now)
                     case NeedPorts():

@@ -226,8 +226,8 @@ class Gang:
         if self.phase is Phase.WAITING:
             self._want()
 
-    def cancel(self) -> None:
-        self._end_with(Reason.CANCELLED)
+    def cancel(self, reason: Reason = Reason.CANCELLED, why: str = "") -> None:
+        self._end_with(reason, why)
 
     def close(self) -> None:
         """End at once because the pool ends; wait for nothing."""

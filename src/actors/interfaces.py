@@ -15,6 +15,7 @@ from random import random
 from typing import NamedTuple, NewType, Protocol
 
 from ..providers.base import Fleet, LaunchRequest, Machine, PreemptionNotice
+from .amounts import Amounts
 from .events import Observe
 from .late_nodes import Preparing
 
@@ -33,11 +34,18 @@ class NodeFacts:
     ports: tuple[int, ...]  # free there, kept for generations whose head it is
     accelerators: tuple[tuple[str, float], ...] = ()  # (type, memory in GB), one entry each
     variables: tuple[tuple[str, str], ...] = ()  # of every task there: what plugins have set up on the node
+    millicpus: int = 0  # this and the next: its share, where several nodes are one computer
+    memory_bytes: int = 0
 
     @property
     def ports_at_once(self) -> int:
         """Return how many free ports one generation surely gets: the node opens others when half of them are used."""
         return max(1, len(self.ports) // 2)
+
+    @property
+    def amounts(self) -> Amounts:
+        """Return what its tasks may hold, all of them together."""
+        return Amounts(self.millicpus, self.memory_bytes, len(self.accelerators))
 
 
 class World(NamedTuple):
@@ -84,6 +92,7 @@ class Task(NamedTuple):
     at_most_once: bool = False
     queue_timeout_s: float | None = None
     max_restarts: int = 0  # further attempts when one fails by itself; 0 with at_most_once
+    needs: Amounts | None = None  # what it holds of its node while it runs; None: a slot alone
 
 
 class Order(NamedTuple):
@@ -300,6 +309,7 @@ class Reason(StrEnum):
     NO_SUCH_RANK = auto()  # the pool is to have fewer nodes than the task's ``on``
     LOSING = auto()  # a broadcast lost generations faster than it could run
     NO_PORTS = auto()  # more ranks of a broadcast need a port each than one of its nodes keeps free
+    TOO_LARGE = auto()  # it needs more than any node of the pool has
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +318,7 @@ class GaveUp:
     losses: tuple[tuple[NodeId, str], ...] = ()  # the nodes lost under it, with the cause of each
     rank: int = 0
     failure: Exception | None = None  # why the last node failed to come; None once one has come since
-    why: str = ""  # with NO_PORTS, for people: which node, and how many
+    why: str = ""  # with NO_PORTS and TOO_LARGE, for people: which node, and how many; what is needed, and there
 
 
 Ending = Settled | GaveUp
@@ -337,6 +347,7 @@ class BroadcastSpec(NamedTuple):
     max_restarts: int = 0  # generations that follow one in which a rank failed by itself (RESTART)
     restarts: int = 3  # lost generations in a row that are followed by another; RESEND: per rank
     steady_s: float = 60.0  # a generation that ran for so long ends the row
+    needs: Amounts | None = None  # what its ranks on one node hold together
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ LEDGER-5: a task that may run takes at most ``1 + retries`` nodes down with it, 
     row whose loss nobody had announced.
 LEDGER-6: an attempt id is used once; a node's report of an attempt that is over, or was given to another node, changes
     nothing; nor is a task taken back that nobody has recalled.
-LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats.
-LEDGER-8: tasks start in the order they were submitted; those that come back go to the front in that order.
+LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats, or it is kept for a
+    task that needs amounts.
+LEDGER-8: tasks start in the order they were submitted; those that come back go to the front in that order. Those that
+    need amounts start in the order of LEDGER-17.
 LEDGER-9: a node that is closed (noticed, draining) is sent nothing new.
 LEDGER-10: a node is taken to hold exactly the attempts that were sent there and not reported back.
 LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
@@ -21,19 +23,23 @@ LEDGER-12: broadcasts get their seats in the order in which they were submitted,
 LEDGER-13: a task that fails by itself, and is not ended by its timeout or by us, is sent again ``max_restarts`` times.
 LEDGER-14: no task waits for a rank that the pool is not to have.
 LEDGER-15: what a further node could run is counted as waiting: in the queue, and on nodes behind what runs there.
+LEDGER-16: what attempts and seats hold of a node never exceeds what it has.
+LEDGER-17: of the tasks that need amounts the first in line is overtaken `OVERTAKES` times at most where a node could
+    hold it; then none of them begins on the node that is saved for it.
+LEDGER-18: no task with amounts waits for which a node has a slot and the amounts, unless they are saved or claimed.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
 from sys import maxsize
 
+from .amounts import NOTHING, Amounts
+from .backlog import backlog
+from .decisions import Decisions
 from .interfaces import (
     AttemptId,
-    Ending,
     Finished,
     GaveUp,
     JobId,
@@ -49,25 +55,10 @@ from .interfaces import (
     Verdict,
 )
 from .membership import Roster
-from .placement import Claim, Function, Host, Placement
+from .placement import Claim, Functions, Host, Placement
 from .queue_timeouts import Expiries
 from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
-
-FUNCTIONS_KEPT = 4096
-SAMPLE = 1000  # waiting tasks that are looked at for what all of them need
-
-
-@dataclass(slots=True)
-class Decisions:
-    """The decisions to be carried out now. The caller empties these lists."""
-
-    runs: list[tuple[NodeId, Order]] = field(default_factory=list)
-    endings: deque[tuple[Task, Settle, Ending, float]] = field(default_factory=deque)  # the float: seconds it ran
-    kills: list[tuple[NodeId, AttemptId]] = field(default_factory=list)
-    recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = field(default_factory=list)
-    retries: list[tuple[Task, NodeId, int, str]] = field(default_factory=list)  # number of the attempt, cause
-    seats: list[tuple[JobId, tuple[NodeId, ...]]] = field(default_factory=list)  # a claim was granted
-    emptied: list[NodeId] = field(default_factory=list)  # closed nodes that have become empty, perhaps repeatedly
+from .waiting_line import Lane, WaitingLine
 
 
 class Ledger:
@@ -89,24 +80,28 @@ class Ledger:
         self._entries: dict[JobId, Entry] = {}
         self._queue: deque[Entry] = deque()  # entries that are over are passed over
         self._pinned: dict[int, deque[Entry]] = {}  # by rank
+        self.line = WaitingLine(self.placement, roster)  # of tasks that need amounts; those for a rank as well
         self._again: list[Entry] = []  # within one batch of reports: failed attempts to be sent again
-        self._functions: dict[bytes, Function] = {}
+        self._functions = Functions()
         self._expiries = Expiries()
 
     # --- tasks ----------------------------------------------------------------------------------------------------
 
     def submit(self, task: Task, settle: Settle, now: float) -> None:
-        function = self._functions.get(task.function) or self._new_function(task.function)
+        function = self._functions.get(task.function) or self._functions.new(task.function)
         entry = Entry(task, settle, function, task.retries > 0)
         self._entries[task.job] = entry
         if task.queue_timeout_s is not None:
             self._expire_later(entry, now)
-        if task.on is None:
+        if task.needs is None and task.on is None:
             self._queue.append(entry)
             self._assign(now)
-        elif task.on >= self._ranks:
+        elif task.on is not None and task.on >= self._ranks:
             self._end(entry, GaveUp(Reason.NO_SUCH_RANK))
-        else:
+        elif task.needs is not None:
+            self.line.add(entry)
+            self._assign(now)
+        elif task.on is not None:
             self._pinned.setdefault(task.on, deque()).append(entry)
             self._assign_pinned(task.on, now)
 
@@ -135,10 +130,12 @@ class Ledger:
             self._changed(host, now)
         return others
 
-    def cancel(self, job: JobId) -> bool:
+    def cancel(self, job: JobId, now: float = 0.0) -> bool:
         if (entry := self._entries.get(job)) is None:
             return False
         self._give_up(entry, Reason.CANCELLED)
+        if self.line.stirred:  # others need not wait any more for what was saved for it
+            self._assign(now)
         return True
 
     def close(self) -> None:
@@ -147,23 +144,31 @@ class Ledger:
             self._end(entry, GaveUp(Reason.CLOSED, entry.losses))
         self._queue.clear()
         self._pinned.clear()
+        self.line.drop(self.line.lanes())
 
     def missed(self, ranks: int) -> list[int]:
         """Return the ranks >= ``ranks`` that tasks wait for; for 0, tasks for any node count as waiting for rank 0."""
-        if ranks and not self._pinned:
+        if ranks and not self._pinned and not self.line:
             return []
-        missed = {rank for rank in self._pinned if rank >= ranks}
-        return sorted(missed | {0} if self._queue and not ranks else missed)
+        missed = {rank for rank in (*self._pinned, *self.line.ranks) if rank >= ranks}
+        return sorted(missed | {0} if (self._queue or self.line) and not ranks else missed)
 
     def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT, *, failure: Exception | None = None) -> None:
         """End the tasks that wait for ``rank``, as no such node will come; for 0, also those that wait for any node."""
-        waiting = [*self._pinned.pop(rank, ())]
+        waiting = [*self._pinned.pop(rank, ()), *self.line.drop(self.line.lanes({rank} if rank else {0, None}))]
         if rank == 0:
             waiting += self._queue
             self._queue.clear()
         for entry in waiting:
             if entry.state == QUEUED:
                 self._end(entry, GaveUp(reason, entry.losses, failure=failure))
+
+    def refuse(self, lane: Lane, now: float) -> None:
+        """End the tasks of a lane that no node of the pool can ever serve."""
+        why = self.line.why(lane)
+        for entry in self.line.drop([lane]):
+            self._end(entry, GaveUp(Reason.TOO_LARGE, entry.losses, why=why))
+        self._assign(now)
 
     def limit(self, ranks: int) -> None:
         """Set how many ranks the pool is to have; end the tasks that wait for a higher one."""
@@ -173,11 +178,11 @@ class Ledger:
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
-    def node_ready(self, node: NodeId, now: float) -> None:
-        """Let the node take work, for the first time or again; it is in the roster already."""
+    def node_ready(self, node: NodeId, now: float, has: Amounts = NOTHING) -> None:
+        """Let the node take work, for the first time or again; it is in the roster already. ``has``: for the first."""
         host = self.placement.hosts.get(node)
         if host is None:
-            host = self.placement.add(node, now)
+            host = self.placement.add(node, now, has)
         else:
             host.open = True
             host.noticed = False
@@ -213,6 +218,7 @@ class Ledger:
                 again.append(entry)
         host.attempts.clear()
         self._requeue([*again, *unsent], now)
+        self.line.stir()
         self._membership_changed(now)
         self._assign(now)
 
@@ -238,6 +244,7 @@ class Ledger:
         """Take an attempt that has not begun from its node; return its task, if that is to be sent again."""
         entry = host.attempts.pop(attempt)
         host.slow -= entry.slow
+        self._give_back(host, entry)
         if entry.state != LEASED:
             return []
         entry.number -= 1
@@ -271,13 +278,15 @@ class Ledger:
                 self.decisions.seats.append((of, nodes))
                 continue
             for node in nodes:
-                if (host := self.placement.unseat(node)) is not None:
+                if (host := self.placement.unseat(node, job)) is not None:
                     self._place(host)
+        self.line.stir()
         self._membership_changed(now)
         self._assign(now)
 
-    def unseat(self, node: NodeId, now: float) -> None:
-        if (host := self.placement.unseat(node)) is not None:
+    def unseat(self, node: NodeId, job: JobId, now: float) -> None:
+        if (host := self.placement.unseat(node, job)) is not None:
+            host.progress_at = now  # it has worked until now, which nobody may have looked at
             self._changed(host, now)
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -292,6 +301,8 @@ class Ledger:
     def tick(self, now: float) -> None:
         for entry in self._expiries.take(now):
             self._give_up(entry, Reason.QUEUE_TIMEOUT)
+        if self.line.stirred:
+            self._assign(now)
         if not self._queue:
             for node, attempts in self.placement.steal(now):
                 self._recall(node, attempts)
@@ -308,25 +319,8 @@ class Ledger:
         return sum(len(host.attempts) for host in self.placement.hosts.values())
 
     def backlog(self, worth_s: float, now: float) -> tuple[int, float, int]:
-        """Return how many tasks wait for any node, how many slots they can use, and how many ranks others wait for.
-
-        A task of a function that takes less than ``worth_s`` uses a part of a slot.
-        """
-        queue, ranks = self._queue, 0
-        while queue and queue[0].state != QUEUED:
-            queue.popleft()
-        for rank, pinned in self._pinned.items():
-            if any(entry.state == QUEUED for entry in pinned):
-                ranks = max(ranks, rank + 1)
-        tasks, slots = 0, 0.0
-        stuck = [entry for entry in self.placement.stuck(now) if entry.state == LEASED and entry.task.on is None]
-        for waiting in (queue, stuck):
-            sample = [entry for entry in islice(waiting, SAMPLE) if entry.state != OVER]
-            share = len(waiting) / max(1, min(len(waiting), SAMPLE))
-            times = [entry.function.average_s for entry in sample]
-            tasks += round(len(times) * share)
-            slots += share * sum(1.0 if time is None else min(1.0, time / worth_s) for time in times)
-        return tasks, slots, ranks
+        """See `backlog.backlog`."""
+        return backlog(self._queue, self._pinned, self.line, self.placement, worth_s=worth_s, now=now)
 
     def load(self, node: NodeId) -> int:
         host = self.placement.hosts.get(node)
@@ -344,6 +338,8 @@ class Ledger:
         if entry is None:
             return False
         host.slow -= entry.slow
+        if entry.task.needs is not None:
+            self._give_back(host, entry)
         host.progress_at = now
         if entry.state != LEASED:
             return True
@@ -371,6 +367,11 @@ class Ledger:
         self.decisions.retries.append((entry.task, host.id, entry.number, f"it {FAILURES[verdict]}"))
         self._again.append(entry)
         return True
+
+    def _give_back(self, host: Host, entry: Entry) -> None:
+        if entry.task.needs is not None:
+            host.left = host.left.plus(entry.task.needs)
+            self.line.stir()
 
     def _started(self, host: Host, attempt: AttemptId) -> bool:
         if (entry := host.attempts.get(attempt)) is None:
@@ -401,7 +402,10 @@ class Ledger:
         placement = self.placement
         while placement.claims and (granted := placement.grant()) is not None:
             self.decisions.seats.append(granted)
-        if self._queue:
+            self.line.stir()
+        if self.line.stirred:
+            self.line.assign(self._queue, lambda queue, pick: self._send_from(queue, pick, now))
+        elif self._queue:
             self._send_from(self._queue, placement.pick, now)
 
     def _assign_pinned(self, rank: int, now: float) -> None:
@@ -442,6 +446,7 @@ class Ledger:
 
     def _changed(self, host: Host, now: float) -> None:
         self._place(host)
+        self.line.stir()
         if self._pinned:
             rank = self._roster.rank(host.id)
             if rank is not None:
@@ -463,10 +468,12 @@ class Ledger:
             entry.host = entry.attempt = None
             if entry.task.queue_timeout_s is not None and entry.expires_at is None:
                 self._expire_later(entry, now)
-            if entry.task.on is None:
-                self._queue.appendleft(entry)
-            elif entry.task.on >= self._ranks:
+            if entry.task.on is not None and entry.task.on >= self._ranks:
                 self._end(entry, GaveUp(Reason.NO_SUCH_RANK, entry.losses))
+            elif entry.task.needs is not None:
+                self.line.add(entry)
+            elif entry.task.on is None:
+                self._queue.appendleft(entry)
             else:
                 self._pinned.setdefault(entry.task.on, deque()).appendleft(entry)
         for entry in entries:
@@ -485,13 +492,9 @@ class Ledger:
         self._end(entry, GaveUp(reason, entry.losses))
 
     def _end(self, entry: Entry, ending: GaveUp) -> None:
+        if entry.state == QUEUED and entry.task.needs is not None:
+            self.line.stir()
         entry.state = OVER
         entry.expires_at = None
         del self._entries[entry.task.job]
         self.decisions.endings.append((entry.task, entry.settle, ending, 0.0))
-
-    def _new_function(self, digest: bytes) -> Function:
-        if len(self._functions) >= FUNCTIONS_KEPT:
-            del self._functions[next(iter(self._functions))]
-        self._functions[digest] = function = Function()
-        return function

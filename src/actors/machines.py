@@ -287,7 +287,7 @@ class Machines:
         assert rank is not None, "it has joined"
         self._observe(ev.NodeReady(member.id, rank, ready, wanted, *member.identity))
         if member.away_since is None:
-            self._ledger.node_ready(member.id, now)
+            self._ledger.node_ready(member.id, now, member.amounts)
         if ready >= self.minimum:
             self.controller.opened(now)
 
@@ -339,7 +339,7 @@ class Machines:
         self._observe(ev.NodeResumed(node))
         self.detector.connected(node, now)
         if node in self._nodes.roster:
-            self._ledger.node_ready(node, now)
+            self._ledger.node_ready(node, now, member.amounts)
         elif self.controller.nodes[node] is NodePhase.SPARE:
             self._stands_by(member)
         self.controller.back(node, now)

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
+from typing import Generic, TypeVar
 
 from ..providers.base import Machine, MachineId
+from .amounts import NOTHING, Amounts
 from .interfaces import Link, NodeFacts, NodeId, Unfit
 
+K = TypeVar("K")
 SMALL = 32  # nodes; up to so many are told of every change at once
 VIEW_DELAY_LIMIT_S = 10.0
 PORTS_KEPT = 64  # of one node; it has 32
@@ -39,6 +42,11 @@ class Member:
         facts = self.facts
         assert facts is not None, "the node has been reached"
         return self.machine.id, facts.hostname, facts.address, len(facts.accelerators)
+
+    @property
+    def amounts(self) -> Amounts:
+        """Return what the tasks of a node that was reached may hold."""
+        return NOTHING if self.facts is None else self.facts.amounts
 
 
 class Membership:
@@ -168,21 +176,21 @@ class Roster:
         return ranked[rank] if 0 <= rank < len(ranked) else None
 
 
-class RankWaits:
-    """The time for which each rank that tasks wait for has had no node.
+class Waits(Generic[K]):
+    """The time for which each rank that tasks wait for has had no node; or each kind of node that they need.
 
     RANKS-1: a rank is overdue when it has been missed for ``patience_s`` on end, and not before.
     """
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
-        self._due_at: dict[int, float] = {}
+        self._due_at: dict[K, float] = {}
 
-    def missed(self, ranks: Iterable[int], now: float) -> None:
+    def missed(self, ranks: Iterable[K], now: float) -> None:
         """Record that these ranks, and no others, are missed now."""
         self._due_at = {rank: self._due_at.get(rank, now + self._patience_s) for rank in ranks}
 
-    def overdue(self, now: float) -> list[int]:
+    def overdue(self, now: float) -> list[K]:
         """Return and forget the ranks missed for too long; a later wait for one of them is counted anew."""
         overdue = [rank for rank, at in self._due_at.items() if at <= now]
         for rank in overdue:

@@ -5,7 +5,8 @@ attempt goes to the lowest level, and there to the node that was at work last. A
 slots. Where tasks are known to be short it holds some more behind them (a stack), a prefetch that hides the round trip.
 Unstarted attempts that wait behind a long one while slots are free elsewhere are taken back (work stealing). A
 broadcast needs seats, one slot each on several nodes at the same moment: while its claim waits, the nodes it may sit on
-keep one slot free. Only the first claim in line collects seats, so two claims never starve each other.
+keep one slot free. Only the first claim in line collects seats, so two claims never starve each other. Seats may need
+amounts besides: then the nodes also keep these free of further tasks. `waiting_line` has the tasks that need amounts.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
+from .amounts import NOTHING, Amounts
 from .interfaces import AttemptId, JobId, NodeId
 
 if TYPE_CHECKING:
     from .retries import Entry
 
+FUNCTIONS_KEPT = 4096
 STACK_S = 0.020  # a stack holds as many attempts per slot as run in so long
 STACK_OF_SHORT = 255  # and no more
 STALL_S = 0.020  # a stack that has not moved for so long waits behind a long task
@@ -42,14 +46,29 @@ class Function:
         self.stack = min(slots * per_slot, STACK_OF_SHORT)
 
 
+class Functions(dict[bytes, Function]):
+    """The functions of the tasks, by digest; those that were new first are forgotten when there are too many."""
+
+    def new(self, digest: bytes) -> Function:
+        if len(self) >= FUNCTIONS_KEPT:
+            del self[next(iter(self))]
+        self[digest] = function = Function()
+        return function
+
+
 @dataclass(slots=True, eq=False)
 class Host:
     """A ready node and what it holds."""
 
     id: NodeId
     progress_at: float
+    has: Amounts = NOTHING
+    left: Amounts = NOTHING  # of them, what nothing holds
     attempts: dict[AttemptId, Entry] = field(default_factory=dict)  # in the order they were sent
     seats: int = 0  # slots that belong to broadcasts
+    seated: dict[JobId, Amounts] = field(default_factory=dict)  # what broadcasts hold with their seats
+    keeps: int = 0  # slots that are kept for the first task in line: 0 or 1
+    saved: bool = False  # no task with amounts begins here but the first in line
     slow: int = 0  # attempts behind which nothing may be stacked
     open: bool = True  # takes new work
     noticed: bool = False
@@ -77,6 +96,10 @@ class Claim:
     every: bool = False
     again: bool = False
     besides: frozenset[NodeId] = frozenset()
+    needs: Amounts | None = None  # on each node, with the seat
+
+    def wants(self, host: Host) -> bool:
+        return host.id not in self.besides and (self.needs is None or self.needs.fits_in(host.has))
 
 
 class WithdrawClaim(NamedTuple):
@@ -101,11 +124,21 @@ class Placement:
 
     @property
     def busy(self) -> int:
-        """Return how many slots hold something, those of closed nodes included."""
-        return sum(min(host.load, self.slots) for host in self.hosts.values())
+        """Return how many slots hold something, those of closed nodes included; or whose amounts are held."""
+        return sum(max(min(host.load, self.slots), self._shares(host)) for host in self.hosts.values())
 
-    def add(self, node: NodeId, now: float) -> Host:
-        self.hosts[node] = host = Host(node, now)
+    def _shares(self, host: Host) -> int:
+        """Return how many of a node's slots the held amounts are worth."""
+        held = host.has.minus(host.left)
+        return ceil(self.slots * held.share_of(host.has)) if any(held) else 0
+
+    def worth(self, needs: Amounts) -> float:
+        """Return how many slots a task with these amounts is worth on a node as those that are there."""
+        shares = [needs.share_of(host.has) for host in self.hosts.values() if needs.fits_in(host.has)]
+        return max(1.0, self.slots * min(shares, default=0.0))
+
+    def add(self, node: NodeId, now: float, has: Amounts = NOTHING) -> Host:
+        self.hosts[node] = host = Host(node, now, has, has)
         self.place(host)
         return host
 
@@ -122,12 +155,13 @@ class Placement:
         slots = self.slots
         held = len(host.attempts)
         load = held + host.seats
-        claimed = bool(self.claims) and host.id not in self.claims[0].besides
+        claimed = bool(self.claims) and self.claims[0].wants(host)
+        kept = host.keeps + 1 if claimed else host.keeps
         if not host.open:
             level = -1
         elif load < slots:
-            level = load if not claimed or load < slots - 1 else -1
-        elif host.seats or claimed or host.slow >= slots or load >= slots + STACK_OF_SHORT:
+            level = load if load < slots - kept else -1
+        elif host.seats or kept or host.slow >= slots or load >= slots + STACK_OF_SHORT:
             level = -1
         else:
             level = load
@@ -146,7 +180,9 @@ class Placement:
             else:
                 self.stacked.pop(host.id, None)
         if self.claims:
-            self._count(host, candidate=claimed and host.open, free=load < slots)
+            needs = self.claims[0].needs
+            free = load < slots and (needs is None or needs.fits_in(host.left))
+            self._count(host, candidate=claimed and host.open, free=free)
 
     def pick(self, stack: int) -> Host | None:
         """Return the host for an attempt that may be one of ``stack`` waiting behind those that run.
@@ -162,6 +198,29 @@ class Placement:
 
     def takes(self, host: Host, stack: int) -> bool:
         return 0 <= host.level < self.slots + stack
+
+    # --- amounts --------------------------------------------------------------------------------------------------
+
+    def has_room(self, host: Host, needs: Amounts, *, first: bool) -> bool:
+        """Return whether a task with these amounts can begin there now. ``first``: it is the first in line."""
+        kept = (bool(self.claims) and self.claims[0].wants(host)) + (0 if first else host.keeps)
+        return host.open and host.load + kept < self.slots and self.has_amounts(host, needs, first=first)
+
+    def has_amounts(self, host: Host, needs: Amounts, *, first: bool) -> bool:
+        if host.saved and not first:
+            return False
+        left = host.left
+        if self.claims and (claimed := self.claims[0].needs) is not None and self.claims[0].wants(host):
+            left = left.minus(claimed)
+        return needs.fits_in(left)
+
+    def too_large(self) -> Claim | None:
+        """Return the first claim if what it needs of each node is more than there is, where it still lacks seats."""
+        claim = self.claims[0] if self.claims else None
+        if claim is None or claim.needs is None or not claim.least:
+            return None
+        others = [claim.needs.fits_in(host.has) for host in self.hosts.values() if host.id not in claim.besides]
+        return claim if others and not (all(others) if claim.every else any(others)) else None
 
     # --- stacks ---------------------------------------------------------------------------------------------------
 
@@ -204,11 +263,13 @@ class Placement:
         """Grant ``claim`` at once if no other waits and every node has a free slot: no other node is placed anew."""
         if self.claims or not claim.every or claim.most is not None:
             return None
-        hosts = [host for host in self.hosts.values() if host.open and host.id not in claim.besides]
+        hosts = [host for host in self.hosts.values() if host.open and claim.wants(host)]
         if len(hosts) < claim.least or any(host.load >= self.slots for host in hosts):
             return None
+        if claim.needs is not None and not all(claim.needs.fits_in(host.left) for host in hosts):
+            return None
         for host in hosts:
-            host.seats += 1
+            _seat(host, claim)
             self.place(host)
         return claim.job, tuple([host.id for host in hosts])
 
@@ -239,17 +300,19 @@ class Placement:
             return None
         chosen = list(free.values())[: claim.most]
         for host in chosen:
-            host.seats += 1
+            _seat(host, claim)
         self.claims.pop(0)
         self._new_first()
         return claim.job, tuple(host.id for host in chosen)
 
-    def unseat(self, node: NodeId) -> Host | None:
-        """Free one seat on ``node`` and return its host, which the caller must place."""
+    def unseat(self, node: NodeId, job: JobId) -> Host | None:
+        """Free the seat of ``job`` on ``node`` and return its host, which the caller must place."""
         host = self.hosts.get(node)
         if host is None or not host.seats:
             return None
         host.seats -= 1
+        if (held := host.seated.pop(job, None)) is not None:
+            host.left = host.left.plus(held)
         return host
 
     def _count(self, host: Host, *, candidate: bool, free: bool) -> None:
@@ -271,6 +334,13 @@ class Placement:
         for host in self.hosts.values():
             host.candidate = host.free = False
             self.place(host)
+
+
+def _seat(host: Host, claim: Claim) -> None:
+    host.seats += 1
+    if claim.needs is not None:
+        host.seated[claim.job] = claim.needs
+        host.left = host.left.minus(claim.needs)
 
 
 def _place_in_line(claim: Claim) -> tuple[bool, int]:

@@ -16,6 +16,7 @@ import anyio
 
 from ..providers.base import PreemptionNotice
 from . import events as ev
+from .amounts import NOTHING, told
 from .broadcasts import Broadcasts
 from .interfaces import (
     Asked,
@@ -36,7 +37,7 @@ from .interfaces import (
 from .kernel import ActorStopped, Context, Ref, Reply, running
 from .ledger import Ledger
 from .machines import Machines
-from .membership import Membership, RankWaits
+from .membership import Membership, Waits
 from .messages import (
     Broadcast,
     Cancel,
@@ -52,6 +53,7 @@ from .messages import (
     Submit,
     WhenReady,
 )
+from .waiting_line import Lane
 
 MAILBOX = 1 << 20  # submits that may be sent before the actor runs; the public call limits how many wait
 CLOSE_S = 10.0  # for all connections together
@@ -101,7 +103,8 @@ class PoolActor:
         self._closers: list[Reply[None]] = []
         self._closing = False
         self._was_ready = False
-        self._waited_ranks = RankWaits(spec.replace_timeout_s)
+        self._waited_ranks = Waits[int](spec.replace_timeout_s)
+        self._waited_amounts = Waits[Lane](spec.replace_timeout_s)
         self._ranked: tuple[NodeId, ...] = ()  # the ready nodes, when broadcasts last heard of them
         self._views_due = False
         self._alarm_at: float | None = None
@@ -164,6 +167,8 @@ class PoolActor:
         if tasks:
             self._observe(ev.TaskSubmitted(task.job, task.id))
         self._ledger.submit(task, settle, now)
+        if task.needs is not None and self._ledger.line and self._ledger.line.too_large():
+            return True
         return (task.on or 0) >= len(self._nodes.roster) or self._machines.controller.given_up is not None
 
     def _broadcast(self, message: Broadcast, now: float) -> None:
@@ -175,7 +180,7 @@ class PoolActor:
         self._broadcasts.start(spec, settle_all, now, minimum=machines.minimum, wanted=machines.controller.wanted)
 
     def _cancel(self, job: JobId, now: float) -> bool:
-        if self._ledger.cancel(job):
+        if self._ledger.cancel(job, now):
             return self._machines.busy
         self._broadcasts.cancel(job, now)
         return True
@@ -228,7 +233,8 @@ class PoolActor:
                 self._carry_out(now)
             self._announce_readiness()
             self._answer_closers()
-            times = (self._broadcasts.wake_at(), self._machines.wake_at(now), self._waited_ranks.wake_at())
+            waits = self._waited_ranks.wake_at(), self._waited_amounts.wake_at()
+            times = (self._broadcasts.wake_at(), self._machines.wake_at(now), *waits)
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
         if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):
@@ -290,6 +296,7 @@ class PoolActor:
         for rank in self._waited_ranks.overdue(now):
             ledger.strand(rank, failure=self._broadcasts.failure)
         error = machines.hopeless
+        self._refuse_too_large(now, whole=error is not None or 0 < machines.controller.wanted <= len(roster))
         if error is None:
             return
         self._broadcasts.unreplaceable(now)
@@ -299,6 +306,19 @@ class PoolActor:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 waiter.fail(error)
+
+    def _refuse_too_large(self, now: float, *, whole: bool) -> None:
+        """End what no node can ever hold: at once when all nodes are there (``whole``), else when no other has come."""
+        line, placement = self._ledger.line, self._ledger.placement
+        lanes, claim = line.too_large() if line else [], placement.too_large()
+        self._waited_amounts.missed(lanes if claim is None else [*lanes, (claim.needs or NOTHING, None)], now)
+        overdue = self._waited_amounts.overdue(now)
+        for lane in lanes:
+            if whole or lane in overdue:
+                self._ledger.refuse(lane, now)
+        if claim is not None and (whole or (claim.needs, None) in overdue):
+            has = told(host.has for host in placement.hosts.values())
+            self._broadcasts.refuse(claim.job, f"{claim.needs} on each node, and the nodes have {has}", now)
 
     def _announce_readiness(self) -> None:
         ready = len(self._nodes.roster)

@@ -33,6 +33,7 @@ class Entry:
     began: bool = False
     recalled: bool = False  # whether this attempt was recalled, so that its node may give it back
     expires_at: float | None = None
+    overtaken: int = 0  # by younger tasks, while it was the first that waited for amounts
 
     def node_lost(
         self, node: NodeId, cause: str, *, ran: bool, announced: bool, quarantine_after: int

@@ -50,7 +50,7 @@ class EntryPoints:
     """
 
     fork_server: str = ""  # (control: socket.socket) -> Never; light, imported before anything heavy
-    executor: str = ""  # (listener, forks, *, directory, same_host, accelerators): serves clients until it ends
+    executor: str = ""  # (listener, forks, *, directory, same_host, accelerators, sharing): serves until it ends
     template: str = ""  # (modules, become, *, lead) -> a process that imports them, and forks fork servers
     preload: tuple[str, ...] = ()  # the modules; none: fork servers need no template
     shared: tuple[str, ...] = ()  # light modules that the processes of all machines have: imported once, before them

@@ -16,6 +16,8 @@ SAME = {  # options of similar libraries, and ours that mean the same: the first
     "gpu": ("accelerator",),
     "cpus": ("vcpus",),
     "memory": ("memory_gb", "memory_limit"),
+    "num_cpus": ("cpus", "vcpus"),
+    "num_gpus": ("gpus", "accelerator"),
     "num_nodes": ("nodes",),
     "min_nodes": ("min",),
     "max_nodes": ("max",),

@@ -1,4 +1,4 @@
-"""LEDGER-1 to 15 hold whatever happens, and each of them falls when its guard is taken away."""
+"""LEDGER-1 to 18 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors import ledger as ledger_module
 from outrider.actors import placement as placement_module
+from outrider.actors import waiting_line as line_module
+from outrider.actors.amounts import NOTHING, Amounts
 from outrider.actors.interfaces import (
     AttemptId,
     Finished,
@@ -38,6 +39,7 @@ from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Roster
 from outrider.actors.placement import Claim, Placement
 from outrider.actors.retries import Entry
+from outrider.actors.waiting_line import WaitingLine
 
 QUICK = settings(
     max_examples=60,
@@ -49,6 +51,13 @@ QUICK = settings(
 WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
 SHORT, LONG = b"short", b"long"
 BUSY_S = {SHORT: 0.0001, LONG: 1.0}
+HAVE = (Amounts(4000, 8, 1), Amounts(2000, 8), Amounts(4000, 2))  # nodes, in turn
+NEED = (Amounts(1000, 2), Amounts(2000, 4), Amounts(4000), Amounts(0, 3, 1))
+
+
+@pytest.fixture(autouse=True)
+def _overtaken_soon(monkeypatch):
+    monkeypatch.setattr(line_module, "OVERTAKES", 2)
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -86,6 +95,12 @@ class LedgerMachine(RuleBasedStateMachine):
         self.claims: list[Claim] = []
         self.failed: Counter[int] = Counter()  # attempts that did, and are to be followed by another
         self.failed_for_good: set[int] = set()
+        self.line: list[int] = []  # tasks that need amounts and wait, in the order of submission
+        self.has: dict[NodeId, Amounts] = {}
+        self.seated: dict[NodeId, dict[int, Amounts]] = {}  # what broadcasts hold, by job
+        self.first: int | None = None  # in line
+        self.overtaken: Counter[int] = Counter()  # while it was the first
+        self.saved: set[NodeId] = set()  # for it
         self.ranks = 2
         self.ledger.limit(self.ranks)
         for _ in range(nodes):
@@ -101,12 +116,13 @@ class LedgerMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([None, None, 1.0]),
         restarts=st.sampled_from([0, 0, 1, 2]),
         many=st.integers(1, 6),
+        needs=st.sampled_from([None, None, None, *NEED]),
     )
-    def submit(self, *, function, on, retries, once, timeout, restarts, many):
+    def submit(self, *, function, on, retries, once, timeout, restarts, many, needs=None):
         for _ in range(many):
             job = next(self.jobs)
             often = (0, 0) if once else (retries, restarts)
-            task = Task(TaskId(job), JobId(job), function, None, on, often[0], once, timeout, often[1])
+            task = Task(TaskId(job), JobId(job), function, None, on, often[0], once, timeout, often[1], needs)
             self.tasks[job] = task
             self.wait(job, front=False)
             self.ledger.submit(task, lambda ending, job=job: self.settle(job, ending), self.now)
@@ -131,8 +147,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.nodes[node] = {}
         self.moved_at[node] = self.now
         self.open.add(node)
+        self.has[node] = HAVE[node % len(HAVE)]
+        self.seated[node] = {}
         self.roster.join(node)
-        self.ledger.node_ready(node, self.now)
+        self.ledger.node_ready(node, self.now, self.has[node])
         self.act()
 
     @precondition(lambda self: self.open)
@@ -176,6 +194,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.open.discard(node)
         self.roster.leave(node)
         self.seats.pop(node, None)
+        del self.seated[node]
         self.recalled.pop(node, None)
         back = []
         for position, (attempt, job) in enumerate(held.items()):
@@ -322,7 +341,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(ranks=st.integers(1, 2))
     def there_are_to_be_other_nodes(self, ranks):
         self.ranks = ranks
-        for rank in [rank for rank in self.pinned if rank >= ranks]:
+        for rank in [rank for rank in (0, 1, *self.pinned) if rank >= ranks]:
             self.no_such_rank(rank)
         self.ledger.limit(ranks)
         self.act()
@@ -337,10 +356,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.tick(self.now)
         self.act()
 
-    @rule(least=st.integers(1, 3), every=st.booleans(), again=st.booleans())
+    @rule(least=st.integers(1, 3), every=st.booleans(), again=st.booleans(), needs=st.sampled_from([None, *NEED]))
     @precondition(lambda self: len(self.claims) < 2)
-    def a_broadcast_wants_seats(self, least, every, again):
-        claim = Claim(JobId(next(self.jobs)), least=least, every=every, again=again)
+    def a_broadcast_wants_seats(self, least, every, again, needs):
+        claim = Claim(JobId(next(self.jobs)), least=least, every=every, again=again, needs=needs)
         self.claims.append(claim)
         self.claims.sort(key=lambda claim: (not claim.again, claim.job))
         self.ledger.claim(claim, self.now)
@@ -351,8 +370,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_seat_is_free_again(self, data):
         node = self.some(data, [node for node, seats in self.seats.items() if seats])
         if node is not None:
+            job = data.draw(st.sampled_from(sorted(self.seated[node])))
             self.seats[node] -= 1
-            self.ledger.unseat(node, self.now)
+            del self.seated[node][job]
+            self.moved_at[node] = self.now
+            self.ledger.unseat(node, JobId(job), self.now)
             self.act()
 
     @precondition(lambda self: self.claims)
@@ -367,7 +389,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "ledger") and sys.exc_info()[0] is None:
             self.tasks_over |= self.tasks.keys()
-            self.queue, self.pinned = [], {}
+            self.queue, self.pinned, self.line = [], {}, []
             self.ledger.close()
             self.act()
             assert self.ended.keys() == self.tasks.keys(), "LEDGER-2: a task was forgotten"
@@ -389,7 +411,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.act()
 
     def no_such_rank(self, rank):
-        for job in self.pinned.pop(rank, ()):
+        for job in [*self.pinned.pop(rank, ()), *(job for job in self.line if self.tasks[job].on == rank)]:
+            self.line = [each for each in self.line if each != job]
             self.tasks_over.add(job)
             self.deadline.pop(job, None)
 
@@ -398,8 +421,11 @@ class LedgerMachine(RuleBasedStateMachine):
         if task.on is not None and task.on >= self.ranks:
             self.tasks_over.add(job)
             return
-        line = self.queue if task.on is None else self.pinned.setdefault(task.on, [])
-        line.insert(0 if front else len(line), job)
+        if task.needs is not None:
+            self.line = sorted((*self.line, job))
+        else:
+            line = self.queue if task.on is None else self.pinned.setdefault(task.on, [])
+            line.insert(0 if front else len(line), job)
         if task.queue_timeout_s is not None and job not in self.deadline:
             self.deadline[job] = self.now + task.queue_timeout_s
 
@@ -409,7 +435,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def stop_waiting(self, job):
         self.deadline.pop(job, None)
-        for line in (self.queue, *self.pinned.values()):
+        for line in (self.queue, self.line, *self.pinned.values()):
             if job in line:
                 line.remove(job)
 
@@ -437,6 +463,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert len(granted) >= claim.least
             for node in granted:
                 self.seats[node] += 1
+                self.seated[node][job] = claim.needs or NOTHING
+                self.hold(node)
                 assert node in self.open, "LEDGER-9: a seat on a closed node"
                 assert len(self.nodes[node]) + self.seats[node] <= self.slots, "LEDGER-3: a seat on a full node"
         while decisions.endings:
@@ -452,6 +480,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ever_recalled |= {*attempts}
             self.recalled[node] = tuple(dict.fromkeys((*self.recalled.get(node, ()), *attempts)))
         decisions.retries.clear()
+        self.first = min(self.line, default=None)
+        self.saved = {node for node, host in self.ledger.placement.hosts.items() if host.saved}
 
     def check_run(self, node, order):
         job = int(order.task.job)
@@ -473,9 +503,14 @@ class LedgerMachine(RuleBasedStateMachine):
             assert load < self.slots + placement_module.STACK_OF_SHORT, "LEDGER-3: the stack is too high"
             assert not self.lost_under[job], "LEDGER-3: a suspect was stacked"
             assert task.retries, "LEDGER-3: a task that may not be run again was stacked"
-        line = self.queue if task.on is None else self.pinned[task.on]
-        assert line[0] == job, "LEDGER-8: out of order"
-        line.pop(0)
+        if task.needs is not None:
+            self.begin_in_line(node, job)
+            held[order.attempt] = job
+            self.hold(node)
+        else:
+            line = self.queue if task.on is None else self.pinned[task.on]
+            assert line[0] == job, "LEDGER-8: out of order"
+            line.pop(0)
         if task.on is not None:
             assert self.roster.rank(node) == task.on, "sent to another rank"
         self.sent_for[job] += 1
@@ -485,6 +520,45 @@ class LedgerMachine(RuleBasedStateMachine):
             self.moved_at[node] = self.now
         held[order.attempt] = job
         self.sent.append((node, order.attempt))
+
+    def left(self, node):
+        held = [self.tasks[job].needs or NOTHING for job in self.nodes[node].values()]
+        left = self.has[node]
+        for each in (*held, *self.seated[node].values()):
+            left = left.minus(each)
+        return left
+
+    def hold(self, node):
+        assert min(self.left(node)) >= 0, "LEDGER-16: more is held than there is"
+
+    def begin_in_line(self, node, job):
+        first = min(self.line)
+        if first != self.first:
+            self.first, self.saved = first, set()
+        if job != first:
+            assert node not in self.saved, "LEDGER-17: it begins on the node that is saved for another"
+            self.overtaken[first] += 1
+        self.line.remove(job)
+
+    @invariant()
+    def nothing_waits_for_amounts_in_vain(self):
+        hosts = self.ledger.placement.hosts
+        first = self.first
+        if first is not None and self.overtaken[first] >= line_module.OVERTAKES:
+            task = self.tasks[first]
+            could = {
+                node
+                for node in self.open
+                if task.needs.fits_in(self.has[node]) and task.on in (None, self.roster.rank(node))
+            }
+            assert not could or (len(self.saved) == 1 and self.saved <= could), "LEDGER-17: no node is saved"
+        for job in () if self.claims else self.line:
+            task = self.tasks[job]
+            for node in self.open:
+                kept = 0 if job == first else hosts[node].keeps
+                if task.on in (None, self.roster.rank(node)) and (job == first or not hosts[node].saved):
+                    room = len(self.nodes[node]) + self.seats[node] + kept < self.slots
+                    assert not (room and task.needs.fits_in(self.left(node))), "LEDGER-18"
 
     @invariant()
     def the_books_agree(self):
@@ -498,7 +572,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert job not in self.failed_for_good, "LEDGER-13: it is to run again"
             assert not self.lost_under[job], "LEDGER-4" if self.tasks[job].at_most_once else "LEDGER-5"
             raise AssertionError("LEDGER-1: a task should have ended")
-        waiting = {*self.queue, *(job for line in self.pinned.values() for job in line)}
+        waiting = {*self.queue, *self.line, *(job for line in self.pinned.values() for job in line)}
         leased = {job for held in self.nodes.values() for job in held.values()} - self.ended.keys()
         assert waiting | leased == self.tasks.keys() - self.ended.keys(), "LEDGER-2"
         assert self.ledger.queued == len(waiting), "LEDGER-2"
@@ -507,8 +581,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
         stuck = [node for node in self.nodes if self.now - self.moved_at[node] >= placement_module.LONG_S]
         behind = [job for node in stuck for job in list(self.nodes[node].values())[self.slots :]]
+        in_line = [job for job in self.line if self.tasks[job].on is None]
         further = [job for job in behind if job not in self.ended and self.tasks[job].on is None]
-        assert self.ledger.backlog(10.0, self.now)[0] == len(self.queue) + len(further), "LEDGER-15"
+        assert self.ledger.backlog(10.0, self.now)[0] == len(self.queue) + len(further) + len(in_line), "LEDGER-15"
 
         late = [job for job, at in self.deadline.items() if at <= self.now and job not in self.ended]
         assert not late, "LEDGER-11"
@@ -518,13 +593,18 @@ class LedgerMachine(RuleBasedStateMachine):
             assert wake_at <= min(self.deadline.values()), "LEDGER-11: it would be woken too late"
 
         if not self.claims:
-            free = [node for node in self.open if len(self.nodes[node]) + self.seats[node] < self.slots]
+            keeps = {node: host.keeps for node, host in self.ledger.placement.hosts.items()}
+            free = [node for node in self.open if len(self.nodes[node]) + self.seats[node] + keeps[node] < self.slots]
             assert not (free and self.queue), "LEDGER-7"
             for rank, line in self.pinned.items():
                 assert not (line and self.roster.at(rank) in free), "LEDGER-7"
 
     def queued_entries(self):
-        return [*self.ledger._queue, *(entry for line in self.ledger._pinned.values() for entry in line)]
+        return [
+            *self.ledger._queue,
+            *self.ledger.line.entries,
+            *(entry for line in self.ledger._pinned.values() for entry in line),
+        ]
 
 
 TestLedger = LedgerMachine.TestCase
@@ -663,8 +743,37 @@ def with_places(kind):
         def __init__(self, roster, *, slots, attempts, quarantine_after):
             super().__init__(roster, slots=slots, attempts=attempts, quarantine_after=quarantine_after)
             self.placement = kind(slots)
+            self.line = WaitingLine(self.placement, roster)
 
     return Other
+
+
+class HoldsWhatIsNotThere(Placement):
+    def has_amounts(self, host, needs, *, first):
+        return True
+
+
+class SavesNothing(Ledger):
+    def __init__(self, roster, **options):
+        super().__init__(roster, **options)
+        self.line._to_save = lambda: None
+
+
+class OvertakesOnTheSavedNode(Placement):
+    def has_amounts(self, host, needs, *, first):
+        return super().has_amounts(host, needs, first=True)
+
+
+class HearsOfNothing(Ledger):
+    def _give_back(self, host, entry):
+        super()._give_back(host, entry)
+        self.line.stirred = False
+
+    def _changed(self, host, now):
+        stirred = self.line.stirred
+        self.line.stir = lambda: None
+        super()._changed(host, now)
+        self.line.stirred = stirred
 
 
 @pytest.mark.parametrize(
@@ -673,13 +782,13 @@ def with_places(kind):
         (EndsTwice, "LEDGER-1"),
         (ForgetsWhatComesBack, "LEDGER-2|LEDGER-8"),  # whichever is looked at first
         (with_places(StacksAnything), "LEDGER-3"),
-        (with_places(SeatsAnywhere), "LEDGER-3"),
+        (with_places(SeatsAnywhere), "LEDGER-3|LEDGER-16"),
         (RunsOnceAgain, "LEDGER-4"),
         (NeverGivesUp, "LEDGER-5"),
         pytest.param(PassesPoisonOn, "LEDGER-5|LEDGER-1", marks=pytest.mark.nightly),
         (ForgetsTheFence, "LEDGER-6"),
         (UsesIdsTwice, "LEDGER-6"),
-        (ForgetsToAssign, "LEDGER-7"),
+        (ForgetsToAssign, "LEDGER-7|LEDGER-18"),
         (QueuesLastWhatComesBack, "LEDGER-8"),
         (SendsToClosedNodes, "LEDGER-9"),
         (SendsWhatItHadDecided, "LEDGER-9"),
@@ -690,6 +799,10 @@ def with_places(kind):
         (RestartsForEver, "LEDGER-13"),
         (WaitsForNobody, "LEDGER-14"),
         (with_places(ForgetsStacks), "LEDGER-15"),
+        (with_places(HoldsWhatIsNotThere), "LEDGER-16"),
+        (SavesNothing, "LEDGER-17"),
+        (with_places(OvertakesOnTheSavedNode), "LEDGER-17"),
+        (HearsOfNothing, "LEDGER-18"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -955,7 +1068,7 @@ def test_deciding_takes_no_longer_with_a_thousand_nodes(story, monkeypatch):
 
 
 def test_a_function_is_forgotten_before_there_are_too_many(story, monkeypatch):
-    monkeypatch.setattr(ledger_module, "FUNCTIONS_KEPT", 10)
+    monkeypatch.setattr(placement_module, "FUNCTIONS_KEPT", 10)
     for i in range(30):
         story.submit(function=str(i).encode())
     assert len(story.ledger._functions) == 10

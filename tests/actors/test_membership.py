@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.actors.interfaces import NodeId
-from outrider.actors.membership import RankWaits, Roster
+from outrider.actors.membership import Roster, Waits
 
 
 def check(roster_kind, joins_and_leaves):
@@ -73,7 +73,7 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 
 
 def test_a_rank_is_overdue_when_it_has_been_missed_on_end():
-    waits = RankWaits(600.0)
+    waits = Waits(600.0)
     assert waits.wake_at() is None
     waits.missed([3], 100.0)
     waits.missed([0, 3], 400.0)
@@ -82,7 +82,7 @@ def test_a_rank_is_overdue_when_it_has_been_missed_on_end():
 
 
 def test_one_that_was_there_meanwhile_is_waited_for_anew():
-    waits = RankWaits(600.0)
+    waits = Waits(600.0)
     waits.missed([1], 0.0)
     waits.missed([], 500.0)
     assert waits.wake_at() is None
@@ -92,20 +92,20 @@ def test_one_that_was_there_meanwhile_is_waited_for_anew():
 
 
 def test_who_misses_it_after_that_waits_as_long_again():
-    waits = RankWaits(600.0)
+    waits = Waits(600.0)
     waits.missed([0], 0.0)
     assert waits.overdue(600.0) == [0]
     waits.missed([0], 600.0)
     assert waits.wake_at() == 1200.0
 
 
-class CountsAnew(RankWaits):
+class CountsAnew(Waits):
     def missed(self, ranks, now):
         super().missed([], now)
         super().missed(ranks, now)
 
 
-class ForgetsNobody(RankWaits):
+class ForgetsNobody(Waits):
     def missed(self, ranks, now):
         super().missed({*ranks, *self._due_at}, now)
 
@@ -113,7 +113,7 @@ class ForgetsNobody(RankWaits):
 @pytest.mark.parametrize("broken", [CountsAnew, ForgetsNobody])
 def test_the_invariant_of_waits_falls_without_its_guard(broken, monkeypatch):
     """RANKS-1"""
-    monkeypatch.setitem(globals(), "RankWaits", broken)
+    monkeypatch.setitem(globals(), "Waits", broken)
     with pytest.raises(AssertionError):
         test_a_rank_is_overdue_when_it_has_been_missed_on_end()
         test_one_that_was_there_meanwhile_is_waited_for_anew()

@@ -77,7 +77,9 @@ def test_every_option_of_a_pool_is_there_with_its_default() -> None:
 
 def test_every_option_of_a_function_is_there_with_its_default() -> None:
     given = {f"{each.name.removesuffix('_s')}={each.default!r}" for each in fields(Options)}
-    assert table("option", section("`@compute`")) == given - {"at_most_once=False"} | {"retry='on_loss'"}
+    assert table("option", section("`@compute`")) == given - {"at_most_once=False", "needs=None"} | {
+        "retry='on_loss'", "cpus=None", "memory_gb=None", "gpus=None",
+    }  # fmt: skip
 
 
 def test_every_accelerator_is_there() -> None:

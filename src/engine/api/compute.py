@@ -37,7 +37,9 @@ from typing import (
     overload,
 )
 
+from ...actors.amounts import Amounts
 from ..serialization import function_pickling
+from .amounts import amounts
 from .calls import Call, Callee, StreamCall, short
 from .checks import check_known, count, one_of, refuse, seconds, shown
 from .errors import NotACall, SpecError
@@ -88,6 +90,9 @@ class TaskOptions(TypedDict, total=False):
     retry: Literal["on_loss", "never"]
     on_loss: OnLossOption
     name: str
+    cpus: float | None
+    memory_gb: float | None
+    gpus: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class Options:
     on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
     name: str | None = None  # shown instead of the function's
     setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
+    needs: Amounts | None = None  # of a node, while it runs there
 
     def changed(self, **options: Unpack[TaskOptions]) -> Self:
         check_known("@compute", options, TaskOptions.__annotations__)
@@ -117,6 +123,8 @@ class Options:
                 case "on_loss":
                     one_of("on_loss", value, get_args(OnLossOption))
                     changes["on_loss"] = value
+                case "cpus" | "memory_gb" | "gpus":
+                    changes["needs"] = amounts(changes.get("needs", self.needs), option, value)
                 case _:
                     if not isinstance(value, str) or not value.strip():
                         refuse(f"name takes a string that is not empty, not {shown(value)}.")
@@ -364,6 +372,12 @@ def compute(function: Any = None, /, *, setup: Callable[[], Any] | None = None, 
     (further attempts when the function raises or its process dies, in a broadcast on any rank: 0), ``on_loss``
     ("auto", "restart", "resend", "fail": what a broadcast does when it loses a rank), ``name`` (shown instead of the
     function's).
+
+    Amounts, which a task holds on its node while it runs, as it does a slot: ``cpus`` (0.001 or more), ``memory_gb``
+    (10^9 bytes), ``gpus`` (whole devices). It waits until a node has all of them left, and has a process of its own, in
+    which ``setup`` runs anew. With ``cpus`` the libraries that heed OMP_NUM_THREADS use so many threads. With ``gpus``
+    it sees these devices alone. When its processes hold more than ``memory_gb`` together they are ended, and the call
+    raises `TaskKilled` with ``out_of_memory``. What no node of the pool has is a SpecError of the call.
 
     ``def``, ``async def`` and generators of both kinds work. A parameter annotated ``Iterator[T]`` or
     ``AsyncIterator[T]`` is fed item by item from the iterable given for it, and one annotated ``Iterable[T]`` or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
@@ -32,6 +33,7 @@ from ..serialization.error_translation import unpack, unpack_all
 from ..serialization.payload import LONG_BYTES, Payload, Received
 
 if TYPE_CHECKING:
+    from ...actors.amounts import Amounts
     from ..api.compute import OnLossOption, Options
     from ..api.plugin import Plugin
     from .open_pool import OpenPool
@@ -247,6 +249,7 @@ def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> T
         at_most_once,
         options.queue_timeout_s,
         0 if at_most_once else options.max_restarts,
+        payload.needs,
     )
 
 
@@ -283,16 +286,21 @@ def broadcast_of(
         Exception: whatever a plugin raises.
     """
 
+    most = sys.maxsize  # ranks on a node
+
     def ranks_per_node(facts: NodeFacts) -> int:
-        return max((plugin.ranks_per_node(facts) for plugin in plugins), default=1)
+        return min(most, max((plugin.ranks_per_node(facts) for plugin in plugins), default=1))
 
     collective = any(plugin.collective for plugin in plugins)
     every_rank_listens = one_listens(plugins) == "ranks"
+    nodes = tuple(nodes)
     for facts in nodes if plugins else ():
         ranks = ranks_per_node(facts)  # asked here as well: its caller hears what a plugin raises, not the pool's actor
         if every_rank_listens and ranks > MOST_PORTS:
             need = f"{ranks} ranks per node would each need a port, and at most {MOST_PORTS} of a node can have one"
             raise SpecError(f"{need}: run fewer ranks per node.")
+    if payload.needs is not None:
+        most = max(map(ranks_per_node, nodes), default=1)  # those of nodes that come later have no amounts
     return BroadcastSpec(
         job=job,
         function=payload.function,
@@ -305,4 +313,23 @@ def broadcast_of(
         queue_timeout_s=options.queue_timeout_s,
         restarts=options.retries,
         max_restarts=options.max_restarts,
+        needs=None if payload.needs is None else held_by_ranks(payload, most, nodes),
     )
+
+
+def held_by_ranks(payload: Payload, ranks: int, nodes: Sequence[NodeFacts]) -> Amounts:
+    """Return what so many ranks of a call hold on one node together.
+
+    Raises:
+        SpecError: one of the nodes has less.
+    """
+    assert payload.needs is not None, "it holds amounts"
+    needs = payload.needs.times(ranks)
+    small = [facts for facts in nodes if not needs.fits_in(facts.amounts)]
+    if small:
+        each = f"{ranks} ranks with {payload.needs} each need {needs}" if ranks > 1 else f"a rank needs {needs}"
+        raise SpecError(
+            f"{payload.name} cannot be broadcast: {each} on every node, and {small[0].hostname} has "
+            f"{small[0].amounts.all}. Ask for less, or for larger nodes."
+        )
+    return needs

@@ -11,6 +11,7 @@ class Fork(NamedTuple):
     worker: int
     slot: int  # shown in `instance_info`
     fresh: bool
+    attempt: int = 0  # that a fresh one is for
 
 
 class Deliver(NamedTuple):

@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -16,23 +17,35 @@ from ..wire.messages import PROTOCOL_VERSION, Hello
 from .notices import sources
 
 MAX_SLOTS = 1024
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")  # cgroup v2, as a container sees its own
 CROSSING = ("numpy", "pandas", "torch")  # the packages whose objects tasks exchange
 _NAMED = re.compile(rf"({'|'.join(CROSSING)})-([^-]+)\.dist-info", re.IGNORECASE)
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
-def facts(address: str, accelerators: Sequence[tuple[str, float]]) -> dict[str, Any]:
+def facts(address: str, accelerators: Sequence[tuple[str, float]], sharing: int = 1) -> dict[str, Any]:
+    """``sharing``: so many nodes are this computer, which is divided evenly among their tasks."""
     return {
         "hostname": socket.gethostname(),
         "pid": os.getpid(),
         "python": PYTHON,
         "cloudpickle": cloudpickle.__version__,
         "cpus": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_bytes": memory_bytes(),
+        "sharing": sharing,
         "addresses": [address],
         "packages": installed_packages(),
         "accelerators": [list(accelerator) for accelerator in accelerators],
     }
+
+
+def memory_bytes(limit: Path = _MEMORY_LIMIT) -> int:
+    """Return the memory of this computer, or of the container that this process is in."""
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(has, int(limit.read_text()))
+    except (OSError, ValueError):  # there is no such file; it says "max"
+        return has
 
 
 def objection(hello: Hello) -> str | None:

@@ -27,16 +27,18 @@ import msgpack
 
 from . import context, limits, process
 from .environ import RANK_VARIABLES
+from .holdings import Allotment
+from .memory_watch import MemoryWatch
 from .notice_page import NoticePage
 from .template import IMPORT_S, Template
 from .worker import ThreadWorker, Worker
 
 # executor server -> fork server
 SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
-FORK = 2  # [FORK, worker, index, fresh], and the descriptors of its pipe, stdout and stderr
+FORK = 2  # [FORK, worker, index, fresh, allotment], and the descriptors of its pipe, stdout and stderr
 KILL = 3  # [KILL, worker]
-# fork server -> executor server: [worker, status, detail, died] of one that is gone; status: of os.waitpid, -1: not
-# forked; died: by the monotonic clock
+# fork server -> executor server: [worker, status, detail, died, held] of one that is gone; status: of os.waitpid, -1:
+# not forked; died: by the monotonic clock; held: the memory in bytes for which it was killed, or 0
 _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for what a dead worker has left behind to end
 ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
@@ -71,7 +73,11 @@ class ForkServer:
         self._dead: dict[int, tuple[int, float]] = {}  # worker -> status, and since when; not reported yet
         self._strays: dict[int, float] = {}  # pid -> since when: children that are no workers
         self._template: Template | None = None
-        self._waiting: dict[int, tuple[int, bool, list[int]]] = {}  # worker -> its order: until the template is ready
+        self._memory = MemoryWatch()
+        self._held: dict[int, int] = {}  # worker -> memory in bytes, for which it was killed
+        self._waiting: dict[
+            int, tuple[int, bool, Allotment, list[int]]
+        ] = {}  # worker -> its order: until the template is ready
         self._import_deadline = 0.0  # of the template: workers wait for it until then
         self._ready = select.poll()
         self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -94,6 +100,7 @@ class ForkServer:
             if self._importing is not None and time.monotonic() >= self._import_deadline:
                 self._drop_template(self._importing)
                 self._fork_waiting()
+            self._kill_the_largest()
             self._reap()
 
     @property
@@ -104,6 +111,8 @@ class ForkServer:
         if self._dead:
             return _AGAIN_MS
         times = [since + ENDS_S for since in self._killed.values()]
+        if (look_at := self._memory.due()) is not None:
+            times.append(look_at)
         if self._importing is not None:
             times.append(self._import_deadline)
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
@@ -130,45 +139,54 @@ class ForkServer:
             if modules := [each for each in self._setup["preload"] if each not in sys.modules]:
                 self._start_template(modules)
         elif order == FORK:
-            worker, index, fresh = rest
+            worker, index, fresh, allotment = rest
             if self._importing is not None:
-                self._waiting[worker] = index, fresh, fds
+                self._waiting[worker] = index, fresh, Allotment(*allotment), fds
             else:
-                self._fork(worker, index, fresh, fds)
+                self._fork(worker, index, fresh, Allotment(*allotment), fds)
         elif order == KILL:
             self._kill(rest[0])
 
     def _kill(self, worker: int) -> None:
         if (waiting := self._waiting.pop(worker, None)) is not None:
-            for fd in waiting[2]:
+            for fd in waiting[-1]:
                 os.close(fd)
             self._report_gone(worker, signal.SIGKILL, "")
         for pid in [pid for pid, each in self._workers.items() if each == worker]:
             self._killed.setdefault(pid, time.monotonic())
             process.kill_tree(pid)
 
-    def _fork(self, worker: int, index: int, fresh: bool, fds: list[int]) -> None:
+    def _kill_the_largest(self) -> None:
+        """Kill the workers whose process trees hold more memory than they may."""
+        for pid, held_bytes in self._memory.look(time.monotonic()):
+            if (worker := self._workers.get(pid)) is not None and pid not in self._killed:
+                self._held[worker] = held_bytes
+                self._kill(worker)
+
+    def _fork(self, worker: int, index: int, fresh: bool, allotment: Allotment, fds: list[int]) -> None:
         try:
             if self._setup_error:
                 raise OSError(self._setup_error)
-            pid = self._forked(index, fresh, fds)
+            pid = self._forked(index, fresh, allotment, fds)
         except OSError as error:  # no memory, too many processes
             self._report_gone(worker, -1, _why_not(error))
         else:
             self._workers[pid] = worker
+            if allotment.memory_bytes:
+                self._memory.add(pid, allotment.memory_bytes)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _forked(self, index: int, fresh: bool, fds: list[int]) -> int:
+    def _forked(self, index: int, fresh: bool, allotment: Allotment, fds: list[int]) -> int:
         if self._template is not None:
             try:
-                return self._template.fork([index, fresh], fds)
+                return self._template.fork([index, fresh, allotment], fds)
             except BrokenPipeError:
                 self._drop_template(self._template)
         pid = os.fork()
         if pid == 0:
-            self._become(index, fresh, fds)
+            self._become(index, fresh, allotment, fds)
         return pid
 
     # --- the template -------------------------------------------------------------------------------------------------
@@ -183,7 +201,9 @@ class ForkServer:
 
         try:
             self._template = Template(
-                modules, lambda order, fds: self._become(order[0], order[1], fds), settle_in=settle_in
+                modules,
+                lambda order, fds: self._become(order[0], order[1], Allotment(*order[2]), fds),
+                settle_in=settle_in,
             )
         except OSError:  # then workers are forked without one
             return
@@ -209,7 +229,7 @@ class ForkServer:
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
-    def _become(self, index: int, fresh: bool, fds: list[int]) -> NoReturn:
+    def _become(self, index: int, fresh: bool, allotment: Allotment, fds: list[int]) -> NoReturn:
         """Become a worker, in the forked child: release what belongs to the fork server, then serve."""
         try:
             process.begin_child(self._pid)
@@ -225,6 +245,7 @@ class ForkServer:
             _draw_other_numbers()
             if not self._settled:
                 _settle_in(self._setup)
+            os.environ.update({**allotment.defaults, **os.environ, **allotment.settings})
             folder = Path(self._setup["cwd"])
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # again, if a task has removed it
             os.chdir(folder)
@@ -249,6 +270,7 @@ class ForkServer:
         stuck = [pid for pid, since in self._killed.items() if since + ENDS_S <= now]
         for pid, status in (*_ended(), *((pid, signal.SIGKILL) for pid in stuck)):
             self._killed.pop(pid, None)
+            self._memory.remove(pid)
             worker = self._workers.pop(pid, None)
             if worker is not None:
                 self._dead[worker] = status, now
@@ -277,7 +299,7 @@ class ForkServer:
         os._exit(0)
 
     def _report_gone(self, worker: int, status: int, detail: str, died: float | None = None) -> None:
-        gone = [worker, status, detail, time.monotonic() if died is None else died]
+        gone = [worker, status, detail, time.monotonic() if died is None else died, self._held.pop(worker, 0)]
         with suppress(ConnectionError):  # the next read finds its end of file
             self._control.send(cast("bytes", msgpack.packb(gone)))
 

@@ -43,7 +43,8 @@ class ExecutorServer:
 
     ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client gives its
     own; ``lease_file`` is what its machine lives by, renewed as long as the client is heard. ``same_host``: the client
-    runs on this machine as this user, and opens large results by path. Connections come by `channel`.
+    runs on this machine as this user, and opens large results by path. ``sharing``: so many nodes are this computer.
+    Connections come by `channel`.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ExecutorServer:
         address: str,
         same_host: bool,
         accelerators: Sequence[tuple[str, float]] = (),
+        sharing: int = 1,
         lease_s: float | None = None,
         lease_file: str = "",
     ) -> None:
@@ -62,7 +64,7 @@ class ExecutorServer:
         self._work.mkdir(exist_ok=True)
         self._address = address
         self.ended = asyncio.Event()
-        self._accelerators = accelerators
+        self._accelerators, self._sharing = accelerators, sharing
         self._lease_s = lease_s
         self._machine_lease = MachineLease(lease_file)
         self._store = BlobStore(same_host=same_host)
@@ -85,6 +87,7 @@ class ExecutorServer:
             notice_page=self._notice_page,
             send=self._send_at_once,
             failed=self._end,
+            devices=len(accelerators),
         )
         self._watcher = PreemptionWatcher(self._notice_page, self._send)
         self._watcher.start([sources.PreemptFile(directory / "preempt")])
@@ -210,7 +213,7 @@ class ExecutorServer:
                 pass
 
     def _facts(self) -> dict[str, Any]:
-        return facts(self._address, self._accelerators)
+        return facts(self._address, self._accelerators, self._sharing)
 
     # --- to the client -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from .blobs import BlobStore
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .failure import lacking
 from .freeports import FreePorts
+from .holdings import Allotment, Holdings, named_devices
 from .notice_page import NoticePage
 from .notices import sources
 from .worker_connection import WorkerConnection
@@ -53,7 +54,9 @@ class WorkerPool:
         notice_page: NoticePage,
         send: Callable[[Sequence[ToClient]], None],
         failed: Callable[[str], None],
+        devices: int = 0,
     ) -> None:
+        """``devices``: how many accelerators the node has."""
         self._loop = asyncio.get_running_loop()
         self._forks = forks
         self._store = store
@@ -71,6 +74,7 @@ class WorkerPool:
         self._outbox: list[ToClient] = []
         self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
         self._oom = limits.OomKills()
+        self._devices, self._holdings = devices, Holdings()
         self._timer: asyncio.TimerHandle | None = None
         self._listening = True
         self._closing = False
@@ -90,6 +94,7 @@ class WorkerPool:
             "signals": sources.signals(setup.get("notices", ())),
             "preload": setup.get("preload", ()),
         }
+        self._holdings.devices = named_devices(self._devices, {**os.environ, **order["env"]})
         self._tell_fork_server(forkserver.SETUP, order, fds=[self._notice_page.fd])
         self._scheduler.open(slots, threads=threads, now=self._loop.time())
         self.act()
@@ -116,6 +121,8 @@ class WorkerPool:
                 self._scheduler.recalled(attempts)
             case wire.Lend(attempt, blobs):
                 self._lent[attempt] = blobs
+            case wire.Hold():
+                self._holdings.add(message)
             case wire.View():
                 self._view = body
             case _:
@@ -193,9 +200,9 @@ class WorkerPool:
                     case Steal(worker):
                         self._take_back(self._connections[worker])
                         more = True  # it may go elsewhere
-                    case Fork(worker, slot, fresh):
+                    case Fork(worker, slot, fresh, attempt):
                         try:
-                            self._fork(worker, slot, fresh=fresh)
+                            self._fork(worker, slot, self._holdings.allotment(worker, attempt), fresh=fresh)
                         except OSError as error:
                             self._not_forked(worker, error, effects)
                             more = True
@@ -232,7 +239,7 @@ class WorkerPool:
 
     # --- to workers --------------------------------------------------------------------------------------------------
 
-    def _fork(self, worker: int, slot: int, *, fresh: bool) -> None:
+    def _fork(self, worker: int, slot: int, allotment: Allotment, *, fresh: bool) -> None:
         """Have a worker forked. Raises OSError where this process has no descriptors left."""
         connection = WorkerConnection(
             self._loop,
@@ -248,7 +255,7 @@ class WorkerPool:
             raise
         self._connections[worker] = connection
         try:
-            self._tell_fork_server(forkserver.FORK, worker, slot, fresh, fds=fds)
+            self._tell_fork_server(forkserver.FORK, worker, slot, fresh, allotment, fds=fds)
         finally:
             for fd in fds[1:]:
                 os.close(fd)
@@ -257,6 +264,7 @@ class WorkerPool:
         """Handle a worker that could not be forked: take back the attempts that the same turn was to deliver to it."""
         if (connection := self._connections.pop(worker, None)) is not None:
             connection.close()
+        self._holdings.gone(worker)
         unread = [each.run.attempt for each in effects if isinstance(each, Deliver) and each.worker == worker]
         now = self._loop.time()
         self._scheduler.stolen(worker, unread, now)
@@ -291,6 +299,7 @@ class WorkerPool:
             self._early.pop(attempt, None)
             self._lent.pop(attempt, None)
             self._views.pop(attempt, None)
+            self._holdings.ended(attempt)
 
     def _blob(self, value: wire.Value | None) -> list[int]:
         fd = self._store.fd(value.blob) if value is not None else None
@@ -347,6 +356,8 @@ class WorkerPool:
                         self._lent.pop(message.attempt, None)
                     if self._views:
                         self._views.pop(message.attempt, None)
+                    if self._holdings.holds:
+                        self._holdings.ended(message.attempt)
                     if not self._scheduler.finished(connection.worker, message.attempt, body, now):
                         value: wire.Value | None = getattr(message, _VALUES[type(message)])
                         if value is not None and value.blob is not None:
@@ -437,13 +448,14 @@ class WorkerPool:
             self._on_gone(*msgpack.unpackb(data))
         self.act()
 
-    def _on_gone(self, worker: int, status: int, detail: str, died: float) -> None:
+    def _on_gone(self, worker: int, status: int, detail: str, died: float, held_bytes: int) -> None:
+        self._holdings.gone(worker)
         connection = self._connections.pop(worker, None)
         if connection is None:
             return
         self._take_back(connection)
         self._outbox += connection.finish_outputs()
-        cause, code = self._cause_of_death(status)
+        cause, code = (wire.Cause.LIMIT, held_bytes) if held_bytes else self._cause_of_death(status)
         if not connection.ready and (words := connection.last_words()):
             print(f"a worker could not be started: {words}", file=sys.stderr, flush=True)
             detail = detail or words.splitlines()[-1]

@@ -321,7 +321,7 @@ class WorkerScheduler:
     def _place(self, attempt: Attempt, slot: Slot, now: float) -> None:
         run = attempt.run
         if run.flags & _FRESH:
-            slot.worker = self._make(slot.index, now, fresh=True)
+            slot.worker = self._make(slot.index, now, fresh_for=run.attempt)
         worker = slot.worker
         if worker is None:
             raise AssertionError(f"slot {slot.index} counted as free without a worker")
@@ -463,17 +463,17 @@ class WorkerScheduler:
                     self._make_warm(slot, now)
 
     def _make_warm(self, slot: Slot, now: float) -> None:
-        worker = self._make(slot.index, now, fresh=False)
+        worker = self._make(slot.index, now)
         for each in [each for each in self._slots if not each.beside] if self._threads else [slot]:
             each.warm = worker
             if each.worker is None:
                 each.worker = worker
 
-    def _make(self, index: int, now: float, *, fresh: bool) -> Worker:
+    def _make(self, index: int, now: float, *, fresh_for: int | None = None) -> Worker:
         self._last_worker += 1
-        self._workers[self._last_worker] = worker = Worker(self._last_worker, fresh)
+        self._workers[self._last_worker] = worker = Worker(self._last_worker, fresh_for is not None)
         self._due[worker.id] = now + START_S
-        self._effects.append(Fork(worker.id, index, fresh))
+        self._effects.append(Fork(worker.id, index, worker.fresh, fresh_for or 0))
         return worker
 
     def _record_use(self, worker: Worker, slot: Slot) -> None:

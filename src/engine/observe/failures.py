@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import assert_never, cast
 
 from ...actors import events as ev
+from ...actors.amounts import GB
 from ...actors.interfaces import Ending, GaveUp, Settled, Verdict
 from ..api.printable import one_line
 from ..wire.messages import Cause, Ended, Failed
@@ -62,12 +63,14 @@ def _error(ending: Ending) -> str:
             assert_never(ending.verdict)
 
 
-def _death(ended: Ended) -> str:
+def _death(ended: Ended) -> str:  # noqa: PLR0911  (a table)
     match ended.cause:
         case Cause.TIMEOUT:
             return "it ran longer than its timeout"
         case Cause.MEMORY:
             return "it ran out of memory"
+        case Cause.LIMIT:
+            return f"it used {ended.code / GB:.3g} GB, more than its memory_gb"
         case Cause.EXIT:
             return f"its process ended with exit status {ended.code}"
         case Cause.SIGNAL if ended.code in set(signal.Signals):

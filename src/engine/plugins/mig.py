@@ -51,6 +51,7 @@ class Mig(Plugin):
     count: int | None = None
 
     name: ClassVar[str] = "mig"
+    shares_devices: ClassVar[bool] = True
     fresh_ranks: ClassVar[bool] = True  # a process can use one instance only, and a rank may run in any slot
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:

@@ -57,6 +57,7 @@ class Mps(Plugin):
     memory_limit: str | None = None
 
     name: ClassVar[str] = "mps"
+    shares_devices: ClassVar[bool] = True
 
     @contextmanager
     def node(self, side: NodeSide) -> Iterator[Setup]:  # noqa: ARG002

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal
 
 from ..api.errors import SpecError
+from ..node.holdings import OWN
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeFacts
@@ -42,8 +43,11 @@ def sharing(info: InstanceInfo) -> int:
 def devices(info: InstanceInfo) -> tuple[int, ...]:
     """The node's accelerators that belong to this rank: equal shares of neighbouring ones. Empty without any.
 
-    A task outside a broadcast, in one of several slots of its node, has those of its slot.
+    A task outside a broadcast, in one of several slots of its node, has those of its slot. One that has devices of its
+    own, by ``gpus=``, sees no others.
     """
+    if own := os.environ.get(OWN):
+        return tuple(range(len(own.split(","))))
     if info.world_size == 1:
         index, count = info.worker, info.workers_per_node
     else:

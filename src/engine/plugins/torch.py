@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
+from ..node.holdings import OWN
 from .client_versions import same_version
 from .initialized_group import found_again
 from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
@@ -231,6 +232,8 @@ def _device(torch_: Any, info: InstanceInfo) -> int | None:
     """
     if not torch_.cuda.is_available():
         return None
+    if OWN in os.environ:  # they are this task's alone, by ``gpus=``
+        return 0
     visible: int = torch_.cuda.device_count()
     if info.world_size == 1:
         return info.worker % visible

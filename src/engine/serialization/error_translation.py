@@ -15,6 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal, assert_never, cast
 
+from ...actors.amounts import GB, Amounts
 from ...actors.interfaces import ConnectFailed, Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
 from ...actors.kernel import ActorFailed
 from ...providers import errors as provider
@@ -69,7 +70,7 @@ def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = N
         failed, received = cast("tuple[Failed, Received | None]", ending.outcome)
         load = None if received is None else partial(values.load, received.data, received.sizes)
         return failed_error(failed, place, load)
-    return ended_error(cast("Ended", ending.outcome), place, payload.timeout_s)
+    return ended_error(cast("Ended", ending.outcome), place, payload.timeout_s, payload.needs)
 
 
 def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
@@ -131,7 +132,7 @@ def _lacking(failed: Failed) -> str:
 
 
 def ended_error(
-    ended: Ended, place: AttemptPlace, timeout_s: float | None = None
+    ended: Ended, place: AttemptPlace, timeout_s: float | None = None, needs: Amounts | None = None
 ) -> errors.TaskTimeout | errors.TaskKilled:
     facts = asdict(place)
     also = f"; {ended.detail}" if ended.detail else ""
@@ -149,6 +150,13 @@ def ended_error(
             return errors.TaskKilled(message, signal=ended.code, **facts)
         case Cause.MEMORY:
             message = f"{place} ran out of memory and was killed by the kernel: use less, or nodes with more{also}."
+            return errors.TaskKilled(message, out_of_memory=True, signal=signal.SIGKILL, **facts)
+        case Cause.LIMIT:
+            limit = f"memory_gb={0.0 if needs is None else needs.memory_bytes / GB:.3g}"
+            message = (
+                f"{place} used {ended.code / GB:.3g} GB of its {limit} and was ended with all that it had started: "
+                f"give it more, as by .with_(memory_gb={float(f'{1.5 * ended.code / GB:.2g}'):g}), or less to do{also}."
+            )
             return errors.TaskKilled(message, out_of_memory=True, signal=signal.SIGKILL, **facts)
         case Cause.KILLED:
             return errors.TaskStopped(f"{place} was stopped by the pool.", **facts)
@@ -185,6 +193,11 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             return errors.CapacityError(
                 f"{task} was not run: {ending.why}. Raise the limit of open files there (ulimit -n; an eighth of it is "
                 "kept as ports), or run fewer ranks per node."
+            )
+        case Reason.TOO_LARGE:
+            return errors.SpecError(
+                f"{task} was not run: it needs {ending.why}. Ask for less, or for larger nodes (vcpus=, memory_gb= and "
+                "accelerator= of the pool)."
             )
         case Reason.QUEUE_TIMEOUT:
             limit = "its queue_timeout" if queue_timeout_s is None else f"its queue_timeout of {queue_timeout_s:g} s"

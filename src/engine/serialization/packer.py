@@ -26,6 +26,7 @@ from .error_translation import pickling_error
 from .payload import Blob, Payload, Shared, pending_references, referred
 
 if TYPE_CHECKING:
+    from ...actors.amounts import Amounts
     from ..api.calls import Call, StreamCall
     from ..api.compute import Decorated
     from ..api.plugin import Plugin
@@ -77,6 +78,7 @@ class Packer:
         args, kwargs, inputs = call.detach()
         defined = self.definitions.get(call.function) or self._define(call.function)
         name = options.name or call.function.__name__
+        flags = defined.flags if options.needs is None else self._flags(defined.flags, options.needs, call.function)
         if defined.copied is None and self.node_modules is None:
             value, blob = self._dump((args, kwargs), name, call.function)
         else:
@@ -92,10 +94,11 @@ class Packer:
             value,
             blob,
             options.timeout_s,
-            defined.flags | RunFlag.ALONE if inputs else defined.flags,
+            flags | RunFlag.ALONE if inputs else flags,
             inputs=tuple(Source(each) for each in inputs) if inputs else (),
             shared=referred() if pending_references else (),
             defined=defined,
+            needs=options.needs,
         )
 
     def pack_stream(self, call: StreamCall[Any]) -> tuple[Payload, Values]:
@@ -164,6 +167,16 @@ class Packer:
             copied = None if module == "__main__" or function_pickling.nodes_have(module) else module
         flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
         return self.definitions.add(function, code, int(flags), copied)
+
+    def _flags(self, flags: int, needs: Amounts, function: Decorated[Any]) -> int:
+        """Return the flags of a call that needs amounts: it has a process of its own, from its beginning."""
+        for plugin in self.plugins_of(function) if needs.gpus else ():
+            if plugin.shares_devices:
+                raise SpecError(
+                    f"The {plugin.name} plugin says which device each task of a node sees, and so does "
+                    f"gpus={needs.gpus} of {function.__name__}: leave one of them out."
+                )
+        return flags | int(RunFlag.FRESH)
 
     def _check(self, function: Decorated[Any], plugins: Sequence[Plugin]) -> None:
         for plugin in function.plugins:

@@ -17,6 +17,7 @@ from ..node import blobs
 from ..wire.messages import Value
 
 if TYPE_CHECKING:
+    from ...actors.amounts import Amounts
     from .client_streams import Source, Values
 
 T = TypeVar("T")
@@ -83,6 +84,7 @@ class Payload:
     inputs: tuple[Source, ...] = ()
     shared: tuple[Shared[Any], ...] = ()  # what the arguments refer to
     defined: object = None  # the function, which nodes forget when nobody holds this
+    needs: Amounts | None = None  # what each of its attempts holds of its node
 
 
 class Shared(Generic[T]):

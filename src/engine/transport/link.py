@@ -108,7 +108,7 @@ class NodeLink:
         run = wire.Run(
             order.attempt, payload.function, payload.args, order.task.job, order.number, payload.timeout_s, flags, world
         )
-        if known and payload.blob is None and not payload.shared:
+        if known and payload.blob is None and not payload.shared and payload.needs is None:
             self._send_run(run)
             if idle:
                 self.flush()  # it begins while we are still at it; what a busy node is sent gathers for a tick
@@ -372,6 +372,8 @@ class NodeLink:
             order = self._orders[run.attempt]
             if order.world is not None:  # its peers were left out if the view named them, and there may be another now
                 run = run._replace(world=self._views.world(order.world, order.rank))
+            if payload.needs is not None:
+                self.send(wire.Hold(run.attempt, *payload.needs))
             self._send_run(run)
             self._schedule()
 

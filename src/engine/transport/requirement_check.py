@@ -35,7 +35,8 @@ def facts(welcome: Welcome) -> NodeFacts:
         hostname, address = said["hostname"], said["addresses"][0]
         accelerators = tuple((kind, memory_gb) for kind, memory_gb in said["accelerators"])
         names = (hostname, address, *(kind for kind, _ in accelerators))
-        numbers = (said.get("cpus", 0), said.get("memory_bytes", 0), *(memory_gb for _, memory_gb in accelerators))
+        cpus, memory_bytes, sharing = said.get("cpus", 0), said.get("memory_bytes", 0), said.get("sharing", 1)
+        numbers = (cpus, memory_bytes, sharing, *(memory_gb for _, memory_gb in accelerators))
         packages = said.get("packages", {}).items()
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"a fact is missing: {error!r}") from error
@@ -44,9 +45,11 @@ def facts(welcome: Welcome) -> NodeFacts:
         or not all(type(number) in (int, float) and 0 <= number <= MOST for number in numbers)
         or not all(type(text) is str for pair in packages for text in pair)
         or len(accelerators) > ACCELERATORS
+        or sharing < 1
     ):
         raise ValueError("a fact is not what it should be")
-    return NodeFacts(hostname, address, tuple(welcome.ports), accelerators)
+    share = max(1, int(cpus) // int(sharing)), int(memory_bytes) // int(sharing)
+    return NodeFacts(hostname, address, tuple(welcome.ports), accelerators, (), 1000 * share[0], share[1])
 
 
 def too_small(facts: NodeFacts, said: Mapping[str, Any], wanted: Wanted) -> CapacityError | None:

@@ -41,6 +41,7 @@ TAGS: dict[type[m.Message], int] = {
     m.StopAt: 19,
     m.Input: 20,
     m.Credit: 21,
+    m.Hold: 22,
     m.Started: 30,
     m.Done: 31,
     m.Failed: 32,

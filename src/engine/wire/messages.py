@@ -69,6 +69,7 @@ class Cause(StrEnum):
     EXIT = "exit"  # the process called os._exit; `code` is the status
     SIGNAL = "signal"  # the process was killed by a signal that was not ours; `code` is its number
     MEMORY = "memory"  # the kernel's out-of-memory killer
+    LIMIT = "limit"  # its process tree held more memory than its `Hold` says; `code` is how many bytes
     TIMEOUT = "timeout"  # ran longer than `timeout_s`
     KILLED = "killed"  # by `Kill`; its whole process tree is gone
 
@@ -149,6 +150,17 @@ class Lend(NamedTuple):
     blobs: tuple[str, ...]
 
 
+class Hold(NamedTuple):
+    """Says what an attempt, whose `Run` follows, holds of the node while it runs. Its process sees ``gpus`` devices of
+    its own, and is ended when its tree holds more memory. 0: nothing is held.
+    """
+
+    attempt: Number
+    millicpus: Number
+    memory_bytes: Size
+    gpus: Number
+
+
 class StopAt(NamedTuple):
     """Stops the ranks of this generation when they ask for the ``asked``-th time whether to stop."""
 
@@ -193,7 +205,7 @@ class Welcome(NamedTuple):
     version: Number
     resumed: bool
     received: Number  # reliable frames received so far from the client
-    # hostname, pid, python, cloudpickle, cpus, memory_bytes, addresses, accelerators: [[type, memory_gb], ...]
+    # hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses, accelerators: [[type, memory_gb], ...]
     facts: dict[str, Any]
     blobs: tuple[str, ...]  # that this node holds
     ports: tuple[Port, ...]  # free TCP ports kept (bound, not listening) for generations whose head is this node
@@ -343,7 +355,7 @@ class Missing(NamedTuple):
     blob: str
 
 
-ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | StopAt | Bye | Input
+ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | Bye | Input
 ToClient = Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Output | Asked | Ports | Unfit
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing

@@ -120,6 +120,7 @@ class LocalFleet:
                     "id": name,
                     "env": share.environment,
                     "accelerators": share.accelerators,
+                    "sharing": len(shares),
                     "same_host": self._shared_memory,
                     "ssh": self._ssh(name, request.client_key) if self._as_remote else None,
                 }

@@ -53,6 +53,7 @@ class Executor(Protocol):
         directory: Path,
         same_host: bool,
         accelerators: Sequence[tuple[str, float]],
+        sharing: int,
     ) -> None: ...
 
 
@@ -329,6 +330,7 @@ class MachineSupervisor:
                 directory=machine.directory,
                 same_host=order["same_host"],
                 accelerators=order["accelerators"],
+                sharing=order["sharing"],
             )
             os._exit(0)
 

@@ -228,3 +228,32 @@ def test_variadic_streams_are_all_taken_out() -> None:
     assert [each.index for each in detached.args] == [0, 1]
     assert detached.kwargs["x"].index == 2
     assert len(detached.inputs) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cpus": 0}, "cpus must be more than 0 processors"),
+        ({"cpus": "2"}, "cpus takes processors, as a number, not '2'"),
+        ({"memory_gb": True}, "memory_gb takes GB, as a number, not True"),
+        ({"gpus": 0.5}, "gpus takes a whole number, not 0.5"),
+        ({"gpus": 0}, "gpus must be at least 1, not 0"),
+        ({"num_gpus": 1}, "did you mean 'gpus'?"),
+        ({"memory": 4}, "did you mean 'memory_gb'?"),
+    ],
+)
+def test_amounts_that_cannot_be_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        compute(**options)
+    assert words in str(caught.value)
+
+
+def test_amounts_are_changed_one_by_one_and_taken_away() -> None:
+    @compute(cpus=0.5, memory_gb=4)
+    def train() -> None: ...
+
+    assert train.options.needs == (500, 4_000_000_000, 0)
+    assert train.with_(gpus=2, cpus=2).options.needs == (2000, 4_000_000_000, 2)
+    assert train.with_(cpus=None).options.needs == (0, 4_000_000_000, 0)
+    assert train.with_(cpus=None, memory_gb=None).options.needs is None
+    assert train.with_(name="other").options.needs == train.options.needs

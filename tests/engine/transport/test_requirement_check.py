@@ -101,14 +101,22 @@ def welcome(**said: object) -> wire.Welcome:
 
 
 def test_a_node_is_taken_at_its_word() -> None:
-    assert requirement_check.facts(welcome()) == NodeFacts("gpu1", "10.0.0.1", (4000,), (("T4", 15.0),))
+    has = {"millicpus": 8000, "memory_bytes": 16_000_000_000}
+    assert requirement_check.facts(welcome()) == NodeFacts("gpu1", "10.0.0.1", (4000,), (("T4", 15.0),), **has)
+
+
+def test_nodes_that_are_one_computer_have_an_equal_part_of_it_and_a_processor_at_least() -> None:
+    found = requirement_check.facts(welcome(sharing=3)).amounts
+    assert found == (2000, 5_333_333_333, 1)
+    assert requirement_check.facts(welcome(sharing=20)).amounts.millicpus == 1000
 
 
 @pytest.mark.parametrize(
     "said",
     [
         {"hostname": 5}, {"hostname": "x" * 256}, {"addresses": []}, {"addresses": None}, {"addresses": [["a"]]},
-        {"addresses": ["x" * 900_000]}, {"accelerators": 1}, {"accelerators": [["T4"]]}, {"accelerators": [[4, 15]]},
+        {"addresses": ["x" * 900_000]}, {"accelerators": 1}, {"sharing": 0},
+        {"sharing": "2"}, {"accelerators": [["T4"]]}, {"accelerators": [[4, 15]]},
         {"accelerators": [["T4", math.nan]]}, {"accelerators": [["T4", -1]]}, {"accelerators": [["T4", 15]] * 257},
         {"cpus": math.inf}, {"cpus": "8"}, {"memory_bytes": -1}, {"memory_bytes": 2**64 - 1}, {"packages": []},
         {"packages": {"numpy": 2}}, {"packages": {"numpy": {}}},

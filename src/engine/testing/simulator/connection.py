@@ -155,7 +155,8 @@ class PlayedConnection:
     async def open(self, answered: Callable[[], None]) -> None:
         welcome = await self._greet(answered)
         facts = welcome.facts
-        self._facts = NodeFacts(facts["hostname"], facts["addresses"][0], tuple(welcome.ports))
+        hostname, address, millicpus = facts["hostname"], facts["addresses"][0], 1000 * facts["cpus"]
+        self._facts = NodeFacts(hostname, address, tuple(welcome.ports), millicpus=millicpus)
 
     async def resume(self) -> bool:
         return (await self._greet()).resumed

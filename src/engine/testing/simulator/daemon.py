@@ -117,7 +117,12 @@ class Daemon:
         if not resumed:
             self.core.open(hello.setup["slots"], threads=False, now=self.sim.loop.now)
             self._carry_out()
-        facts = {"hostname": f"host{self.host.number}", "addresses": [self.host.address], "accelerators": []}
+        facts = {
+            "hostname": f"host{self.host.number}",
+            "addresses": [self.host.address],
+            "accelerators": [],
+            "cpus": self.host.cpus,
+        }
         welcome = Welcome(
             PROTOCOL_VERSION, resumed, self._session.received, facts, tuple(sorted(self.blobs)), tuple(self.ports)
         )
@@ -208,7 +213,7 @@ class Daemon:
                         self._send(message)
                     case Steal(worker):
                         core.stolen(worker, self.workers[worker].take_back(), loop.now)
-                    case Fork(worker, _, fresh):
+                    case Fork(worker, _, fresh, _):
                         self.workers[worker] = Process(self, worker, fresh=fresh)
                     case EndWorker(worker):
                         self._end_worker(self.workers[worker])

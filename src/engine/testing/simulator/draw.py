@@ -12,6 +12,7 @@ from . import faults as f
 from .scenario import CloudSpec, Job, Scenario
 
 SCALED = 0.25  # of the pools that are not large: their number of nodes follows the work
+HOLDING = 0.25  # of them: some of their tasks hold processors
 LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
@@ -44,7 +45,9 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
         faults=tuple(_faults(dice, lasts_s, size)),
         close_at_s=dice.uniform(0.0, lasts_s) if dice.random() < 0.12 and not large else None,
     )
-    return scenario if large else _by_load(scenario, Random(f"scale {seed}"))  # noqa: S311
+    if large:
+        return scenario
+    return _with_amounts(_by_load(scenario, Random(f"scale {seed}")), Random(f"amounts {seed}"))  # noqa: S311
 
 
 def _by_load(scenario: Scenario, dice: Random) -> Scenario:
@@ -53,6 +56,17 @@ def _by_load(scenario: Scenario, dice: Random) -> Scenario:
         return scenario
     least = dice.choice((0, 0, scenario.min))
     return replace(scenario, nodes=least, min=least, idle_s=dice.choice((0.5, 5.0, 40.0)))
+
+
+def _with_amounts(scenario: Scenario, dice: Random) -> Scenario:
+    """Return the scenario, or the same with tasks that hold processors: some too many for any machine."""
+    if dice.random() >= HOLDING:
+        return scenario
+    shapes: dict[tuple[float, float], int] = {}
+    for job in scenario.jobs:
+        shapes.setdefault((job.at_s, job.takes_s), dice.choice((0, 1, 1, 2, 3, 4, 5)))
+    jobs = tuple(replace(job, cpus=shapes[job.at_s, job.takes_s]) for job in scenario.jobs)
+    return replace(scenario, jobs=jobs, cpus=dice.choice(((4,), (4,), (2, 4), (4, 3, 1))))
 
 
 def _cloud(dice: Random) -> CloudSpec:

@@ -22,6 +22,7 @@ class Host:
     def __init__(self, sim: Simulation, number: int, machine: MachineId) -> None:
         self.sim, self.number, self.machine = sim, number, machine
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+        self.cpus = sim.scenario.cpus[number % len(sim.scenario.cpus)]
         self.on = False
         self.dead = False  # and never on again
         self.frozen = 0

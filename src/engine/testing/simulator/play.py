@@ -23,6 +23,7 @@ import anyio
 import msgpack
 from anyio.lowlevel import checkpoint
 
+from ....actors.amounts import Amounts
 from ....actors.fleet_controller import NodePhase
 from ....actors.interfaces import (
     BroadcastSpec,
@@ -297,25 +298,28 @@ class _User:
                 restarts=job.retries,
                 max_restarts=job.max_restarts,
                 every_rank_listens=job.listens,
+                needs=None if payload.needs is None else payload.needs.times(job.ranks),
             )
             self._tell(Broadcast(spec, lambda endings, generation: self._settle_all(job, endings, generation)))
         else:
             task = Task(
-                TaskId(job.id), JobId(job.id), function, payload, job.on, job.retries, job.once, job.queue_timeout_s
-            )
+                TaskId(job.id), JobId(job.id), function, payload, job.on, job.retries, job.once, job.queue_timeout_s,
+                needs=payload.needs,
+            )  # fmt: skip
             self._tell(Submit(task, lambda ending: self._settle(job, ending)))
         if job.cancel_after_s is not None:
             self._sim.loop.call_later(job.cancel_after_s, self._tell, Cancel(JobId(job.id)))
 
     def _payload(self, job: Job) -> Payload:
-        function = f"{job.takes_s}{job.ends}{job.ranks}{job.large}".encode()
+        function = f"{job.takes_s}{job.ends}{job.ranks}{job.large}{job.cpus}".encode()
         code = bytes(INLINE_BYTES + 1) if job.large and job.id % 2 else b"code"
         args, blob = Value(b"args"), None
         if job.large:
             self._blobs[job.id] = blob = Blob(f"args-{job.id}", [b"args"], 4)
             args = Value(b"", None, blob.name)
-        flags = int(RunFlag.FRESH) if job.fresh else 0
-        return Payload(f"job{job.id}", function, code, args, blob, job.timeout_s, flags)
+        flags = int(RunFlag.FRESH) if job.fresh or job.cpus else 0
+        needs = Amounts(1000 * job.cpus) if job.cpus else None
+        return Payload(f"job{job.id}", function, code, args, blob, job.timeout_s, flags, needs=needs)
 
     def _settle(self, job: Job, ending: Ending) -> None:
         self._sim.referee.settled(job, ending)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ....actors import events as ev
 from ....actors.interfaces import AttemptId, JobId, NodeId, Order
 from ....providers.base import MachineId, PreemptionNotice
+from .rules.amounts import AmountRules
 from .rules.costs import CostRules
 from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
@@ -48,6 +49,7 @@ class Referee:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self.jobs = JobRules(sim)
+        self.amounts = AmountRules(sim)
         self.executors = ExecutorRules(sim)
         self.scaling = ScalingRules(sim)
         self.worlds = WorldRules(sim)
@@ -131,6 +133,7 @@ class Referee:
         order = self._sim.orders[AttemptId(attempt)]
         self._sim.trace("began", attempt=attempt, job=order.task.job, rank=order.rank, host=host.number)
         self.jobs.began(host, order)
+        self.amounts.began(host, order)
         self.executors.began(host)
         if order.world is not None:
             self.worlds.began(order)
@@ -139,6 +142,7 @@ class Referee:
         order = self._sim.orders[AttemptId(attempt)]
         self._sim.trace("ended", attempt=attempt, how=how)
         self.jobs.ended(host, order, how)
+        self.amounts.ended(host, order)
         self.scaling.ended(host)
         if order.world is not None:
             self.worlds.ended(order)

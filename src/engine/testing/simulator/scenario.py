@@ -34,6 +34,7 @@ class Job:
     cancel_after_s: float | None = None
     large: bool = False  # its arguments and its result travel as blobs
     fresh: bool = False  # in a process of its own
+    cpus: int = 0  # that it holds of its node; a broadcast's ranks each
     ranks: int = 0  # per node; 0: not a broadcast
     on_loss: OnLoss = OnLoss.RESTART
     collective: bool = True
@@ -63,6 +64,7 @@ class Scenario:
     spare: int = 0
     idle_s: float | None = None  # after which a node leaves, where the number follows the work; None: it does not
     slots: int = 1
+    cpus: tuple[int, ...] = (0,)  # of the machines, in turn
     launch_retries: int = 5
     announce: bool = True  # somebody watches single tasks
     boot_timeout_s: float = 600.0

@@ -18,6 +18,7 @@ from outrider.actors.interfaces import ScaleByLoad, Settled
 from outrider.actors.ledger import Ledger
 from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
+from outrider.actors.placement import Placement
 from outrider.actors.stragglers import Stragglers
 from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
@@ -32,6 +33,10 @@ from outrider.engine.testing.simulator.scenario import CloudSpec, Job, Scenario
 SEEDS = 2000  # at most; most promises fall within twenty
 
 Patch = pytest.MonkeyPatch
+
+
+def holds_what_is_not_there(patch: Patch) -> None:
+    patch.setattr(Placement, "has_amounts", lambda *_, **__: True)
 
 
 def settles_twice(patch: Patch) -> None:
@@ -307,6 +312,7 @@ DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
         ("SIM-27", knows_no_most),
         ("SIM-28", lets_the_busy_go),
         ("SIM-29", keeps_what_is_idle),
+        ("SIM-30", holds_what_is_not_there),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

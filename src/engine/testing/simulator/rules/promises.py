@@ -32,4 +32,5 @@ PROMISES = {
     "SIM-27": "a pool that is scaled by load keeps to its least and its most",
     "SIM-28": "only nodes without work leave it, after their time",
     "SIM-29": "it grows for work alone, and comes back when there is none",
+    "SIM-30": "tasks never hold more processors of a machine than it has",
 }

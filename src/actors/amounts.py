@@ -1,0 +1,52 @@
+"""Amounts of processors, memory and accelerators: what a node has, and what a task holds of it while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+GB = 1e9  # bytes
+
+
+class Amounts(NamedTuple):
+    """Whole numbers, so that what is taken and given back a million times adds up."""
+
+    millicpus: int = 0  # thousandths of a processor
+    memory_bytes: int = 0
+    gpus: int = 0
+
+    def fits_in(self, other: Amounts) -> bool:
+        return self.millicpus <= other.millicpus and self.memory_bytes <= other.memory_bytes and self.gpus <= other.gpus
+
+    def plus(self, other: Amounts) -> Amounts:
+        return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+
+    def minus(self, other: Amounts) -> Amounts:
+        return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+
+    def times(self, count: int) -> Amounts:
+        return Amounts(self[0] * count, self[1] * count, self[2] * count)
+
+    def share_of(self, has: Amounts) -> float:
+        """Return the largest of its shares of what ``has`` has: 0.5 is one half. Infinite where that has none."""
+        pairs = [(mine, its) for mine, its in zip(self, has, strict=True) if mine]
+        return max((mine / its if its else float("inf") for mine, its in pairs), default=0.0)
+
+    def __str__(self) -> str:
+        """Return them as users write them: cpus=2, memory_gb=4, gpus=1."""
+        texts = (f"cpus={self[0] / 1000:g}", f"memory_gb={self[1] / GB:.3g}", f"gpus={self[2]}")
+        return ", ".join(text for text, amount in zip(texts, self, strict=True) if amount)
+
+    @property
+    def all(self) -> str:
+        """Return all three for people, where some may be none."""
+        return f"cpus={self[0] / 1000:g}, memory_gb={self[1] / GB:.3g}, gpus={self[2]}"
+
+
+NOTHING = Amounts()
+
+
+def told(nodes: Iterable[Amounts]) -> str:
+    """Return what nodes have, for people; equal ones once."""
+    kinds = [each.all for each in dict.fromkeys(sorted(nodes, reverse=True))]
+    return " or ".join(kinds[:4]) + (" or less" if len(kinds) > 4 else "") if kinds else "nothing yet"

@@ -1,0 +1,43 @@
+"""The backlog of a pool: the tasks that wait, and how many slots and nodes these can use. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from itertools import islice
+
+from .amounts import NOTHING
+from .placement import Placement
+from .retries import LEASED, OVER, QUEUED, Entry
+from .waiting_line import WaitingLine
+
+SAMPLE = 1000  # waiting tasks that are looked at for what all of them need
+
+
+def backlog(
+    queue: deque[Entry],
+    pinned: Mapping[int, deque[Entry]],
+    line: WaitingLine,
+    placement: Placement,
+    *,
+    worth_s: float,
+    now: float,
+) -> tuple[int, float, int]:
+    """Return how many tasks wait for any node, how many slots they can use, and how many ranks others wait for.
+
+    A task of a function that takes less than ``worth_s`` uses a part of a slot; one that needs amounts as many as it
+    leaves others no amounts for.
+    """
+    while queue and queue[0].state != QUEUED:
+        queue.popleft()
+    ranks = [rank for rank, entries in pinned.items() if any(entry.state == QUEUED for entry in entries)]
+    in_line = [entry.task.needs or NOTHING for entry in line.entries if entry.task.on is None]
+    tasks, slots = len(in_line), sum(map(placement.worth, in_line), 0.0)
+    stuck = [entry for entry in placement.stuck(now) if entry.state == LEASED and entry.task.on is None]
+    for waiting in (queue, stuck):
+        sample = [entry for entry in islice(waiting, SAMPLE) if entry.state != OVER]
+        share = len(waiting) / max(1, min(len(waiting), SAMPLE))
+        times = [entry.function.average_s for entry in sample]
+        tasks += round(len(times) * share)
+        slots += share * sum(1.0 if time is None else min(1.0, time / worth_s) for time in times)
+    return tasks, slots, max((*ranks, *line.ranks), default=-1) + 1

@@ -1,0 +1,230 @@
+"""The line of tasks that need amounts of a node: which goes next, and for which a node is saved. Pure.
+
+Such a task needs a slot and its amounts on one node at the same moment. The line is in the order of submission, and a
+task that fits goes before older ones that do not: waiting would leave idle what nobody else can use. So that a large
+task is not overtaken for ever, the first in line is overtaken `OVERTAKES` times at most; then one node is saved for it,
+on which no other task with amounts begins. Where its amounts are free and a slot is not, one slot is kept for it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from heapq import nsmallest
+
+from .amounts import Amounts, told
+from .interfaces import JobId
+from .membership import Roster
+from .placement import Host, Placement
+from .retries import QUEUED, Entry
+
+OVERTAKES = 16  # counted, and not timed: 16 short tasks are over at once, and 16 long ones used what was idle
+LOOK = 64  # lanes that are looked at for a task that fits
+
+Lane = tuple[Amounts, int | None]  # of tasks that need the same, on the node of the same rank (None: on any)
+
+Send = Callable[[deque[Entry], Callable[[int], Host | None]], None]  # the tasks of a queue, to what the other picks
+
+
+class WaitingLine:
+    def __init__(self, placement: Placement, roster: Roster) -> None:
+        self.stirred = False  # a task in it may fit now
+        self._placement, self._roster = placement, roster
+        self._lanes: dict[Lane, deque[Entry]] = {}
+        self._first: Entry | None = None
+        self._saved: Host | None = None
+        self._kept: Host | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Return the tasks that wait, in no order."""
+        return [entry for lane in self._lanes.values() for entry in lane if entry.state == QUEUED]
+
+    def add(self, entry: Entry) -> None:
+        entry.stacks = False
+        key = _lane_of(entry)
+        self._clear(key)
+        lane = self._lanes.setdefault(key, deque())
+        if not lane:
+            self.stirred = True  # else those before it wait for the same
+        if lane and entry.task.job < lane[-1].task.job:
+            insort(lane, entry, key=_submitted)
+        else:
+            lane.append(entry)
+
+    def stir(self) -> None:
+        """Say that something has changed that its tasks may wait for."""
+        self.stirred = bool(self._lanes)
+
+    def assign(self, queue: deque[Entry], send: Send) -> None:
+        """Send the tasks that fit now, and those of ``queue``, which need a slot alone: the older first."""
+        pick = self._placement.pick
+        while True:
+            while (found := self.next()) is not None:
+                entry, host = found
+                send(queue, lambda stack, entry=entry: pick(stack) if _before(queue[0], entry.task.job) else None)  # type: ignore[misc]
+                if self._fits(entry, host):
+                    self._take(entry)
+                    host.left = host.left.minus(_needs(entry))
+                    send(deque([entry]), lambda _, host=host: host)  # type: ignore[misc]
+            send(queue, pick)
+            if not self._save(queued=queue[0].task.job if queue else None):
+                break
+        self.stirred = False
+
+    def next(self) -> tuple[Entry, Host] | None:
+        """Return the oldest task that fits a node now, with the node; both stay as they are until they are sent."""
+        heads = self._heads()
+        first = heads[0] if heads else None
+        if first is not self._first:
+            self._first = first
+            self._hold(None, None)
+        for entry in heads:
+            if (host := self._best(entry)) is not None:
+                return entry, host
+        return None
+
+    def _take(self, entry: Entry) -> None:
+        """Take out of the line what `next` has returned, as it is sent to its node."""
+        key = _lane_of(entry)
+        self._lanes[key].popleft()
+        self._clear(key)
+        if self._first is not None and entry is not self._first:
+            self._first.overtaken += 1
+
+    def _fits(self, entry: Entry, host: Host) -> bool:
+        return self._placement.has_room(host, _needs(entry), first=entry is self._first)
+
+    def _save(self, *, queued: JobId | None) -> bool:
+        """Save a node for the first in line, and keep a slot, where it needs that. ``queued``: the oldest task that
+        waits for a slot alone. Return whether another node is not saved any more, so that others may fit there.
+        """
+        saved = self._to_save()
+        places = self._places(self._first) if saved is None else (saved,)
+        kept = self._to_keep(places) if self._first is not None and _before(self._first, queued) else None
+        freed = (self._saved is not None and saved is not self._saved) or (
+            self._kept is not None and kept is not self._kept
+        )
+        self._hold(saved, kept)
+        return freed
+
+    def too_large(self) -> list[Lane]:
+        """Return the lanes that no node can ever serve that is there now."""
+        found: list[Lane] = []
+        for key in self._lanes:
+            needs, on = key
+            if not any(needs.fits_in(host.has) for host in self._hosts(on)):
+                found.append(key)
+        return [key for key in found if self._living(key)]
+
+    def why(self, lane: Lane) -> str:
+        """Return for people what the lane's tasks need, and what the nodes have that they could go to."""
+        return f"{lane[0]}, and the nodes have {told(host.has for host in self._hosts(lane[1]))}"
+
+    def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
+        """Take whole lanes out of the line; return the tasks that waited in them."""
+        dropped = [entry for key in lanes for entry in self._lanes.pop(key, ())]
+        self.stir()
+        return [entry for entry in dropped if entry.state == QUEUED]
+
+    def lanes(self, ranks: Collection[int | None] | None = None) -> list[Lane]:
+        """Return all lanes; with ``ranks``, those of tasks that are for one of them (None: for any node)."""
+        return [key for key in self._lanes if ranks is None or key[1] in ranks]
+
+    @property
+    def ranks(self) -> set[int]:
+        """Return the ranks that tasks are for."""
+        return {key[1] for key in self._lanes if key[1] is not None and self._living(key)}
+
+    # --- places ---------------------------------------------------------------------------------------------------
+
+    def _hosts(self, on: int | None) -> Collection[Host]:
+        hosts = self._placement.hosts
+        if on is None:
+            return hosts.values()
+        node = self._roster.at(on)
+        return () if node is None or node not in hosts else (hosts[node],)
+
+    def _places(self, entry: Entry | None) -> Collection[Host]:
+        return () if entry is None else self._hosts(entry.task.on)
+
+    def _best(self, entry: Entry) -> Host | None:
+        """Return the node that holds least of those where it fits; what needs no accelerator goes where none are."""
+        needs, first = _needs(entry), entry is self._first
+        best: Host | None = None
+        rank = (0, 0)
+        for host in self._places(entry):
+            if self._placement.has_room(host, needs, first=first):
+                other = (0 if needs.gpus else host.has.gpus, host.load)
+                if best is None or other < rank:
+                    best, rank = host, other
+        return best
+
+    def _to_save(self) -> Host | None:
+        if self._first is None or self._first.overtaken < OVERTAKES:
+            return None
+        needs = _needs(self._first)
+        could = [host for host in self._places(self._first) if host.open and needs.fits_in(host.has)]
+        if self._saved in could:
+            return self._saved
+        return min(could, key=lambda host: needs.minus(host.left).share_of(host.has), default=None)
+
+    def _to_keep(self, places: Iterable[Host]) -> Host | None:
+        assert self._first is not None
+        needs = _needs(self._first)
+        could = [host for host in places if host.open and self._placement.has_amounts(host, needs, first=True)]
+        return self._kept if self._kept in could else min(could, key=lambda host: host.load, default=None)
+
+    def _hold(self, saved: Host | None, kept: Host | None) -> None:
+        if saved is not self._saved:
+            if self._saved is not None:
+                self._saved.saved = False
+            if saved is not None:
+                saved.saved = True
+            self._saved = saved
+        if kept is not self._kept:
+            before, self._kept = self._kept, kept
+            for host, keeps in ((before, 0), (kept, 1)):
+                if host is not None:
+                    host.keeps = keeps
+                    self._placement.place(host)
+
+    # --- lanes ----------------------------------------------------------------------------------------------------
+
+    def _heads(self) -> list[Entry]:
+        """Return the oldest task of each lane, oldest first; only so many as are looked at."""
+        for key in tuple(self._lanes):
+            self._clear(key)
+        return nsmallest(LOOK, (lane[0] for lane in self._lanes.values()), key=_submitted)
+
+    def _clear(self, key: Lane) -> None:
+        """Forget tasks at the head of a lane that have ended, and the lane if none is left."""
+        lane = self._lanes.get(key)
+        while lane and lane[0].state != QUEUED:
+            lane.popleft()
+        if lane is not None and not lane:
+            del self._lanes[key]
+
+    def _living(self, key: Lane) -> bool:
+        return any(entry.state == QUEUED for entry in self._lanes.get(key, ()))
+
+
+def _needs(entry: Entry) -> Amounts:
+    assert entry.task.needs is not None, "it is in line for them"
+    return entry.task.needs
+
+
+def _lane_of(entry: Entry) -> Lane:
+    return _needs(entry), entry.task.on
+
+
+def _submitted(entry: Entry) -> JobId:
+    return entry.task.job
+
+
+def _before(entry: Entry, job: JobId | None) -> bool:
+    return job is None or entry.task.job < job

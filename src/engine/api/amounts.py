@@ -1,0 +1,30 @@
+"""The amounts that a function needs of a node, from the options as users write them."""
+
+from __future__ import annotations
+
+from ...actors.amounts import GB, NOTHING, Amounts
+from . import checks
+
+
+def amounts(before: Amounts | None, option: str, value: object) -> Amounts | None:
+    """Return what is needed with this option changed; None: nothing at all. Value None: none of this any more.
+
+    Raises:
+        SpecError: the value is not valid.
+    """
+    needs = NOTHING if before is None else before
+    match option:
+        case "cpus":
+            needs = needs._replace(millicpus=0 if value is None else _at_least_one(option, value, "processors", 1000))
+        case "memory_gb":
+            needs = needs._replace(memory_bytes=0 if value is None else _at_least_one(option, value, "GB", GB))
+        case _:
+            if value is not None:
+                checks.count(option, value)
+            needs = needs._replace(gpus=value if isinstance(value, int) else 0)
+    return needs if any(needs) else None
+
+
+def _at_least_one(option: str, value: object, unit: str, parts: float) -> int:
+    """Return the value in whole parts of its unit."""
+    return max(1, round(checks.amount(option, value, unit) * parts))
