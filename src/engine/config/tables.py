@@ -60,8 +60,11 @@ def _joined(key: str, before: Any, after: Any) -> Any:
         return _one_provider(before, after)
     if key != "image" or not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return after
-    env = {**before.get("env", {}), **after.get("env", {})}
-    return {**before, **after, **({"env": env} if env else {})}
+    joined = {**before, **after}
+    envs = [each["env"] for each in (before, after) if "env" in each]
+    if len(envs) == 2 and all(isinstance(each, Mapping) for each in envs):
+        joined["env"] = {**envs[0], **envs[1]}
+    return joined
 
 
 def _one_provider(before: object, after: object) -> object:

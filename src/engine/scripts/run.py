@@ -121,8 +121,10 @@ def _header(program: Program) -> dict[str, Any]:
     own = at(header.options, program.script.parent)
     if not header.dependencies:
         return own
-    needed = [*header.dependencies, *own.get("image", {}).get("pip", ())]
-    return merged(own, {"image": {"pip": needed}})
+    image = own.get("image", {})
+    more = image.get("pip", []) if isinstance(image, Mapping) else []
+    needed = [*header.dependencies, *(more if isinstance(more, list) else [more])]
+    return merged({"image": {"pip": needed}}, own, {"image": {"pip": needed}} if isinstance(image, Mapping) else {})
 
 
 def _configured(program: Program, name: object) -> tuple[Table, str]:

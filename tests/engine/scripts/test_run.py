@@ -56,6 +56,8 @@ def test_a_headers_dependencies_are_packages_of_the_image(tmp_path: Path) -> Non
         ({}, "# nodse = 3", "train.py [tool.outrider]: a script's header has no option 'nodse': did you mean 'nodes'?"),
         ({}, '# pool = "trian"', "has no pool 'trian': did you mean 'train'?"),
         ({}, "# pool = 3", "pool is the name of one in outrider.toml"),
+        ({}, '# image = "numpy"', "train.py: image takes a table"),
+        ({"image": {"pip": ["a"]}}, "# image = { env = 3 }", "Image(env=...) takes a mapping"),
         ({"ranks_per_node": 0}, "", 'ranks_per_node takes "auto" or a number'),
         ({"max_restarts": -1}, "", "max_restarts takes a whole number"),
         ({"nodes": [3, 1]}, '# pool = "train"', "outrider.toml [pools.train]: nodes=(3, 1)"),
