@@ -39,6 +39,7 @@ from outrider import (
 )
 from outrider.engine.pool_options import PoolOptions
 from outrider.providers.option_names import OF_IMAGE, OF_POOL
+from outrider.testing import Chaos
 
 pytestmark = pytest.mark.anyio
 
@@ -427,6 +428,7 @@ OPTIONS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
     "models of huggingface": (plugins.huggingface, {"models": ["gpt2"]}, "has no option 'models': .*home="),
     "a limit of MPS": (plugins.mps, {"pinned_memory_limit": "8G"}, "did you mean 'memory_limit'"),
     "a misspelling": (plugins.torch, {"backnd": "gloo"}, "did you mean 'backend'"),
+    "misspelt chaos": (Chaos, {"mtfb": 15}, "Chaos has no option 'mtfb': did you mean 'mtbf'"),
     "nothing alike": (plugins.mig, {"profile": "1g.5gb", "zebra": 1}, "it has count, profile"),
     "of a decorator": (integrations.torch, {"cuda": "cu128"}, "has no option 'cuda'"),
 }

@@ -15,6 +15,7 @@ from .faults import LOSSES, Fault, checked
 LEAST, MOST = 0.25, 4.0  # times the mean: faults do not coincide, and no pause is too long for a test
 
 
+@checks.checks_options
 @dataclass(frozen=True, slots=True, init=False)
 class Chaos:
     """The faults to inject into a pool of local nodes: ``Pool(..., chaos=Chaos(mtbf=15, seed=7))``, or see `chaos`.
