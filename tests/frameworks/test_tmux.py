@@ -1,0 +1,103 @@
+"""A progress bar in a task on a real terminal, tmux's; and in plain output."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+STEPS = 5
+PROGRAM = """
+    import os, time
+    from outrider import Local, Pool, compute
+
+    @compute
+    def fit():
+        from tqdm import tqdm
+        for step in tqdm(range(STEPS), mininterval=0, ncols=40):
+            while not os.path.exists(f"FOLDER/{step}"):
+                time.sleep(0.01)
+
+    with Pool(provider=Local(), name="train") as pool:
+        fit() >> pool
+"""
+
+
+def program(folder: Path) -> Path:
+    path = folder / "program.py"
+    text = PROGRAM.replace("STEPS", str(STEPS)).replace("FOLDER", str(folder))
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+class Terminal:
+    def __init__(self, socket: Path) -> None:
+        self._tmux = ["tmux", "-S", str(socket), "-f", "/dev/null"]
+
+    def run(self, *command: str) -> None:
+        self._call("new-session", "-d", "-x", "90", "-y", "30", "sleep 600")
+        self._call("set-option", "-g", "remain-on-exit", "on")
+        self._call("respawn-window", "-k", *command)
+
+    def lines(self) -> list[str]:
+        """What is on it, with what has scrolled away."""
+        return [line for line in self._call("capture-pane", "-p", "-S", "-").splitlines() if line.strip()]
+
+    def wait(self, look: Callable[[list[str]], bool]) -> float:
+        """Return after how many seconds ``look`` was true of what is on it."""
+        began = time.monotonic()
+        while not look(lines := self.lines()):
+            assert time.monotonic() < began + 60, "\n".join(lines)
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+    def end(self) -> None:
+        subprocess.run([*self._tmux, "kill-server"], capture_output=True, check=False)
+
+    def _call(self, *arguments: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "TMUX"}
+        ran = subprocess.run([*self._tmux, *arguments], capture_output=True, text=True, check=False, env=environment)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    if shutil.which("tmux") is None:
+        pytest.skip("there is no tmux on this computer: apt-get install tmux")
+    terminal = Terminal(tmp_path / "s")
+    yield terminal
+    terminal.end()
+
+
+def test_a_bar_moves_each_second_and_leaves_one_line(tmp_path: Path, terminal: Terminal) -> None:
+    terminal.run(sys.executable, str(program(tmp_path)))
+    seen_after_s = []
+    for step in range(STEPS):
+        took_s = terminal.wait(lambda lines, step=step: any(f"{step}/{STEPS}" in line for line in lines))  # type: ignore[misc]
+        seen_after_s.append(took_s)
+        (tmp_path / str(step)).touch()
+    assert min(seen_after_s[1:]) < 1.0  # each took that long, on a computer that does nothing else
+    terminal.wait(lambda lines: any("Pane is dead" in line for line in lines))
+    lines = [line for line in terminal.lines() if not line.startswith("Pane is dead")]
+    bar, summary = lines
+    assert re.match(rf"\[node 0 · fit #1\] 100%\|.*{STEPS}/{STEPS}", bar)
+    assert summary.startswith("outrider train · local · 1 task done")
+
+
+def test_a_bar_leaves_one_line_in_plain_output(tmp_path: Path) -> None:
+    for step in range(STEPS):
+        (tmp_path / str(step)).touch()
+    ran = subprocess.run([sys.executable, program(tmp_path)], capture_output=True, text=True, check=True, timeout=120)
+    assert ran.stdout == ""
+    bars = [line for line in ran.stderr.splitlines() if "|" in line]
+    assert len(bars) == 1, ran.stderr
+    assert bars[0].startswith("[node 0 · fit #1] 100%|")
