@@ -309,7 +309,8 @@ class TaskGaveUp(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
-    """A job's function raised, or the process that ran it died. ``error``: a line such as "ValueError: bad luck".
+    """A job's function raised, or the process that ran it died. ``error``: a line such as "ValueError: bad luck". Of a
+    map each item is told of: its ``function`` is "item 3 of f", and its ``job`` the task that it shared with others.
 
     ``ranks``: those of a broadcast that failed alike, the first of them on ``node``; empty for any other call.
     """
@@ -322,14 +323,15 @@ class JobFailed(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class MapProgress(JobEvent):
-    """A map has given its caller the results of ``done`` of ``total`` items; None: they have no length. Its tasks are
-    jobs of their own.
+    """A map has given its caller the results of ``done`` of ``total`` items; None: they have no length. Of those done
+    ``failed`` gave errors. Its tasks are jobs of their own.
     """
 
     function: str
     done: int
     total: int | None
     ended: bool = False
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ class MapRun(Generic[T]):
         self._core, self._items, self._ordered, self._slots = core, items, ordered, slots
         self._limit = limit
         self._returns_errors = errors == "return"
+        self._failed = 0
         asynchronous = isinstance(function, AsyncCompute)
         self._options = options = function.options
         self._alone = options.timeout_s is not None or options.max_restarts > 0  # these are an item's, and a task's
@@ -178,6 +179,7 @@ class MapRun(Generic[T]):
                 if sent.busy_s is not None:
                     size.took(len(sent.part.items), sent.busy_s)
                 under_way -= len(sent.part.items)
+                self._failed += sum(isinstance(each, ItemOutcome) and each.error is not None for each in results)
                 told(taken - under_way)
                 yield results
                 if error is not None:
@@ -190,7 +192,7 @@ class MapRun(Generic[T]):
 
     def _observe(self, job: JobId, total: int | None, done: int, *, ended: bool = False) -> None:
         if self._core.observer.tasks:
-            self._core.observer(MapProgress(job, self._function.__name__, done, total, ended))
+            self._core.observer(MapProgress(job, self._function.__name__, done, total, ended, self._failed))
 
     def _send(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
         """Send the items as one task, or one by one if they cannot all be pickled."""
@@ -306,6 +308,8 @@ class _SentChunk(SubmittedJob[list[Any]]):
         """Return the error of the item at this place of the part."""
         ending, failed = cast("Settled", self.ending), raised.failed
         where = AttemptPlace(self.payload.name, int(ending.node), ending.rank, ending.number)
+        observer = self._core.observer
+        observer.item_failed(self.id, self.payload.name, self.part.first + place, failed, int(ending.node))
         load = None if failed.error is None else partial(values.load, failed.error.data, failed.error.sizes)
         item = _Part(self.part.first + place, [self.part.items[place]])
         return item.naming(failed_error(failed, where, load), self.payload.name)

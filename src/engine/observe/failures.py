@@ -34,6 +34,11 @@ def failures(job: int, function: str, ending: Ending | Sequence[Ending]) -> list
     ]
 
 
+def item_failure(job: int, function: str, item: int, failed: Failed, node: int) -> ev.JobFailed:
+    """Return the failure of an item of a map, whose task has returned what others gave."""
+    return ev.JobFailed(job, f"item {item} of {function}", _raised(failed), node)
+
+
 def failure_line(event: ev.JobFailed) -> str:
     """``f #7 failed on node 2: ValueError: bad luck``, or which ranks of a broadcast did."""
     function, error = one_line(event.function), one_line(event.error)
@@ -54,13 +59,17 @@ def _error(ending: Ending) -> str:
             return ""
         case Verdict.RAISED:
             failed, _ = cast("tuple[Failed, object]", ending.outcome)
-            kind = failed.kind.rpartition(".")[2] if failed.kind.startswith("outrider.") else failed.kind
-            text = one_line(f"{kind}: {failed.message}" if failed.message else kind)
-            return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]}..."
+            return _raised(failed)
         case Verdict.DIED | Verdict.TERMINATED | Verdict.TIMED_OUT:
             return _death(cast("Ended", ending.outcome))
         case _:
             assert_never(ending.verdict)
+
+
+def _raised(failed: Failed) -> str:
+    kind = failed.kind.rpartition(".")[2] if failed.kind.startswith("outrider.") else failed.kind
+    text = one_line(f"{kind}: {failed.message}" if failed.message else kind)
+    return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]}..."
 
 
 def _death(ended: Ended) -> str:  # noqa: PLR0911  (a table)

@@ -15,12 +15,13 @@ from ...actors.late_nodes import Preparing
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
 from .descriptions import count
-from .failures import failures
+from .failures import failures, item_failure
 from .pool_view import STATES
 from .prints import PrintedLines
 
 if TYPE_CHECKING:
     from ...actors.interfaces import Ending
+    from ..wire.messages import Failed
     from .sink import Sink
 
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
@@ -181,6 +182,10 @@ class Observer:
         if self._names and (name := self._names.pop(job, None)) is not None and ending is not None:
             for failure in failures(job, name, ending):
                 self(failure)
+
+    def item_failed(self, job: int, function: str, item: int, failed: Failed, node: int) -> None:
+        if self.tasks:
+            self(item_failure(job, function, item, failed, node))
 
     def unfinished(self) -> int:
         """The number of jobs that have not ended."""

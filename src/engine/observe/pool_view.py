@@ -153,7 +153,7 @@ class PoolView:
                 self.maps.pop(event.job, None)
             case ev.MapProgress():
                 new = Progress(event.function, event.total, event.at)
-                self.maps.setdefault(event.job, new).reached(event.done, event.at)
+                self.maps.setdefault(event.job, new).reached(event.done, event.at, event.failed)
             case ev.BroadcastSubmitted():
                 self.names[event.job] = event.function
             case ev.GenerationStarted():

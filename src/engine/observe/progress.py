@@ -17,9 +17,11 @@ class Progress:
     total: int | None
     began_at: float
     done: int = 0
+    failed: int = 0
     _points: deque[tuple[float, int]] = field(default_factory=deque)  # (when, how many were done), the oldest first
 
-    def reached(self, done: int, at: float) -> None:
+    def reached(self, done: int, at: float, failed: int = 0) -> None:
+        self.failed = failed
         if not self._points or at - self._points[-1][0] >= STEP_S:
             self._points.append((at, done))
         self.done = done

@@ -87,6 +87,8 @@ class View:
     def _map(self, progress: Progress) -> Text:
         of = "" if progress.total is None else f" of {progress.total:,}"
         text = Text(f"map {one_line(progress.function)}: {progress.done:,}{of}", no_wrap=True, overflow="ellipsis")
+        if progress.failed:
+            text.append(f" · {progress.failed:,} failed", style="red")
         if rate := progress.rate(self.now):
             text.append(f" · {per_second(rate)}")
         if (left_s := progress.left_s(self.now)) is not None:

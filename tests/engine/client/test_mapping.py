@@ -30,7 +30,9 @@ def anyio_backend() -> str:
 class Played:
     """What `MapRun` needs of `engine.client.open_pool.OpenPool`."""
 
-    observer = SimpleNamespace(tasks=False, job=lambda job, name: None, job_over=lambda job, ending: None)
+    observer = SimpleNamespace(
+        tasks=False, job=lambda job, name: None, job_over=lambda job, ending: None, item_failed=lambda *_: None
+    )
 
     def __init__(self) -> None:
         self.chunks: list[int] = []  # how many items each task had

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -98,3 +99,25 @@ def test_a_progress_bar_moves_on_a_terminal_and_leaves_one_line(tmp_path: Path) 
     assert lines[0] == "[node 0 · fit #1] 3/3"
     assert "local · 1 task done" in lines[1]
     assert len(lines) == 2
+
+
+def test_each_item_that_fails_has_one_line_above_the_table() -> None:
+    """With ``errors="return"``, where the caller raises nothing."""
+    program = """
+        from outrider import Local, Pool, compute
+
+        @compute
+        def check(n):
+            if n % 3 == 0:
+                raise ValueError(f"bad {n}")
+            return n
+
+        with Pool(provider=Local(), nodes=2) as pool:
+            outcomes = list(pool.map(check, range(10), errors="return"))
+            assert [each.index for each in outcomes if each.error] == [0, 3, 6, 9]
+    """
+    seen = on_a_terminal(program)
+    lines = [line for line in screen(seen) if "failed on node" in line]
+    assert len(lines) == 4, screen(seen)
+    for line, n in zip(sorted(lines), (0, 3, 6, 9), strict=True):
+        assert re.fullmatch(rf"outrider: (item {n} of )?check #\d+ failed on node [01]: ValueError: bad {n}", line)
