@@ -30,8 +30,17 @@ async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = Fals
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
     _threads.hand(partial(_answer, loop, answer, partial(copy_context().run, function, *args)))
+    cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=not abandon):
-        await asyncio.wait([answer])
+        while not answer.done():
+            try:
+                await asyncio.wait([answer])
+            except asyncio.CancelledError as native:  # which no scope keeps off
+                if abandon:
+                    raise
+                cancelled = native
+    if cancelled is not None:
+        raise cancelled
     value, error = answer.result()
     if error is not None:
         try:

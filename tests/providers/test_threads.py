@@ -56,6 +56,27 @@ async def test_a_cancelled_caller_waits_for_the_end_unless_it_may_abandon_it() -
     assert ended.is_set()
 
 
+async def test_a_caller_that_asyncio_cancels_waits_for_the_end_too() -> None:
+    begun, goes_on, ended = asyncio.Event(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def blocks() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        goes_on.wait(30)
+        ended.set()
+
+    waiting = asyncio.ensure_future(in_thread(blocks))
+    await begun.wait()
+    for _ in range(2):
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended.is_set()
+
+
 BLOCKED = """
 import asyncio, threading
 from outrider.providers.threads import in_thread
