@@ -153,13 +153,14 @@ class SetUpProgram(Program):
 
 
 _states: dict[bytes, Any] = {}  # what setups have returned in this process, by their pickles: functions share it
-_setting_up = threading.RLock()
+_setting_up: dict[bytes, threading.RLock] = {}  # threads wait for the setup that they need, and for no other
 _LOOK_S = 0.1  # between looks at whether a thread that waits for another's setup is to end
 
 
 def _set_up(setup: bytes) -> Any:
+    lock = _setting_up.setdefault(setup, threading.RLock())
     try:
-        while not _setting_up.acquire(timeout=_LOOK_S):  # a wait without an end could not be interrupted
+        while not lock.acquire(timeout=_LOOK_S):  # a wait without an end could not be interrupted
             pass
         if setup not in _states:
             try:
@@ -173,7 +174,7 @@ def _set_up(setup: bytes) -> Any:
         return _states[setup]
     finally:
         try:  # not `suppress`: an interruption may come between its call and the other
-            _setting_up.release()
+            lock.release()
         except RuntimeError:  # interrupted while it waited
             pass
 

@@ -223,6 +223,24 @@ def test_a_thread_that_waits_for_the_setup_of_another_can_be_ended_alone(monkeyp
     assert program._set_up(setup) == "made"
 
 
+def test_a_setup_does_not_wait_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_states", {})
+    BEGAN.clear()
+    GO.clear()
+    making = threading.Thread(target=program._set_up, args=(pickle.dumps(wait_for_go),))
+    other = threading.Thread(target=program._set_up, args=(pickle.dumps(dict),))
+    try:
+        making.start()
+        assert BEGAN.wait(20)
+        other.start()
+        other.join(10)
+        assert not other.is_alive()
+    finally:
+        GO.set()
+        making.join()
+        other.join()
+
+
 def test_it_runs_here_too_once() -> None:
     made: list[int] = []
 
