@@ -40,9 +40,17 @@ def _inherits_pickling(kind: type[BaseException]) -> bool:
 
 
 def _slots(error: BaseException) -> dict[str, Any]:
-    declared = (kind.__dict__.get("__slots__", ()) for kind in type(error).__mro__)
-    names = [name for each in declared for name in ((each,) if isinstance(each, str) else each)]
+    names = []
+    for kind in type(error).__mro__:
+        declared = kind.__dict__.get("__slots__", ())
+        names += [_mangled(name, kind) for name in ((declared,) if isinstance(declared, str) else declared)]
     return {name: getattr(error, name) for name in names if name != "__dict__" and hasattr(error, name)}
+
+
+def _mangled(name: str, kind: type) -> str:
+    """Return the name of a slot ``__secret`` as the interpreter keeps it, with the class's own name before it."""
+    private = name.startswith("__") and not name.endswith("__")
+    return f"_{kind.__name__.lstrip('_')}{name}" if private and kind.__name__.strip("_") else name
 
 
 def rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:

@@ -47,6 +47,18 @@ class Slotted(Exception):
         self.private = private
 
 
+class _SlottedPrivately(Slotted):
+    __slots__ = ("__secret",)
+
+    def __init__(self, secret: int) -> None:
+        super().__init__(0)
+        self.__secret = secret
+
+    @property
+    def told(self) -> int:
+        return self.__secret
+
+
 @dataclass(frozen=True)
 class Frozen(Exception):
     code: int
@@ -80,6 +92,7 @@ def returned(error: BaseException) -> Any:
         OfAnImport("package"),
         OfText("why not"),
         Slotted(3),
+        _SlottedPrivately(4),
         Frozen(3),
         OwnWay(1, 2),
         subprocess.CalledProcessError(returncode=3, cmd="false"),
@@ -90,7 +103,7 @@ def returned(error: BaseException) -> Any:
 )
 def test_an_exception_keeps_its_type_text_and_attributes(error: BaseException) -> None:
     back = returned(error)
-    names = {*vars(error), "args", "errno", "filename", "name", "path", "reason", "private", "code"}
+    names = {*vars(error), "args", "errno", "filename", "name", "path", "reason", "private", "told", "code"}
     assert type(back) is type(error)
     assert str(back) == str(error)
     assert {name: getattr(back, name, None) for name in names} == {name: getattr(error, name, None) for name in names}
