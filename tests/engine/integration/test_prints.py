@@ -37,6 +37,54 @@ def test_an_application_that_logs_sees_each_line_once(tmp_path: Path) -> None:
     assert [line for line in done.stderr.splitlines() if "say" in line] == ["INFO:outrider.task:[node 0 · say #2] two"]
 
 
+def test_a_task_of_a_scheduler_that_takes_over_logging_and_stdout_sees_each_line_once(tmp_path: Path) -> None:
+    """As Airflow runs a task: the root's handlers are replaced by that of the task's log, and streams are loggers."""
+    program = """
+        import contextlib, io, logging
+        from outrider import Local, Pool, compute
+
+        class StreamLogWriter(io.TextIOBase):
+            def __init__(self, logger, level):
+                self.logger, self.level, self.begun = logger, level, ""
+
+            def write(self, text):
+                self.begun += text
+                if self.begun.endswith("\\n"):
+                    self.flush()
+
+            def flush(self):
+                begun, self.begun = self.begun.rstrip(), ""
+                if begun:
+                    self.logger.log(self.level, "%s", begun)
+
+        @compute
+        def say(text):
+            print(text)
+
+        handler = logging.FileHandler("task.log")
+        task, root = logging.getLogger("airflow.task"), logging.getLogger()
+        task.propagate = False
+        task.setLevel(logging.INFO)
+        task.addHandler(handler)
+        root.handlers[:] = [handler]
+        out, err = StreamLogWriter(task, logging.INFO), StreamLogWriter(task, logging.WARNING)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), Pool(provider=Local()) as pool:
+            print("of the operator")
+            root.setLevel(logging.INFO)
+            say("logged") >> pool
+            root.setLevel(logging.WARNING)
+            say("printed") >> pool
+    """
+    done = run("-c", textwrap.dedent(program), folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    lines = (tmp_path / "task.log").read_text().splitlines()
+    assert [line for line in lines if "say" in line or "operator" in line] == [
+        "of the operator",
+        "[node 0 · say #1] logged",
+        "[node 0 · say #2] printed",
+    ]
+
+
 def test_a_test_reads_what_tasks_print_and_its_report_shows_it(tmp_path: Path) -> None:
     tests = """
         import pytest
