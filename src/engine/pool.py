@@ -296,7 +296,8 @@ class Pool(PoolLife):
 
         ``pattern``: a file, a folder, or a glob as "log/**". Returns the paths here. It takes no task slot, and works
         while tasks run and after they have failed. Each file is here whole or not at all, and replaces an earlier one:
-        cancelling is safe, and so is fetching again. Links to folders, devices and pipes are left out.
+        cancelling is safe, and so is fetching again. Devices, pipes and links to folders are left out, but for a link
+        that the pattern itself names.
 
         Raises:
             TransferError: a file cannot be written here or read there, or there are more than the limits.

@@ -46,8 +46,9 @@ def matching(pattern: str) -> Iterator[str]:
     """Yield the names of files that match the pattern, or are below a folder that does. Each is given once."""
     seen: set[str] = set()
     base = pattern.removesuffix("/").removesuffix("**").removesuffix("/")  # the end of "log/**" differs among Pythons
+    named = not any(sign in base for sign in "*?[")  # then a link to a folder is meant as that folder
     for found in [Path()] if base in {"", "."} else sorted(Path().glob(base)):
-        names = below(found) if found.is_dir() and not found.is_symlink() else [str(found)]
+        names = below(found) if found.is_dir() and (named or not found.is_symlink()) else [str(found)]
         for name in names:
             if name not in seen:
                 seen.add(name)

@@ -68,6 +68,14 @@ def test_links_to_files_come_as_files_and_nothing_that_is_no_file_comes() -> Non
 
 
 @pytest.mark.usefixtures("work")
+def test_a_link_to_a_folder_that_is_named_is_that_folder() -> None:
+    Path("folder").symlink_to("log")
+    for pattern in ("folder", "folder/", "folder/**"):
+        assert set(matching(pattern)) == {"folder/b.txt", "folder/deep/c.pt", "folder/.hidden"}
+    assert set(matching("fold*")) == {"folder"}, "a file that is none is left out when it is read"
+
+
+@pytest.mark.usefixtures("work")
 def test_a_file_that_grows_is_taken_as_long_as_it_was() -> None:
     with Path("grows").open("wb", buffering=0) as file:
         file.write(bytes(2 * PIECE_BYTES))
