@@ -49,4 +49,4 @@ NOTHING = Amounts()
 def told(nodes: Iterable[Amounts]) -> str:
     """Return what nodes have, for people; equal ones once."""
     kinds = [each.all for each in dict.fromkeys(sorted(nodes, reverse=True))]
-    return " or ".join(kinds[:4]) + (" or less" if len(kinds) > 4 else "") if kinds else "nothing yet"
+    return " or ".join(kinds[:4]) + (" or less" if len(kinds) > 4 else "")

@@ -113,13 +113,13 @@ class WaitingLine:
         return freed
 
     def too_large(self) -> list[Lane]:
-        """Return the lanes that no node can ever serve that is there now."""
+        """Return the lanes that no node which is there can ever serve; none of those whose nodes are not there yet."""
         found: list[Lane] = []
-        for key in self._lanes:
-            needs, on = key
-            if not any(needs.fits_in(host.has) for host in self._hosts(on)):
-                found.append(key)
-        return [key for key in found if self._living(key)]
+        for needs, on in self._lanes:
+            hosts = self._hosts(on)
+            if hosts and not any(needs.fits_in(host.has) for host in hosts) and self._living((needs, on)):
+                found.append((needs, on))
+        return found
 
     def why(self, lane: Lane) -> str:
         """Return for people what the lane's tasks need, and what the nodes have that they could go to."""

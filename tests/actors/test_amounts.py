@@ -200,6 +200,23 @@ def test_what_no_node_has_is_found_and_refused_in_words() -> None:
     )
 
 
+def test_without_nodes_a_task_waits_as_any_other_does() -> None:
+    """Until they are there, or will not come, which is told in other words."""
+    story = Story()
+    story.ledger.limit(2)
+    for on in (None, 1):
+        story.submit(Amounts(gpus=8), on=on)
+    assert story.ledger.line.too_large() == []
+    assert story.ledger.missed(0) == [0, 1]
+    story.node(0)
+    ((_, on),) = story.ledger.line.too_large()
+    assert on is None, "the other one's node has not come"
+    story.ledger.strand(0)
+    story.ledger.strand(1)
+    story.look()
+    assert {ending.reason for ending in story.ended.values()} == {Reason.NO_REPLACEMENT}  # type: ignore[attr-defined]
+
+
 def test_the_backlog_counts_what_a_task_leaves_no_room_for() -> None:
     story = Story(slots=8)
     assert story.submit(TWO) not in story.running
@@ -214,7 +231,6 @@ def test_the_backlog_counts_what_a_task_leaves_no_room_for() -> None:
 def test_amounts_are_told_as_users_write_them() -> None:
     assert str(Amounts(1500, 4_000_000_000, 2)) == "cpus=1.5, memory_gb=4, gpus=2"
     assert str(Amounts(gpus=1)) == "gpus=1"
-    assert told([]) == "nothing yet"
     assert told([Amounts(1000 * n) for n in range(1, 7)]).endswith(" or less")
 
 
