@@ -1,0 +1,125 @@
+"""The description of a run that `run.json` has: what was started, with which settings and versions. No secret in it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping, Set
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import PurePath
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..api.secrets import HIDDEN, Secret
+
+if TYPE_CHECKING:
+    from ..api.settings import Settings
+
+# Names of environment variables and credentials whose values are not for a file, though nobody made them a `Secret`.
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # of a URL: https://user:password@host
+_REPEATED = {"provider"}  # of `Settings`: the specs have theirs
+
+
+def program_facts() -> dict[str, Any]:
+    """Return what is known of this program. Its arguments are as they were given."""
+    system = os.uname()
+    return {
+        "argv": list(sys.orig_argv),
+        "cwd": _present_folder(),
+        "python": sys.version.split()[0],
+        "platform": f"{system.sysname} {system.release} {system.machine}",
+        "versions": _versions(),
+        "seeds": _seeds(),
+    }
+
+
+def spec_of(settings: Settings) -> dict[str, Any]:
+    """Return a pool's settings as JSON values."""
+    return {
+        each.name: described(getattr(settings, each.name)) for each in fields(settings) if each.name not in _REPEATED
+    }
+
+
+def described(value: Any) -> Any:  # noqa: PLR0911  a table
+    """Return a setting as JSON values, without what must not be shown."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Enum():
+            return value.name
+        case str():
+            return _LOGIN.sub(HIDDEN, value)
+        case Secret():
+            return repr(value)
+        case PurePath():
+            return str(value)
+        case ModuleType():
+            return value.__name__
+        case Mapping():
+            return {str(name): _named(str(name), each) for name, each in value.items()}
+        case list() | tuple() | Set():
+            return [described(each) for each in value]
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            shown = (each for each in fields(value) if each.repr)
+            return {"class": type(value).__name__} | {each.name: described(getattr(value, each.name)) for each in shown}
+        case _:
+            return getattr(value, "name", None) or type(value).__name__
+
+
+def secrets_of(value: Any) -> list[Secret]:
+    """Return all secrets in a pool's settings, those of its plugins included."""
+    match value:
+        case Secret():
+            return [value]
+        case str() | bytes():
+            return []
+        case Mapping():
+            return [found for each in value.values() for found in secrets_of(each)]
+        case list() | tuple() | Set():
+            return [found for each in value for found in secrets_of(each)]
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return [found for each in fields(value) for found in secrets_of(getattr(value, each.name))]
+        case _:
+            return []
+
+
+def _named(name: str, value: Any) -> Any:
+    return HIDDEN if isinstance(value, str) and _SECRET_NAME.search(name) else described(value)
+
+
+def _present_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109  a text
+    except OSError:  # it has been removed
+        return ""
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of Outrider and of the packages that the program has imported so far, where they say them."""
+    from importlib.metadata import version
+
+    found = {"outrider": version("outrider")}
+    for name, module in sorted(sys.modules.items()):
+        if "." in name or name.startswith("_") or name in sys.stdlib_module_names or type(module) is not ModuleType:
+            continue
+        said = vars(module).get("__version__")
+        if isinstance(said, str):
+            found.setdefault(name, said)
+    return found
+
+
+def _seeds() -> dict[str, Any]:
+    """Return the seeds of this program that can be known. Tasks draw theirs elsewhere."""
+    found: dict[str, Any] = {}
+    if (hashes := os.environ.get("PYTHONHASHSEED")) is not None:
+        found["PYTHONHASHSEED"] = hashes
+    initial = getattr(sys.modules.get("torch"), "initial_seed", None)  # lacking while another thread imports it
+    if initial is not None:
+        found["torch"] = int(initial())
+    return found

@@ -1,0 +1,86 @@
+"""The files of one record: made, appended to and replaced, under a lock that is free when the writer is dead."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...providers.pool_lock import Lock, make_directory
+from .lines import EVENTS, LOGS
+from .names import new_id
+
+TRIES = 8  # at an id that no other run has
+KEEP_FREE_BYTES = 512 * 1024 * 1024  # of the disk, or a fiftieth of a small one: a record is not what fills it
+
+
+class RecordFiles:
+    """An open record. Nothing is flushed to the disk itself: what is lost with the power is worth no wait."""
+
+    def __init__(self, directory: Path, lock: Lock) -> None:
+        self.directory, self._lock = directory, lock
+
+    @classmethod
+    def make(cls, folder: Path, name: str, began: float) -> RecordFiles:
+        """Make a new record in ``folder``.
+
+        Raises:
+            OSError: the folder cannot be written, or others may write in it.
+        """
+        make_directory(folder)
+        for _ in range(TRIES):
+            directory = folder / new_id(name, began)
+            try:
+                directory.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            lock = Lock.take(directory)
+            if lock is not None:
+                (directory / EVENTS).touch(mode=0o600)
+                (directory / LOGS).mkdir(mode=0o700)
+                return cls(directory, lock)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder / name))
+
+    def append(self, text: Mapping[str, bytes]) -> None:
+        """Append to files, each in one write. What is not written as a whole is taken back.
+
+        Raises:
+            OSError: the disk is nearly full, for one.
+        """
+        if text:
+            self._check_room()
+        for path, lines in text.items():
+            self._append(self.directory / path, lines)
+
+    def replace(self, path: str, content: Mapping[str, Any] | bytes) -> None:
+        """Replace a file as a whole: who reads it sees the old content or the new one."""
+        raw = content if isinstance(content, bytes) else json.dumps(content, indent=1, default=str).encode() + b"\n"
+        new = self.directory / f"{path}.new"
+        new.unlink(missing_ok=True)
+        self._append(new, raw)
+        new.rename(self.directory / path)
+
+    def close(self) -> None:
+        self._lock.give_back()
+
+    def _check_room(self) -> None:
+        disk = os.statvfs(self.directory)
+        if disk.f_bavail * disk.f_frsize < min(KEEP_FREE_BYTES, disk.f_blocks * disk.f_frsize // 50):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
+
+    def _append(self, path: Path, lines: bytes) -> None:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            before = os.fstat(file).st_size
+            try:
+                left = memoryview(lines)
+                while left:
+                    left = left[os.write(file, left) :]
+            except OSError:
+                os.ftruncate(file, before)
+                raise
+        finally:
+            os.close(file)

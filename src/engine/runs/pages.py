@@ -1,0 +1,90 @@
+"""The text that each event adds to the files of a record, and its present status. No I/O: the writer appends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...actors import events as ev
+from ..api.printable import lines, one_line
+from .lines import EVENTS, LOGS, OURS, dropped_line, event_line, log_line
+from .status import RunStatus
+
+
+class Happened(NamedTuple):
+    """An event, when it happened (unix time), and its call's function where the event itself may not name it."""
+
+    event: ev.Event
+    at: float
+    function: str = ""
+
+
+@dataclass(slots=True)
+class _Broadcast:
+    function: str
+    size: int = 0  # its ranks
+
+
+class Pages:
+    """The text that is to be appended to each file. Keys are paths within the record."""
+
+    def __init__(self, status: RunStatus, clean: Callable[[str], str] = str) -> None:
+        self.status = status
+        self._clean = clean
+        self._text: dict[str, list[bytes]] = {}
+        self._broadcasts: dict[int, _Broadcast] = {}  # those under way, by their job
+
+    def add(self, happened: Happened) -> None:
+        event, at, function = happened
+        self.status.apply(event, event.at or at)
+        match event:
+            case ev.UnfinishedLine():
+                return  # the whole line follows
+            case ev.TaskOutput():
+                self._printed(event, event.at or at)
+                return
+            case ev.BroadcastSubmitted():
+                self._broadcasts[event.job] = _Broadcast(one_line(event.function or function))
+            case ev.GenerationStarted():
+                self._generation(event, event.at or at)
+            case ev.BroadcastFinished():
+                self._broadcasts.pop(event.job, None)
+            case _:
+                pass
+        self._append(EVENTS, event_line(event, at, function, self._clean))
+
+    def dropped(self, count: int, at: float) -> None:
+        self._append(EVENTS, dropped_line(count, at))
+
+    def taken(self) -> dict[str, bytes]:
+        """Return what has been added since the last call."""
+        text, self._text = self._text, {}
+        return {path: b"".join(parts) for path, parts in text.items()}
+
+    def _printed(self, event: ev.TaskOutput, at: float) -> None:
+        of_rank = event.ranks > 1 or event.job in self._broadcasts
+        path = log_path(rank=event.rank) if of_rank else log_path(node=event.node)
+        if event.dropped:
+            self._append(path, log_line(at, OURS, f"{event.dropped:,} bytes were lost here"))
+        of = "" if of_rank or not event.job else f"[{one_line(event.function) or 'task'} #{event.job}] "
+        for line in lines(event.text):
+            self._append(path, log_line(at, event.stream, self._clean(f"{of}{line}")))
+
+    def _generation(self, event: ev.GenerationStarted, at: float) -> None:
+        """Mark in the logs where a generation begins. Each of its nodes has the same number of ranks."""
+        broadcast = self._broadcasts.setdefault(event.job, _Broadcast(""))
+        broadcast.size = max(broadcast.size, len(event.ranks))  # the first generation runs all of them
+        name, each = broadcast.function or f"broadcast {event.job}", broadcast.size // max(1, len(event.nodes))
+        for rank in event.ranks:
+            node = event.nodes[min(rank // max(1, each), len(event.nodes) - 1)]
+            mark = f"{name}: generation {event.generation} begins, rank {rank} on node {node}"
+            self._append(log_path(rank=rank), log_line(at, OURS, mark))
+
+    def _append(self, path: str, line: bytes) -> None:
+        self._text.setdefault(path, []).append(line)
+
+
+def log_path(*, rank: int | None = None, node: int | None = None) -> str:
+    """Return the log of a broadcast's rank, or of what a node runs outside of broadcasts."""
+    return f"{LOGS}/rank-{rank:03}.log" if rank is not None else f"{LOGS}/node-{node:03}.log"

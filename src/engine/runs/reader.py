@@ -1,0 +1,130 @@
+"""Read records: which runs there are, who of them lives, and what their tasks have printed."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ...providers.pool_lock import Lock, Owner
+from .lines import LOGS, LogLine, parsed_log, whole_lines
+from .names import name_in
+
+Owned = Literal["alive", "dead", "elsewhere"]
+_LOG = re.compile(r"(rank|node)-(\d+)\.log")
+CHUNK = 1024 * 1024  # bytes of a log that are read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run. ``status``: the content of its `status.json`; empty where that cannot be read."""
+
+    id: str
+    name: str
+    directory: Path
+    status: dict[str, Any]
+
+    @property
+    def ended(self) -> bool:
+        return self.status.get("state") == "ended"
+
+    @property
+    def owner(self) -> Owned:
+        """Say whether the process that writes the record lives: the record's lock knows, on the owner's computer."""
+        if Lock.is_taken(self.directory):
+            return "alive"
+        about = read_json(self.directory / "run.json").get("owner")
+        with suppress(TypeError):
+            if about is not None and not Owner(**about).near(self.directory):
+                return "elsewhere"
+        return "dead"
+
+
+class Printed(NamedTuple):
+    """A line of a log, and whose it is: "rank 3" or "node 2"."""
+
+    line: LogLine
+    origin: str
+
+
+def found_runs(folder: Path) -> list[Run]:
+    """Return all runs in ``folder``, those that began first first."""
+    with suppress(OSError):
+        names = [(entry.name, name_in(entry.name)) for entry in os.scandir(folder) if entry.is_dir()]
+        runs = [Run(run, name, folder / run, read_json(folder / run / "status.json")) for run, name in names if name]
+        return sorted(runs, key=lambda run: (run.status.get("began", 0.0), run.id))
+    return []
+
+
+def runs_meant(wanted: str, runs: Sequence[Run]) -> list[Run]:
+    """Return the run that is meant by its id, its name (the newest of them) or the beginning of its id; or all whose id
+    begins so.
+    """
+    if exact := [run for run in runs if run.id == wanted]:
+        return exact
+    if named := [run for run in runs if run.name == wanted]:
+        return named[-1:]
+    return [run for run in runs if run.id.startswith(wanted)]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what a file of a record has; nothing where it is not there or cannot be read."""
+    try:
+        said = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+@dataclass(slots=True)
+class Log:
+    """One log of a run, read from its beginning; what is added later is read by the next call."""
+
+    path: Path
+    origin: str
+    _read: int = field(default=0)
+
+    def new_lines(self) -> Iterator[Printed]:
+        """Yield the whole lines that have been added since the last call."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(self._read)
+            rest = b""
+            while chunk := file.read(CHUNK):
+                content = rest + chunk
+                whole = whole_lines(content)
+                rest = content[content.rfind(b"\n") + 1 :]
+                for line in whole:
+                    self._read += len(line) + 1
+                    if (parsed := parsed_log(line)) is not None:
+                        yield Printed(parsed, self.origin)
+
+
+class Logs:
+    """The logs of a run, those that begin later too. ``ranks`` and ``nodes``: only theirs; both None: all."""
+
+    def __init__(self, run: Run, ranks: Sequence[int] | None = None, nodes: Sequence[int] | None = None) -> None:
+        self._folder = run.directory / LOGS
+        self._wanted = (
+            None
+            if ranks is None and nodes is None
+            else {("rank", each) for each in ranks or ()} | {("node", each) for each in nodes or ()}
+        )
+        self._logs: dict[str, Log] = {}
+
+    def new_lines(self) -> Iterator[Printed]:
+        """Yield the lines that have been added to any log since the last call, in the order of their times."""
+        with suppress(OSError):
+            for name in sorted(os.listdir(self._folder)):  # noqa: PTH208  names
+                found = _LOG.fullmatch(name)
+                if name not in self._logs and found and self._is_wanted(found[1], int(found[2])):
+                    self._logs[name] = Log(self._folder / name, f"{found[1]} {int(found[2])}")
+        yield from heapq.merge(*(log.new_lines() for log in self._logs.values()), key=lambda each: each.line.at)
+
+    def _is_wanted(self, kind: str, number: int) -> bool:
+        return self._wanted is None or (kind, number) in self._wanted

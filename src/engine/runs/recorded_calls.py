@@ -1,0 +1,42 @@
+"""Decide which calls have their events in the record: of each function the first ones, whole; others are counted.
+
+CALLS-1: of each function at most `EACH` calls are recorded. CALLS-2: a call is recorded from its beginning to its end,
+or not at all. CALLS-3: every call is counted, whether it is recorded or not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+EACH = 333  # calls with three events each
+
+
+class RecordedCalls:
+    """``names``: the recorded calls that are under way, by their job, with the name of their function."""
+
+    def __init__(self, each: int = EACH) -> None:
+        self._each = each
+        self.names: dict[int, str] = {}
+        self.begun: dict[str, int] = {}  # how many calls of each function
+        self.failures: Counter[str] = Counter()
+
+    def began(self, job: int, name: str) -> bool:
+        """Count a call, on the path that every one takes; return whether it is recorded."""
+        number = self.begun.get(name, 0) + 1
+        self.begun[name] = number
+        if number > self._each:
+            return False
+        self.names[job] = name
+        return True
+
+    def failed(self, name: str) -> bool:
+        """Count a failure, also of a call that is not recorded; return whether it is worth an event of its own."""
+        self.failures[name] += 1
+        return self.failures[name] <= self._each
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many calls of each function there were, are recorded, and have failed."""
+        return {
+            name: {"calls": calls, "recorded": min(calls, self._each), "failed": self.failures[name]}
+            for name, calls in sorted(self.begun.items())
+        }

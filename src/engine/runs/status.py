@@ -1,0 +1,96 @@
+"""The present state of a run, built from its events: what `status.json` has. No clock, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...actors import events as ev
+
+HOUR_S = 3600.0
+_LEFT = (ev.NodeLost, ev.NodeFailed, ev.NodeDismissed, ev.NodeStandby)
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """USD ``spent`` at one moment, and ``hourly`` from then on. ``at``: seconds of any one clock."""
+
+    spent: float = 0.0
+    hourly: float = 0.0
+    at: float = 0.0
+
+    def until(self, now: float) -> float:
+        return self.spent + self.hourly * max(0.0, now - self.at) / HOUR_S
+
+
+@dataclass(slots=True)
+class RunStatus:
+    """``state``: starting, running, closing, ended. ``changed``: unix time of the last event but prints."""
+
+    id: str
+    name: str
+    began: float
+    pool: str = ""
+    provider: str = ""
+    state: str = "starting"
+    ready: set[int] = field(default_factory=set)
+    most: int = 0  # nodes that were ready at the same time
+    wanted: int = 0
+    generation: int = 0  # of the broadcast that began one last
+    changed: float = 0.0
+    ended: float | None = None
+    exit: int | None = None
+    error: str = ""
+
+    def apply(self, event: ev.Event, at: float) -> None:
+        match event:
+            case ev.TaskOutput() | ev.UnfinishedLine():
+                return
+            case ev.GenerationStarted():
+                self.generation = event.generation
+            case ev.JobEvent():
+                pass
+            case ev.PoolStarting():
+                self.pool, self.provider, self.wanted = event.pool, event.provider, event.wanted
+            case ev.PoolReady():
+                self.state, self.wanted = "running", event.wanted
+            case ev.NodeReady():
+                self.ready.add(event.node)
+                self.most = max(self.most, len(self.ready))
+                self.wanted = event.wanted
+            case ev.PoolClosing():
+                self.state = "closing"
+            case ev.NodeEvent() if isinstance(event, _LEFT):
+                self.ready.discard(event.node)
+            case ev.PoolResized() | ev.PoolScaled():
+                self.wanted = event.wanted
+            case _:
+                pass
+        self.changed = max(self.changed, at)
+
+    def end(self, at: float, exit_code: int, error: str) -> None:
+        self.state, self.ended, self.exit, self.error = "ended", at, exit_code, error
+        self.ready.clear()
+        self.changed = max(self.changed, at)
+
+    def facts(self, at: float, spent: float, hourly: float) -> dict[str, Any]:
+        """Return the content of `status.json`, written ``at`` (unix time)."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "pool": self.pool,
+            "provider": self.provider,
+            "state": self.state,
+            "nodes": len(self.ready),
+            "most_nodes": self.most,
+            "wanted_nodes": self.wanted,
+            "generation": self.generation,
+            "spent_usd": round(spent, 6),
+            "hourly_usd": round(hourly, 6) if self.ended is None else 0.0,
+            "began": self.began,
+            "changed": self.changed,
+            "written": at,
+            "ended": self.ended,
+            "exit": self.exit,
+            "error": self.error,
+        }

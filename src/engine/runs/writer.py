@@ -1,0 +1,229 @@
+"""The thread that writes the record of one run. Whatever the disk does, who puts events in waits for nothing.
+
+What is put is written `FLUSH_S` later at the latest, in one write for each file: so much is lost when the process is
+killed. An error of the disk ends the record, is told once, and changes nothing for the pool.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...actors import events as ev
+from ...providers.pool_lock import Owner
+from .files import RecordFiles
+from .git import GitState, git_state
+from .pages import Happened, Pages
+from .retention import sweep_at_times
+from .status import RunStatus, Spending
+
+FLUSH_S = 0.5
+HEARTBEAT_S = 60.0  # between states of a run in which nothing happens: it costs all the same
+DESCRIBE_S, SWEEP_S = 0.5, 3.0  # after the start, or at the end: a pool that opens has better use for the processor
+GIT_S = 0.5  # that the end of a run waits for git
+CLOSE_S = 2.0  # that a pool waits for the disk at its end
+BACKLOG = 100_000  # events, and
+BACKLOG_CHARS = 16 * 1024 * 1024  # of prints, that are kept until the disk takes them; further ones are counted
+ERROR_CHARS = 256 * 1024  # of a traceback
+RUN, STATUS, RESULT, DIFF = "run.json", "status.json", "result.json", "git.diff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The plan of a record. ``describe``: what `run.json` has besides; it is called in the writer's thread."""
+
+    name: str
+    folder: Path  # of all records
+    describe: Callable[[], Mapping[str, Any]] = dict
+    clean: Callable[[str], str] = str  # of each text: hides secrets
+    source: Path | None = None  # a folder, whose git repository is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of a run. ``calls``: how many of each function there were."""
+
+    error: BaseException | None = None
+    calls: Mapping[str, Any] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a program that ends with this error."""
+        match self.error:
+            case None:
+                return 0
+            case KeyboardInterrupt():
+                return 130
+            case SystemExit(code=None):
+                return 0
+            case SystemExit(code=int(code)):
+                return code
+            case _:
+                return 1
+
+
+class RunWriter:
+    """``directory``: the record's, once it is made. ``failure``: why it is written no further; empty: it is."""
+
+    def __init__(self, plan: Plan, failed: Callable[[], object] = lambda: None) -> None:
+        """``failed`` is called once, in the writer's thread, when ``failure`` has been set."""
+        self._plan, self._failed = plan, failed
+        self.directory: Path | None = None
+        self.failure = ""
+        self.spending = Spending()  # the newest that is known
+        self._began = time.time()
+        self._pages = Pages(RunStatus("", plan.name, self._began, changed=self._began), plan.clean)
+        self._items: deque[Happened] = deque()
+        self._chars_put = self._chars_taken = 0  # of prints; one thread counts each
+        self._dropped = self._dropped_told = 0
+        self._about: dict[str, Any] = {}  # what run.json has
+        self._git: GitState | None = None
+        self._git_look = threading.Thread(target=self._look_at_git, name="outrider-record-git", daemon=True)
+        self._end = RunEnd()
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outrider-record", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, event: ev.Event, at: float, function: str = "") -> None:
+        """Record an event, without waiting. Only one thread may call this."""
+        if self.failure:
+            return
+        chars = len(event.text) if isinstance(event, ev.TaskOutput) else 0
+        if len(self._items) >= BACKLOG or (chars and self._chars_put - self._chars_taken > BACKLOG_CHARS):
+            self._dropped += 1
+            return
+        self._chars_put += chars
+        self._items.append(Happened(event, at, function))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self, end: RunEnd, within_s: float = CLOSE_S) -> None:
+        """Write what is left and how the run ended, for at most ``within_s`` seconds. Idempotent."""
+        if not self._closing.is_set():
+            self._end = end
+            self._closing.set()
+            self._wake.set()
+        self._thread.join(within_s)
+
+    # --- in the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            files = RecordFiles.make(self._plan.folder, self._plan.name, self._began)
+        except Exception as error:  # noqa: BLE001  whatever it is, the pool goes on
+            self._fail(error)
+            return
+        self.directory, self._pages.status.id = files.directory, files.directory.name
+        try:
+            self._record(files)
+        except Exception as error:  # noqa: BLE001
+            self._fail(error)
+            self._closing.wait()  # the lock says that the run lives
+            with suppress(Exception):
+                self._write_end(files)
+        finally:
+            files.close()
+            self._end = RunEnd()  # its error has frames, and these have values
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = str(error) or type(error).__name__
+        self._items.clear()
+        self._failed()
+
+    def _record(self, files: RecordFiles) -> None:
+        self._write_status(files)
+        owner = asdict(Owner.this(files.directory))
+        self._about = {"id": files.directory.name, "name": self._plan.name, "began": self._began, "owner": owner}
+        files.replace(RUN, self._about)
+        later = [(DESCRIBE_S, self._describe), (SWEEP_S, self._sweep)]
+        began, written_at = time.monotonic(), -FLUSH_S
+        while not self._closing.is_set():
+            self._wake.wait(max(0.0, began + later[0][0] - time.monotonic()) if later else HEARTBEAT_S)
+            self._closing.wait(max(0.0, written_at + FLUSH_S - time.monotonic()))
+            written_at = time.monotonic()
+            self._write(files)
+            if later and time.monotonic() >= began + later[0][0]:
+                later.pop(0)[1](files)
+        for _, work in later:
+            work(files)
+        self._git_look.join(GIT_S)
+        self._write(files)
+        self._write_end(files)
+
+    def _describe(self, files: RecordFiles) -> None:
+        self._git_look.start()
+        try:
+            self._about |= self._plan.describe()
+        except Exception as error:  # noqa: BLE001  of a plugin of the user's own, for one
+            self._about["undescribed"] = repr(error)
+        files.replace(RUN, self._about)
+
+    def _sweep(self, files: RecordFiles) -> None:
+        sweep_at_times(files.directory.parent)
+
+    def _look_at_git(self) -> None:
+        if self._plan.source is not None:
+            self._git = git_state(self._plan.source)
+            self._wake.set()
+
+    def _write(self, files: RecordFiles) -> None:
+        """Write all that is waiting, and the present state."""
+        self._wake.clear()
+        for _ in range(len(self._items)):
+            happened = self._items.popleft()
+            if isinstance(happened.event, ev.TaskOutput):
+                self._chars_taken += len(happened.event.text)
+            self._pages.add(happened)
+        if self._dropped > self._dropped_told:
+            dropped = self._dropped
+            self._pages.dropped(dropped - self._dropped_told, time.time())
+            self._dropped_told = dropped
+        files.append(self._pages.taken())
+        self._write_status(files)
+        if self._git is not None and "git" not in self._about:
+            self._write_git(files, self._git)
+
+    def _write_status(self, files: RecordFiles) -> None:
+        now, spending = time.time(), self.spending
+        files.replace(STATUS, self._pages.status.facts(now, spending.until(now), spending.hourly))
+
+    def _write_git(self, files: RecordFiles, git: GitState) -> None:
+        told: dict[str, Any] = {
+            "folder": git.folder,
+            "commit": git.commit,
+            "branch": git.branch,
+            "changed": bool(git.diff),
+        }
+        if git.diff:
+            text = self._plan.clean(git.diff.decode(errors="surrogateescape"))
+            files.replace(DIFF, text.encode(errors="surrogateescape"))
+            told |= {"diff": DIFF, "diff_is_whole": not git.cut}
+        self._about["git"] = told
+        files.replace(RUN, self._about)
+
+    def _write_end(self, files: RecordFiles) -> None:
+        now, end, status = time.time(), self._end, self._pages.status
+        error = None if end.error is None else self._explained(end.error)
+        status.end(now, end.exit_code, "" if error is None else error["type"])
+        result = {"exit": end.exit_code, "error": error, "took_s": now - self._began, "calls": end.calls or {}}
+        files.replace(RESULT, {**result, "spent_usd": self.spending.until(now)})
+        self._write_status(files)
+
+    def _explained(self, error: BaseException) -> dict[str, str]:
+        """Return an error as texts. What the user's own class does when it is printed is nobody's fault here."""
+        said = {"type": type(error).__name__, "message": "", "traceback": ""}
+        with suppress(Exception):
+            said["message"] = self._plan.clean(str(error))
+        with suppress(Exception):
+            text = "".join(traceback.format_exception(error))
+            said["traceback"] = self._plan.clean(text if len(text) <= ERROR_CHARS else f"...{text[-ERROR_CHARS:]}")
+        return said
