@@ -7,8 +7,10 @@ import sys
 from cyclopts import App
 
 from .gc import gc
+from .logs import logs
 from .ps import ps
 from .run import run, with_program_apart
+from .runs import runs
 from .sim import sim
 
 app = App(
@@ -16,7 +18,7 @@ app = App(
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
 )
-for command in (gc, ps, run, sim):
+for command in (gc, logs, ps, run, runs, sim):
     app.command(command)
 app.register_install_completion_command()
 

@@ -9,13 +9,15 @@ from collections.abc import Callable
 import pytest
 
 from outrider.engine.cli.gc import gc
+from outrider.engine.cli.logs import logs
 from outrider.engine.cli.main import app
 from outrider.engine.cli.ps import ps
 from outrider.engine.cli.run import run
+from outrider.engine.cli.runs import runs
 from outrider.engine.cli.sim import sim
 
 
-@pytest.mark.parametrize("verb", [gc, ps, run, sim])
+@pytest.mark.parametrize("verb", [gc, logs, ps, run, runs, sim])
 def test_each_command_is_explained(
     verb: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,26 @@
+"""Commands about one run find it by what the user calls it."""
+
+from __future__ import annotations
+
+import sys
+
+from ..runs.names import runs_folder
+from ..runs.reader import Run, found_runs, runs_meant
+
+SHOWN = 5  # of the runs that may be meant
+NO_SUCH_RUN = 2  # exit code
+
+
+def chosen_run(wanted: str) -> Run:
+    """Return the run that is meant; exit with 2 where it is none, or several."""
+    folder = runs_folder()
+    meant = runs_meant(wanted, found_runs(folder))
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        newest = ", ".join(run.id for run in meant[: -SHOWN - 1 : -1])
+        said = f"{wanted!r} is the beginning of {len(meant)} runs, such as {newest}: write more of it"
+    else:
+        said = f"there is no run {wanted!r} in {folder}: `outrider runs` shows those that there are"
+    print(f"outrider: {said}", file=sys.stderr)
+    raise SystemExit(NO_SUCH_RUN)

@@ -1,0 +1,121 @@
+"""`outrider logs` shows what tasks have printed: all of it or a choice, and goes on while the run lives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from outrider.engine.cli import logs as module
+from outrider.engine.runs.files import RecordFiles
+from outrider.engine.runs.lines import log_line
+
+if TYPE_CHECKING:
+    from .conftest import Outrider
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordFiles]:
+    """A living run that has printed an hour ago, and just now."""
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "200")
+    made, now = RecordFiles.make(tmp_path / "state" / "runs", "train", 1e9), time.time()
+    made.append(
+        {
+            "logs/rank-000.log": log_line(now - 3600, "outrider", "train: generation 1 begins, rank 0 on node 4")
+            + log_line(now, "stdout", "loss 0.5"),
+            "logs/rank-001.log": log_line(now - 3500, "stderr", "a warning"),
+            "logs/node-002.log": log_line(now - 3400, "stdout", "[f #7] alone"),
+        }
+    )
+    yield made
+    made.close()
+
+
+def test_lines_are_shown_in_order_with_where_they_come_from(run: RecordFiles, outrider: Outrider) -> None:
+    assert outrider("logs", "train") == 0
+    assert outrider.said().splitlines() == [
+        "[rank 0] --- train: generation 1 begins, rank 0 on node 4 ---",
+        "[rank 1] a warning",
+        "[node 2] [f #7] alone",
+        "[rank 0] loss 0.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (("--rank", "1"), ["a warning"]),
+        (("--rank", "1", "--rank", "0", "--since", "5m"), ["loss 0.5"]),
+        (("--node", "2"), ["[f #7] alone"]),
+        (
+            (
+                "--since",
+                "0.5h",
+            ),
+            ["loss 0.5"],
+        ),
+        (("--since", "2h", "--grep", r"loss \d|warn"), ["a warning", "loss 0.5"]),
+        (("--rank", "9"), []),
+    ],
+)
+def test_a_choice_of_lines(run: RecordFiles, outrider: Outrider, options: tuple[str, ...], shown: list[str]) -> None:
+    assert outrider("logs", "train", *options) == 0
+    assert [line.split("] ", 1)[1] for line in outrider.said().splitlines()] == shown
+
+
+def test_times_are_shown_when_they_are_asked_for(run: RecordFiles, outrider: Outrider) -> None:
+    assert outrider("logs", run.directory.name, "--times", "--rank", "1") == 0
+    assert time.strftime("%Y-%m-%dT", time.gmtime(time.time() - 3500)) in outrider.said()
+
+
+def test_following_goes_on_until_the_run_has_ended(
+    run: RecordFiles, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter(["first", "second", ""])
+
+    def later(_: float) -> None:
+        """Between two looks the run prints a line, or ends."""
+        if line := next(steps):
+            run.append({"logs/rank-003.log": log_line(time.time(), "stdout", line)})
+        else:
+            run.append({"logs/rank-003.log": log_line(time.time(), "stdout", "the last")})
+            run.close()
+
+    monkeypatch.setattr(module.time, "sleep", later)
+    assert outrider("logs", "train", "-f", "--rank", "3") == 0
+    assert outrider.said().splitlines() == ["[rank 3] first", "[rank 3] second", "[rank 3] the last"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("other",), "there is no run 'other'"),
+        (("2001",), "is the beginning of 2 runs"),
+        (("train", "--since", "yesterday"), "--since takes a time such as 30s"),
+        (("train", "--grep", "("), "--grep takes a regular expression"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_with_a_next_step(
+    run: RecordFiles, outrider: Outrider, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    other = RecordFiles.make(run.directory.parent, "beside", 1e9)
+    assert outrider("logs", *arguments) == 2
+    assert said in capsys.readouterr().err
+    other.close()
+
+
+def test_a_reader_that_leaves_early_is_no_error(run: RecordFiles) -> None:
+    run.append({"logs/rank-000.log": log_line(1.0, "stdout", "x" * 1000) * 1000})
+    command = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()", "logs", "train"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        assert (process.stderr.read(), process.wait(60)) == (b"", 0)
