@@ -1,4 +1,4 @@
-"""What all tests share: no credentials of the user, signals as a terminal has them, and an end for those that hang."""
+"""What all tests share: no credentials of the user, no records of runs, signals as terminals have them, and an end."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import pytest
 
+os.environ["OUTRIDER_RUNS"] = "0"  # programs that tests start leave no records among those of the user
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # else AWS's client asks the network who this computer may be
 # After `nohup make test &` these are ignored, and programs inherit that: those that tests start are to hear them.
 signal.signal(signal.SIGINT, signal.default_int_handler)

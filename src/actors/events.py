@@ -252,6 +252,13 @@ class ProviderWarned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordFailed(Event):
+    """The record of the run cannot be written, or no further: its disk is full, for one. The pool goes on."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class SettleFailed(Event):
     """The end of a job could not be reported to its caller while the pool was closing; this is a defect."""
 
@@ -411,6 +418,10 @@ class BroadcastFinished(JobEvent):
 class Observe(Protocol):
     """A callable that gets each event; it must be quick and must not raise."""
 
-    tasks: bool  # whether it wants `JobEvent`s: they cost time on the busiest path
+    tasks: bool  # whether there are jobs whose `JobEvent`s it wants: they cost time on the busiest path
 
     def __call__(self, event: Event, /) -> None: ...
+
+    def wants(self, job: int) -> bool:
+        """Return whether it wants those of this job. Asked where ``tasks`` is true."""
+        ...

@@ -163,7 +163,7 @@ class PoolActor:
         if self._closing:
             settle(GaveUp(Reason.CLOSED))
             return False
-        self._ledger.announce = tasks = self._observe.tasks
+        self._ledger.announce = tasks = self._observe.tasks and self._observe.wants(task.job)
         if tasks:
             self._observe(ev.TaskSubmitted(task.job, task.id))
         self._ledger.submit(task, settle, now)
@@ -269,7 +269,7 @@ class PoolActor:
         endings, tasks = self._ledger.decisions.endings, self._observe.tasks
         while endings:
             task, settle, ending, busy_s = endings.popleft()
-            if tasks:
+            if tasks and self._observe.wants(task.job):
                 self._observe_ending(task, ending, busy_s)
             settle(ending)
 

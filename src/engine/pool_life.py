@@ -125,13 +125,13 @@ class PoolLife(Runner):
                 self._injector = fault_injector.FaultInjector(self._chaos, core)
                 await self._injector.begin()
             await core.start()
-        except BaseException:
+        except BaseException as error:
             self._ended = True
             try:
                 if self._injector is not None:
                     await self._injector.end()
             finally:
-                observer.close()
+                observer.close(error)
             raise
         if self._injector is not None:
             self._injector.start()
@@ -146,8 +146,11 @@ class PoolLife(Runner):
                     ending.push_async_callback(file_transfer.keep, core, self._settings.keep, error)
                 if self._injector is not None:
                     ending.push_async_callback(self._injector.end)
+        except BaseException as failure:
+            error = error or failure
+            raise
         finally:
-            core.observer.close()
+            core.observer.close(error)
             if self._injector is not None:
                 await self._injector.collect()
 

@@ -15,6 +15,7 @@ from .api.settings import (
     MachineNeeds,
     MachineOptions,
     Nodes,
+    RunOption,
     Selection,
     Settings,
     Worker,
@@ -22,6 +23,7 @@ from .api.settings import (
     check_scaled,
     chosen,
     pool_name,
+    run_option,
     work_files,
 )
 
@@ -48,6 +50,7 @@ class AttachOptions(MachineNeeds, total=False):
     max_lifetime: float | timedelta | None
     max_cost: float | None
     console: ConsoleOption
+    run: RunOption
     chaos: Chaos | None
 
 
@@ -73,6 +76,7 @@ DEFAULTS: PoolOptions = {
     "max_lifetime": None,
     "max_cost": None,
     "console": "auto",
+    "run": None,
     "chaos": None,
 }
 
@@ -126,4 +130,5 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         max_cost=None if cost is None else amount("max_cost", cost, "USD"),
         volumes=volumes,
         keep=None if options["keep"] is None else work_files("keep", options["keep"]),
+        run=run_option(options["run"]),
     )

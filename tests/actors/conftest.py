@@ -271,6 +271,9 @@ class Seen:
     def __call__(self, event: Event, /) -> None:
         self.events.append((anyio.current_time(), event))
 
+    def wants(self, job: int) -> bool:
+        return self.tasks
+
     def all(self, name: str) -> list[dict[str, object]]:
         """The facts of each."""
         return [_facts(event) for _, event in self._named(name)]

@@ -65,6 +65,9 @@ class Unseen:
     def __call__(self, event, /, **facts):
         pass
 
+    def wants(self, job):
+        return False
+
 
 async def main(tasks, nodes):
     stubs = []

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .volume import Volume
 
 ConsoleOption = Literal["auto", "rich", "plain", "silent"]
+RunOption = str | Literal[False] | None
 WorkerKind = Literal["process", "thread"]
 Selection = Literal["cheapest", "first"]
 Interconnect = Literal["efa"]
@@ -327,6 +328,7 @@ class Settings:
     max_cost: float | None  # USD
     volumes: tuple[Volume, ...] = ()
     keep: str | None = None  # a folder in the nodes' work folders
+    run: RunOption = None  # the name of its record, False: it leaves none
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
@@ -351,11 +353,22 @@ def work_files(option: str, pattern: object) -> str:
     return pattern
 
 
-def pool_name(name: object, *, most: int = NAME_LENGTH) -> str:
-    """Check a pool's name, which becomes a tag, a directory and a part of other names."""
+def pool_name(name: object, *, most: int = NAME_LENGTH, option: str = "name") -> str:
+    """Check a pool's name, which becomes a tag, a directory and a part of other names; or that of its run."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or len(name) > most:
-        refuse(f"name takes up to {most} letters, digits, '.', '_' and '-', not {shown(name)}: as in name=\"train-1\".")
+        characters = "letters, digits, '.', '_' and '-'"
+        refuse(f'{option} takes up to {most} {characters}, not {shown(name)}: as in {option}="train-1".')
     return name
+
+
+def run_option(run: object) -> RunOption:
+    if run is None or run is False:
+        return run
+    if run is True:
+        refuse(
+            'run takes the name of the record, as in run="train-1", or False for none; left out, a script leaves one.'
+        )
+    return pool_name(run, option="run")
 
 
 def unique(name: str) -> str:

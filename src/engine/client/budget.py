@@ -31,6 +31,7 @@ from ...providers.base import (
 )
 from ..api.errors import BudgetExceeded
 from ..observe.descriptions import cents
+from ..runs.status import Spending
 
 MOSTLY = 0.8  # of what may be spent: worth a word
 HOUR_S = 3600.0
@@ -199,6 +200,10 @@ class BudgetWatch:
     @property
     def cost(self) -> Cost:
         return self._budget.cost(clock())
+
+    def spending(self) -> Spending:
+        """Return the cost for the record of the run."""
+        return Spending(self.cost.spent, self.cost.hourly, time.time())
 
     def around(self, fleet: Fleet) -> Fleet:
         return Metered(fleet, self._budget, self._changed.set)

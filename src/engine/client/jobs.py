@@ -153,7 +153,7 @@ class SubmittedJob(Generic[R]):
         Nobody may be waiting any more; the blob is released all the same.
         """
         self._settled = True
-        self._core.observer.job_over(self.id, ending)
+        self._core.observer.job_over(self.id, ending, self.payload.name)
         if self.payload.blob is not None or self.payload.shared:
             self._core.release(self.payload)
         if not self.future.done():

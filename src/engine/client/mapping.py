@@ -191,7 +191,7 @@ class MapRun(Generic[T]):
             await source.close()
 
     def _observe(self, job: JobId, total: int | None, done: int, *, ended: bool = False) -> None:
-        if self._core.observer.tasks:
+        if self._core.observer.jobs:
             self._core.observer(MapProgress(job, self._function.__name__, done, total, ended, self._failed))
 
     def _send(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:

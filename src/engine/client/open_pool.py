@@ -28,6 +28,7 @@ from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
 from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
 from ..observe.observer import Observer
+from ..observe.surroundings import leaves_record
 from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
 from ..serialization.function_pickling import ImportableModules
 from ..serialization.packer import Packer
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ..api.plugin import News
     from ..api.settings import Settings
     from ..image.install_plan import Prepared
+    from ..observe.record import RecordSink
     from ..pool import Pool
     from ..serialization.payload import Blob, Payload
     from ..transport.connection import Connector
@@ -142,6 +144,7 @@ class OpenPool:
     async def _serve(self, stack: AsyncExitStack, cleanup_failures: list[NotGone]) -> None:
         """Open the provider, take jobs until the pool is to stop, and leave what must be left in ``stack``."""
         settings, provider = self.settings, self.settings.provider
+        self.observer.open(self._record() if leaves_record(settings.run) else None)
         unwatch = await stack.enter_async_context(self._budget.watched())
         stack.callback(self._budget.close)
         record = self._adoption_record(stack)
@@ -149,7 +152,6 @@ class OpenPool:
         opened = await stack.enter_async_context(opening)
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
         fleet = self._budget.around(opened if record is None else await record.around(opened, settings))
-        self.observer.open()
         self.observer(ev.PoolStarting(self.name, provider.name, settings.nodes.desired, settings.nodes.min))
         from ..transport.connection import Connector  # takes a while: the provider has begun meanwhile
         from ..transport.plugin_hosts import PluginHosts
@@ -250,6 +252,11 @@ class OpenPool:
         state: PoolState = await ref.ask(Snapshot(), within_s=SNAPSHOT_S)
         ready = sum(node.rank is not None for node in state.nodes)
         raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
+
+    def _record(self) -> RecordSink:
+        from ..observe.record import recording
+
+        return recording(self.settings, self._budget.spending)
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
         """Return None where the pool's machines end with this program: nobody can take them over."""

@@ -48,7 +48,7 @@ def describe(event: ev.Event) -> str | None:
             return _of_pool(event)
 
 
-def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911 - a table
+def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
     match event:
         case ev.PoolStarting(wanted=0):
             return f"starting without nodes ({_line(event.provider)})"
@@ -72,6 +72,8 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911 - a table
             return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
         case ev.ProviderWarned():
             return _line(event.text)
+        case ev.RecordFailed():
+            return f"this run is not recorded: {_line(event.error)}; OUTRIDER_RUNS=0 turns records off"
         case ev.NetworkSilent():
             return f"none of {count(event.nodes, 'node')} answers: is this computer's network up?"
         case _:

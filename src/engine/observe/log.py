@@ -26,6 +26,7 @@ _WARNINGS = (
     ev.LaunchFailed,
     ev.TerminateFailed,
     ev.ProviderWarned,
+    ev.RecordFailed,
     ev.NodeLate,
     ev.NodeSuspect,
     ev.NodeNoticed,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ...actors import events as ev
+from ...actors.interfaces import Settled, Verdict
 from ...actors.late_nodes import Preparing
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
@@ -18,10 +18,12 @@ from .descriptions import count
 from .failures import failures, item_failure
 from .pool_view import STATES
 from .prints import PrintedLines
+from .surroundings import surroundings
 
 if TYPE_CHECKING:
     from ...actors.interfaces import Ending
     from ..wire.messages import Failed
+    from .record import RecordSink
     from .sink import Sink
 
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
@@ -84,6 +86,8 @@ class Observer:
     def __init__(self, console: ConsoleOption, *, slots: int) -> None:
         self._console: ConsoleOption = console
         self._sinks: Sequence[Sink] = ()
+        self._record: RecordSink | None = None
+        self._recorded: dict[int, str] = {}  # the calls under way whose events the record has, by their job
         self._slots_each = slots
         self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: no more come
         self._pool, self._state, self._desired, self._began = "", "starting", 0, time.time()
@@ -93,15 +97,22 @@ class Observer:
         self._names: dict[int, str] = {}
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
-        self.tasks = False
+        self._all = False  # whether somebody wants the events of every call; the record takes a choice
+        self.tasks = self.jobs = False  # whether there are calls whose events are wanted; whether there may be
 
-    def open(self) -> None:
+    def open(self, record: RecordSink | None = None) -> None:
         self._sinks = sinks(self._console)
+        if record is not None:
+            self._record, self._recorded = record, record.calls.names
+            record.open(self)
         self._update_tasks()
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
+        """``error``: what the pool's block ends with."""
         for reader in self._readers:
             _put(reader, None)
+        if self._record is not None:
+            self._record.close(error)
         for sink in self._sinks:
             sink.close()
 
@@ -109,7 +120,9 @@ class Observer:
 
     def __call__(self, event: ev.Event, /) -> None:
         """Update the present state and publish the event. Runs in the pool actor, so it raises nothing."""
-        if isinstance(event, ev.JobEvent) and not self.tasks:
+        if isinstance(event, ev.JobEvent) and not self._all:
+            if self._record is not None:
+                self._record(event)
             return
         now = time.time()
         try:
@@ -171,20 +184,31 @@ class Observer:
         phase, since, text = step
         return Preparing(phase, text, max(0.0, time.time() - since))
 
+    def wants(self, job: int) -> bool:
+        return self._all or job in self._recorded
+
     def job(self, job: int, name: str) -> None:
         self.submitted += 1
-        if self.tasks:
+        if self._record is not None and self._record.calls.began(job, name):
+            self.tasks = True
+        if self._all:
             self._names[job] = name
 
-    def job_over(self, job: int, ending: Ending | Sequence[Ending] | None = None) -> None:
-        """``ending``: how, for a broadcast that of each rank; None: it never began."""
+    def job_over(self, job: int, ending: Ending | Sequence[Ending] | None = None, name: str = "") -> None:
+        """``ending``: how, for a broadcast that of each rank; None: it never began. ``name``: the function's."""
         self.finished += 1
-        if self._names and (name := self._names.pop(job, None)) is not None and ending is not None:
-            for failure in failures(job, name, ending):
-                self(failure)
+        told = self._names.pop(job, None) if self._names else None
+        if self._recorded and self._recorded.pop(job, None) is not None:
+            self.tasks = self._all or bool(self._recorded)
+        if ending is None or (told is None and self._record is None):
+            return
+        if type(ending) is Settled and ending.verdict is Verdict.RETURNED:
+            return
+        for failure in failures(job, told or name, ending):
+            self(failure)
 
     def item_failed(self, job: int, function: str, item: int, failed: Failed, node: int) -> None:
-        if self.tasks:
+        if self.jobs:
             self(item_failure(job, function, item, failed, node))
 
     def unfinished(self) -> int:
@@ -202,13 +226,17 @@ class Observer:
             self._nodes[node] = replace(self._nodes[node], **changes)
 
     def _publish(self, event: ev.Event) -> None:
+        if self._record is not None:
+            self._record(event)
         for sink in self._sinks:
             sink(event)
         for reader in self._readers:
             _put(reader, event)
 
     def _update_tasks(self) -> None:
-        self.tasks = bool(self._readers) or any(sink.tasks for sink in self._sinks)
+        self._all = bool(self._readers) or any(sink.tasks for sink in self._sinks)
+        self.jobs = self._all or self._record is not None
+        self.tasks = self._all or bool(self._recorded)
 
     # --- state out --------------------------------------------------------------------------------------------------
 
@@ -267,13 +295,13 @@ def automatic() -> Literal["rich", "plain", "prints"]:
     """Return what ``console="auto"`` shows. In notebooks, and in applications that have set up logging: what tasks
     print, and nothing else. Otherwise: on a terminal a table, elsewhere plain lines.
     """
-    structlog, ipython = sys.modules.get("structlog"), sys.modules.get("IPython")
-    in_notebook = ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
-    if logging.getLogger().handlers or in_notebook or (structlog is not None and structlog.is_configured()):
-        return "prints"
-    if sys.stderr is not None and sys.stderr.isatty():
-        return "rich"
-    return "plain"
+    match surroundings():
+        case "terminal":
+            return "rich"
+        case "pipe":
+            return "plain"
+        case _:
+            return "prints"
 
 
 E = TypeVar("E", bound=ev.Event)

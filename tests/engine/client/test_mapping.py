@@ -31,7 +31,7 @@ class Played:
     """What `MapRun` needs of `engine.client.open_pool.OpenPool`."""
 
     observer = SimpleNamespace(
-        tasks=False, job=lambda job, name: None, job_over=lambda job, ending: None, item_failed=lambda *_: None
+        jobs=False, job=lambda job, name: None, job_over=lambda job, ending, name: None, item_failed=lambda *_: None
     )
 
     def __init__(self) -> None:

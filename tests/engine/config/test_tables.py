@@ -43,6 +43,7 @@ max_cost = 10
 console = "plain"
 chaos = { mtbf = 15, seed = 7 }
 keep = "log"
+run = "train"
 """
 
 

@@ -159,6 +159,9 @@ class _User:
         self._sim.referee.observed(event)
         self.schedule.observed(event.name)
 
+    def wants(self, job: int) -> bool:  # noqa: ARG002
+        return self.tasks
+
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
         self._sim.broken("SIM-20", f"{context.get('message')}: {context.get('exception')!r}")
 

@@ -1,0 +1,115 @@
+"""The sink that gives a pool's events to the thread which writes its record."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...actors import events as ev
+from ..api.secrets import Scrubber
+from ..runs.description import program_facts, secrets_of, spec_of
+from ..runs.names import runs_folder, usual_name
+from ..runs.recorded_calls import RecordedCalls
+from ..runs.status import Spending
+from ..runs.writer import Plan, RunEnd, RunWriter
+from .sink import Sink
+
+if TYPE_CHECKING:
+    from ..api.settings import Settings
+
+PROGRESS_S = 1.0  # between states of a map
+
+
+def recording(settings: Settings, cost: Callable[[], Spending]) -> RecordSink:
+    """Return the sink for a pool's record, not yet open. ``cost``: the pool's, at present."""
+    secrets = secrets_of(settings)
+    plan = Plan(
+        name=settings.run or settings.name or usual_name(),
+        folder=runs_folder(),
+        describe=lambda: {**program_facts(), "spec": spec_of(settings)},
+        clean=Scrubber(secrets) if secrets else str,
+        source=_source(),
+    )
+    return RecordSink(plan, cost)
+
+
+class RecordSink(Sink):
+    """A sink that records events. It takes 1 us for each; all else happens in the writer's thread."""
+
+    def __init__(self, plan: Plan, cost: Callable[[], Spending]) -> None:
+        self._cost = cost
+        self.calls = RecordedCalls()
+        self._told_at: dict[int, float] = {}  # by map
+        self._observe: Callable[[ev.Event], object] | None = None  # None: its failure has been told
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._writer = RunWriter(plan, self._failed)
+
+    def open(self, observe: Callable[[ev.Event], object]) -> None:
+        """``observe`` gets the event that the record has failed, on the loop that calls this."""
+        self._observe, self._loop = observe, asyncio.get_running_loop()
+        self._writer.start()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """``error``: what the pool's block ends with."""
+        self._writer.spending = self._cost()
+        self._writer.close(RunEnd(error, self.calls.counts()))
+        self._tell_failure()
+
+    def show(self, event: ev.Event) -> None:
+        """Record an event if it is one of those that are; it need not be complete."""
+        function: str | None = None
+        if isinstance(event, ev.JobEvent):
+            function = self.calls.names.get(event.job)
+            if function is None and not self._worth_it(event):
+                return
+        elif not isinstance(event, ev.TaskOutput | ev.UnfinishedLine):
+            self._writer.spending = self._cost()
+        self._writer.put(event, time.time(), function or "")
+
+    def _worth_it(self, event: ev.JobEvent) -> bool:
+        """Return whether an event is recorded of what is no recorded call: a map, or what goes wrong with others."""
+        match event:
+            case ev.JobFailed():
+                return self.calls.failed(event.function)
+            case ev.MapProgress():
+                return self._news_of_map(event)
+            case ev.GenerationLost():
+                return True
+            case ev.GenerationStarted() if event.generation > 1:
+                return True
+            case _:
+                return False
+
+    def _news_of_map(self, event: ev.MapProgress) -> bool:
+        if event.ended:
+            self._told_at.pop(event.job, None)
+            return True
+        now = time.monotonic()
+        if now - self._told_at.get(event.job, -PROGRESS_S) < PROGRESS_S:
+            return False
+        self._told_at[event.job] = now
+        return True
+
+    def _failed(self) -> None:
+        """Runs in the writer's thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._tell_failure)
+
+    def _tell_failure(self) -> None:
+        if self._writer.failure and (observe := self._observe) is not None:
+            self._observe = None
+            observe(ev.RecordFailed(self._writer.failure))
+
+
+def _source() -> Path | None:
+    """Return the folder of this program's script; the present one where it has none of its own, as a notebook."""
+    with suppress(OSError):
+        script = Path(sys.argv[0] if sys.argv else "").absolute()
+        return script.parent if script.is_file() and not script.is_relative_to(sys.prefix) else Path.cwd()
+    return None

@@ -1,0 +1,156 @@
+"""Programs leave records of their pools: whole ones, also when they are killed, and none that nobody asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from outrider.engine.runs.lines import parsed_events, parsed_log, time_text, whole_lines
+from outrider.engine.runs.reader import Run, found_runs, read_json
+
+LOST_S = 1.0  # that a client which is killed may cost its record
+BEGINNING = """
+import asyncio, logging, os, time
+from outrider import Local, Pool, compute, events
+
+@compute
+def greet(name):
+    print("hello", name)
+    return name
+"""
+
+
+def program(folder: Path, text: str, **environment: str) -> list[str]:
+    """The command of a script, which finds its state below ``folder``."""
+    script = folder / "greeting.py"
+    script.write_text(BEGINNING + textwrap.dedent(text))
+    env = {**os.environ, "OUTRIDER_STATE": str(folder / "state"), "OUTRIDER_RUNS": "1", **environment}
+    return [
+        "env",
+        *(f"{name}={env[name]}" for name in ("OUTRIDER_STATE", "OUTRIDER_RUNS")),
+        sys.executable,
+        str(script),
+    ]
+
+
+def records(folder: Path) -> list[Run]:
+    return found_runs(folder / "state" / "runs")
+
+
+def log(run: Run, name: str) -> list[str]:
+    lines = whole_lines((run.directory / "logs" / f"{name}.log").read_bytes())
+    return [parsed.text for line in lines if (parsed := parsed_log(line)) is not None]
+
+
+def test_a_script_leaves_a_record(tmp_path: Path) -> None:
+    text = """
+        with Pool(provider=Local(), nodes=2) as pool:
+            greet("all") @ pool
+            greet("one") >> pool
+            list(pool.map(greet, range(3)))
+            raise ValueError("bad luck")
+    """
+    done = subprocess.run(program(tmp_path, text), capture_output=True, text=True, check=False)
+    assert "ValueError: bad luck" in done.stderr
+    (run,) = records(tmp_path)
+    assert (run.name, run.status["state"], run.status["exit"], run.status["most_nodes"]) == ("greeting", "ended", 1, 2)
+    result = read_json(run.directory / "result.json")
+    assert result["error"]["message"] == "bad luck"
+    assert result["calls"]["greet"]["calls"] >= 3
+    assert read_json(run.directory / "run.json")["argv"][-1].endswith("greeting.py")
+    for rank in range(2):
+        begins, said = log(run, f"rank-00{rank}")
+        assert begins.startswith("greet: generation 1 begins")
+        assert said == "hello all"
+    nodes = [line for path in run.directory.glob("logs/node-*") for line in log(run, path.stem)]
+    assert "[greet #2] hello one" in nodes
+    seen = [each["event"] for each in parsed_events((run.directory / "events.jsonl").read_bytes())]
+    assert seen[0] == "pool_starting"
+    assert seen[-1] == "pool_closed"
+    assert seen.count("task_started") == seen.count("task_finished") > 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "variable"),
+    [("logging.basicConfig()", "1"), ("", "0"), ("run = False", "1")],
+    ids=["logging", "environment", "option"],
+)
+def test_a_program_leaves_no_record_that_nobody_wants(tmp_path: Path, setting: str, variable: str) -> None:
+    text = f"""
+        run = None
+        {setting}
+        with Pool(provider=Local(), run=run) as pool:
+            assert greet("one") >> pool == "one"
+    """
+    subprocess.run(program(tmp_path, text, OUTRIDER_RUNS=variable), check=True, capture_output=True)
+    assert not (tmp_path / "state" / "runs").exists()
+
+
+def test_a_pool_that_cannot_start_leaves_a_record_too(tmp_path: Path) -> None:
+    text = """
+        from outrider import SSH
+        Pool(provider=SSH(hosts=["nobody@127.0.0.1:1"]), boot_timeout=1, replace_timeout=1, run="lost").__enter__()
+    """
+    done = subprocess.run(program(tmp_path, text), capture_output=True, text=True, check=False)
+    (run,) = records(tmp_path)
+    assert str(run.status["error"] or "no error") in done.stderr
+    assert (run.name, run.status["state"], run.status["exit"]) == ("lost", "ended", 1)
+
+
+def test_a_state_folder_that_cannot_be_written_costs_one_line(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "runs").write_text("a file")
+    text = """
+        with Pool(provider=Local(), nodes=2) as pool:
+            assert greet("all") @ pool == ["all", "all"]
+    """
+    done = subprocess.run(program(tmp_path, text), capture_output=True, text=True, check=True)
+    assert done.stderr.count("this run is not recorded: ") == 1
+    assert "OUTRIDER_RUNS=0 turns records off" in done.stderr
+
+
+KILLED = """
+    @compute
+    def chatter():
+        for step in range(10**9):
+            print("step", step, flush=True)
+            time.sleep(0.01)
+
+    async def main():
+        async with Pool(provider=Local(), nodes=2, console="silent") as pool:
+            seen = pool.events()
+            pool.submit(chatter())
+            async for event in seen:
+                if isinstance(event, events.TaskOutput):
+                    os.write(1, f"{event.at} {event.text.splitlines()[-1]}\\n".encode())
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("lines", [3, 40, 120])
+def test_a_client_that_is_killed_costs_its_record_a_second(tmp_path: Path, lines: int) -> None:
+    with subprocess.Popen(program(tmp_path, KILLED), stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        for _ in range(lines):
+            told = client.stdout.readline()
+        client.send_signal(signal.SIGKILL)
+        told = (client.stdout.read().splitlines() or [told])[-1]  # the last that it has seen
+    at, _, text = told.decode().strip().partition(" ")
+    (run,) = records(tmp_path)
+    assert (run.owner, run.ended) == ("dead", False)
+    assert all(json.dumps(each) for each in parsed_events((run.directory / "events.jsonl").read_bytes()))
+    path = next(iter(run.directory.glob("logs/node-*")), None)
+    written = [] if path is None else [parsed_log(line) for line in whole_lines(path.read_bytes())]
+    steps = [int(line.text.split()[-1]) for line in written if line is not None]
+    assert steps == list(range(len(steps)))
+    last = written[-1].at if written and written[-1] is not None else ""
+    if lines > 100:
+        assert last >= time_text(float(at) - LOST_S), f"the client had seen {text!r}"
