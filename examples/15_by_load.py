@@ -10,7 +10,7 @@ from outrider import Local, Nodes, Pool, compute, events
 
 @compute
 def render(frame: int) -> int:
-    time.sleep(2.5)
+    time.sleep(4)
     return frame
 
 

@@ -104,7 +104,7 @@ async def test_where_no_node_can_start_a_worker_a_call_fails_with_the_cause_and_
         seen = pool.events()
         with pytest.raises(CapacityError, match=r"no worker could be started there, .*FileExistsError") as caught:
             await pool.run(cube(3))
-        assert "none could start a worker" in str(caught.value.__cause__)
+        assert "none of several nodes in a row could start a worker" in str(caught.value.__cause__)
         with pytest.raises(CapacityError, match="FileExistsError"):
             await pool.run(cube(3))
         assert pool.snapshot().nodes == ()

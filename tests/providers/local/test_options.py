@@ -22,8 +22,8 @@ pytestmark = pytest.mark.anyio
 def test_an_unknown_option_is_named_with_the_one_that_was_meant():
     with pytest.raises(TypeError, match="Local has no option 'sate': did you mean 'state'"):
         Local(sate="/tmp")
-    with pytest.raises(TypeError, match="no option 'region': it has as_remote, shared_memory, state"):
-        Local(region="eu")
+    with pytest.raises(TypeError, match="no option 'colour': it has as_remote, shared_memory, state"):
+        Local(colour="red")
 
 
 def test_it_is_a_value(tmp_path):
