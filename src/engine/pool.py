@@ -9,12 +9,11 @@ from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from ..providers.threads import in_thread
 from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known, one_of
 from .api.compute import Compute, for_items
-from .api.errors import ItemOutcome, NotACall, SpecError
+from .api.errors import ItemOutcome, SpecError
 from .api.misuse import surplus
 from .pool_life import PoolLife
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions
@@ -249,37 +248,16 @@ class Pool(PoolLife):
         called = for_items(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
 
-    async def stream(
-        self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None
-    ) -> AsyncGenerator[T, None]:
+    def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> AsyncGenerator[T, None]:
         """Run a generator on one node, as `run` does, and give its values as it makes them, at most a few ahead of the
         caller.
 
         Leaving the iteration early ends the generator's process. A generator whose node is lost is not run again: its
         first values have been seen.
         """
-        from .serialization.error_translation import load_value
+        from .client import streaming
 
-        core = self._here()
-        if not isinstance(call, StreamCall):
-            raise NotACall(f"pool.stream takes the call of a generator function; {pending(call).code} is for pool.run")
-        payload, output = core.packer.pack_stream(call)
-        job: SubmittedJob[None] = core.Job(core, payload, call.options)
-
-        def settle(ending: Any) -> None:
-            job(ending)
-            output.end()
-
-        core.submit(job, settings.placement(on, most=core.most), settle)
-        try:
-            async for received in output:
-                if received.is_long_to_load:
-                    yield await in_thread(load_value, received, payload.name, abandon=True)
-                else:
-                    yield load_value(received, payload.name)
-            job.result()
-        finally:
-            job.cancel()
+        return streaming.stream(self._here(), call, on)
 
     # --- files ----------------------------------------------------------------------------------------------------
 
