@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import reprlib
 from abc import abstractmethod
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterable,
     AsyncIterator,
     Callable,
     Coroutine,
     Generator,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -25,7 +22,6 @@ from typing import (
     Any,
     Generic,
     Literal,
-    NamedTuple,
     NoReturn,
     Protocol,
     Self,
@@ -35,6 +31,7 @@ from typing import (
     overload,
 )
 
+from .detached import Detached, detached
 from .errors import NotACall, PoolClosed, SpecError
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
 
     from ..pool import Pool
     from ..sync import SyncPool
-    from .compute import Decorated, Options, Streamed, TaskOptions
+    from .compute import Decorated, Options, TaskOptions
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -115,14 +112,6 @@ def refused_as_arguments() -> Iterator[None]:
 # --- pending calls --------------------------------------------------------------------------------------------------
 
 
-class Detached(NamedTuple):
-    """A call's arguments as they travel: ``inputs`` are taken out and replaced by placeholders, in this order."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    inputs: tuple[Iterable[Any] | AsyncIterable[Any], ...]
-
-
 class Pending:
     """The base of what waits for a pool: it is no result, and whatever would need one says how to get it."""
 
@@ -183,7 +172,9 @@ class PendingCall(Pending):
 
     def detach(self) -> Detached:
         """The arguments, with those of streamed parameters (``Iterator[T]``, ...) taken out."""
-        return _detach(self) if self.function.streamed else Detached(self.args, self.kwargs, ())
+        if not self.function.streamed:
+            return Detached(self.args, self.kwargs, ())
+        return detached(self.function, self.args, self.kwargs, with_setup=self.options.setup is not None)
 
     @property
     def code(self) -> str:
@@ -395,33 +386,6 @@ def for_every_rank(call: Call[R]) -> Call[R]:
 
 
 # --- helpers --------------------------------------------------------------------------------------------------------
-
-
-def _detach(call: PendingCall) -> Detached:
-    """Replace streamed arguments by placeholders, over which the task iterates instead."""
-    from ..node.context import AsyncInput, Input
-
-    inputs: list[Iterable[Any] | AsyncIterable[Any]] = []
-
-    def placed(argument: Any, how: Streamed) -> Any:
-        if not how.takes(argument):
-            return argument
-        inputs.append(argument)
-        return (AsyncInput if how.asynchronous else Input)(len(inputs) - 1)
-
-    given_there = () if call.options.setup is None else (None,)  # what the setup makes
-    bound = inspect.signature(call.function.function).bind(*given_there, *call.args, **call.kwargs)
-    for name, how in call.function.streamed.items():
-        if name not in bound.arguments:
-            continue
-        match bound.signature.parameters[name].kind:
-            case inspect.Parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple(placed(each, how) for each in bound.arguments[name])
-            case inspect.Parameter.VAR_KEYWORD:
-                bound.arguments[name] = {key: placed(each, how) for key, each in bound.arguments[name].items()}
-            case _:
-                bound.arguments[name] = placed(bound.arguments[name], how)
-    return Detached(bound.args[len(given_there) :], bound.kwargs, tuple(inputs))
 
 
 def _runner(call: Pending, operator: str, pool: Any) -> Any:

@@ -1,0 +1,47 @@
+"""A call's arguments as they travel: those that are streamed stay here, and the task gets placeholders."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .compute import Decorated, Streamed
+
+
+class Detached(NamedTuple):
+    """A call's arguments as they travel: ``inputs`` are taken out and replaced by placeholders, in this order."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: tuple[Iterable[Any] | AsyncIterable[Any], ...]
+
+
+def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, Any], *, with_setup: bool) -> Detached:
+    """Replace streamed arguments by placeholders, over which the task iterates instead. ``with_setup``: the function
+    is given first what its setup makes, and callers leave that out.
+    """
+    from ..node.context import AsyncInput, Input
+
+    inputs: list[Iterable[Any] | AsyncIterable[Any]] = []
+
+    def placed(argument: Any, how: Streamed) -> Any:
+        if not how.takes(argument):
+            return argument
+        inputs.append(argument)
+        return (AsyncInput if how.asynchronous else Input)(len(inputs) - 1)
+
+    given_there = (None,) if with_setup else ()
+    bound = inspect.signature(function.function).bind(*given_there, *args, **kwargs)
+    for name, how in function.streamed.items():
+        if name not in bound.arguments:
+            continue
+        match bound.signature.parameters[name].kind:
+            case inspect.Parameter.VAR_POSITIONAL:
+                bound.arguments[name] = tuple(placed(each, how) for each in bound.arguments[name])
+            case inspect.Parameter.VAR_KEYWORD:
+                bound.arguments[name] = {key: placed(each, how) for key, each in bound.arguments[name].items()}
+            case _:
+                bound.arguments[name] = placed(bound.arguments[name], how)
+    return Detached(bound.args[len(given_there) :], bound.kwargs, tuple(inputs))
