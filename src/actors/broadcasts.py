@@ -9,9 +9,10 @@ from typing import assert_never
 
 from ..providers.base import PreemptionNotice
 from . import events as ev
+from .broadcast_effects import EndAll, GenerationStarted, NeedPorts
 from .events import Observe
 from .fencing import KillRank, RunRank
-from .generations import EndAll, Gang, GenerationStarted, NeedPorts, Phase
+from .generations import Gang, Phase
 from .interfaces import (
     Asked,
     AttemptId,

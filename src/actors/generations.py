@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
 
 from . import events as ev
-from .fencing import Gap, Gaps, KillRank, Losses, RankAttempts, RunRank
+from .broadcast_effects import Effect, EndAll, GenerationStarted, NeedPorts
+from .fencing import Gap, Gaps, Losses, RankAttempts
 from .interfaces import (
     AttemptId,
     BroadcastSpec,
@@ -57,36 +57,6 @@ class Phase(Enum):
     FENCING = auto()  # waits for the last attempts of a lost generation to end
     ENDING = auto()  # waits for killed attempts to end; the caller has its answer
     OVER = auto()
-
-
-class NeedPorts(NamedTuple):
-    """Call ``ports`` with this number of free ports of each node, now or when all nodes have them."""
-
-    of: tuple[tuple[NodeId, int], ...]
-    gap: Gap | None = None  # the ranks that run again alone; None: for a whole generation
-
-
-class EndAll(NamedTuple):
-    endings: tuple[Ending, ...]
-    generation: int
-
-
-class GenerationStarted(NamedTuple):
-    world: World
-    ranks: tuple[int, ...]  # all of them, or those that run again
-
-
-Effect = (  # what the caller must do now, in this order; a claim replaces the one before
-    Claim
-    | WithdrawClaim
-    | NeedPorts
-    | RunRank
-    | KillRank
-    | ReleaseSeat
-    | EndAll
-    | GenerationStarted
-    | ev.GenerationLost
-)
 
 
 class Gang:
