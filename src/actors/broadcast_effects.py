@@ -22,6 +22,13 @@ class EndAll(NamedTuple):
     generation: int
 
 
+class RankEnded(NamedTuple):
+    """A watched rank has ended, as `EndAll` will say."""
+
+    rank: int
+    ending: Ending
+
+
 class GenerationStarted(NamedTuple):
     world: World
     ranks: tuple[int, ...]  # all of them, or those that run again
@@ -34,6 +41,7 @@ Effect = (  # what the caller must do now, in this order; a claim replaces the o
     | RunRank
     | KillRank
     | ReleaseSeat
+    | RankEnded
     | EndAll
     | GenerationStarted
     | ev.GenerationLost

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from ..providers.base import PreemptionNotice
 from . import events as ev
-from .broadcast_effects import EndAll, GenerationStarted, NeedPorts
+from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded
 from .events import Observe
 from .fencing import KillRank, RunRank
 from .generations import Gang, Phase
@@ -141,6 +141,12 @@ class Broadcasts:
             gang.cancel(Reason.TOO_LARGE, why)
             self._carry_out(gang, now)
 
+    def leave_rank(self, job: JobId, rank: int, now: float) -> None:
+        gang = self._gangs.get(job)
+        if gang is not None:
+            gang.leave_rank(rank)
+            self._carry_out(gang, now)
+
     def close(self, now: float) -> None:
         for gang in self._each(now):
             gang.close()
@@ -161,7 +167,7 @@ class Broadcasts:
     # --- effects --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, gang: Gang, now: float) -> None:  # noqa: PLR0912 (a table)
-        ledger, links, job = self._ledger, self._nodes.links, gang.spec.job
+        ledger, links, job, watch = self._ledger, self._nodes.links, gang.spec.job, gang.spec.watch
         while gang.effects:
             effects, gang.effects = gang.effects, []
             for effect in effects:
@@ -180,12 +186,17 @@ class Broadcasts:
                         self._give_ports(gang, effect, now)
                     case KillRank(node, attempt):
                         links[node].kill(attempt)
+                    case RankEnded(rank, ending):
+                        assert watch is not None
+                        watch.ended(rank, ending)
                     case EndAll(endings, generation):
                         verdicts = tuple((e.verdict if isinstance(e, Settled) else e.reason).value for e in endings)
                         self._observe(ev.BroadcastFinished(job, generation, verdicts))
                         self._stop_agreement.ended(job)
                         self._settles.pop(job)(tuple(map(self._explained, endings)), generation)
                     case GenerationStarted(world, ranks):
+                        if watch is not None:
+                            watch.began(world.size)
                         self._nodes.send_views()
                         self._stop_agreement.started(job, world, now)
                         self._send_agreements()

@@ -19,6 +19,8 @@ GANG-8: an at-most-once broadcast never runs a rank twice.
 GANG-9: while there are fewer nodes than it needs, it waits no longer than ``replace_timeout_s`` for one more.
 GANG-10: an attempt ends by the report of the node that it was given to, and of no other.
 GANG-11: no node is asked for more ports than it has at once: that wait would never end.
+GANG-12: the end of a watched rank is told once, when it is known, and is the one that the broadcast ends with.
+GANG-13: a rank that its caller has left is killed, and ends no other.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
 
 from . import events as ev
-from .broadcast_effects import Effect, EndAll, GenerationStarted, NeedPorts
-from .fencing import Gap, Gaps, Losses, RankAttempts
+from .broadcast_effects import Effect, EndAll, GenerationStarted, NeedPorts, RankEnded
+from .fencing import Gap, Gaps, KillRank, Losses, RankAttempts
 from .interfaces import (
     AttemptId,
     BroadcastSpec,
@@ -83,6 +85,7 @@ class Gang:
         self._world = World(0, (), 1, "", 0)
         self._attempts = RankAttempts(attempts)
         self._endings: dict[int, Ending] = {}
+        self._left: set[int] = set()  # ranks of which the caller wants no more
         self._gaps = Gaps()
         self._losses = Losses(steady_s=spec.steady_s)
         self._killed = False  # whether the rest of this generation was killed, after its grace
@@ -137,8 +140,8 @@ class Gang:
         elif verdict is Verdict.TERMINATED and self._leaving.get(node) and self._on_loss is not OnLoss.FAIL:
             self._lost_ranks(node, (rank,), "its processes ended after the machine's notice", now)
         else:
-            self._endings[rank] = Settled(verdict, outcome, node, rank, *self._attempts.latest[rank], now)
-            if verdict is not Verdict.RETURNED:
+            self._end_rank(rank, Settled(verdict, outcome, node, rank, *self._attempts.latest[rank], now))
+            if verdict is not Verdict.RETURNED and rank not in self._left:
                 if verdict is not Verdict.KILLED and self._may_restart():
                     self._losses.failed_by = f"rank {rank} {verdict.name.lower().replace('_', ' ')}"
                     self._fence(node, now)
@@ -198,6 +201,13 @@ class Gang:
 
     def cancel(self, reason: Reason = Reason.CANCELLED, why: str = "") -> None:
         self._end_with(reason, why)
+
+    def leave_rank(self, rank: int) -> None:
+        """Handle that the caller wants no more of a rank of a broadcast that it watches."""
+        if self.phase is Phase.RUNNING and rank not in self._endings:
+            self._left.add(rank)
+            running = self._attempts.running.items()
+            self.effects += [KillRank(node, attempt) for attempt, (of, node) in running if of == rank]
 
     def close(self) -> None:
         """End at once because the pool ends; wait for nothing."""
@@ -288,6 +298,11 @@ class Gang:
 
     # --- an end ---------------------------------------------------------------------------------------------------
 
+    def _end_rank(self, rank: int, ending: Ending) -> None:
+        self._endings[rank] = ending
+        if self.spec.watch is not None:
+            self.effects.append(RankEnded(rank, ending))
+
     def _failed(self, now: float) -> None:
         """Handle that a rank, and so the broadcast, has failed: wait only for the outcomes of the other ranks."""
         if self.spec.collective:
@@ -357,8 +372,10 @@ class Gang:
             self._leave_gap(node, ranks, now)
         else:
             reason = Reason.LOSING if losing and self._on_loss is OnLoss.RESEND else Reason.LOST
-            self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for rank in ranks})
-            self._failed(now)
+            for rank in ranks:
+                self._end_rank(rank, GaveUp(reason, self._losses.all, rank))
+            if not self._left.issuperset(ranks):
+                self._failed(now)
         self._ended_on(node, now)
 
     def _leave_gap(self, node: NodeId, ranks: tuple[int, ...], now: float) -> None:

@@ -332,6 +332,16 @@ class OnLoss(Enum):
     FAIL = auto()
 
 
+class RankWatch(Protocol):
+    """Hears of the ranks of a broadcast that is at most once, while it runs: called on the loop as `Settle` is."""
+
+    def began(self, ranks: int, /) -> None:
+        """Handle that the broadcast runs, with so many ranks. Not called if it ends before."""
+
+    def ended(self, rank: int, ending: Ending, /) -> None:
+        """Handle how a rank has ended: once, or (for those that were open then) not, if the broadcast ends as one."""
+
+
 class BroadcastSpec(NamedTuple):
     """A function for every ready node. ``content`` as in `Task`, shared by all ranks."""
 
@@ -348,6 +358,7 @@ class BroadcastSpec(NamedTuple):
     restarts: int = 3  # lost generations in a row that are followed by another; RESEND: per rank
     steady_s: float = 60.0  # a generation that ran for so long ends the row
     needs: Amounts | None = None  # what its ranks on one node hold together
+    watch: RankWatch | None = None  # only with ``at_most_once``: of others a rank's ending may be taken back
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,13 @@ class Cancel(NamedTuple):
     job: JobId
 
 
+class LeaveRank(NamedTuple):
+    """End one rank of a broadcast whose caller wants no more of it. The other ranks go on."""
+
+    job: JobId
+    rank: int
+
+
 @dataclass(frozen=True, slots=True)
 class Resize:
     """Keep ``wanted`` nodes from now on. If there are more, the newest finish what they have and are terminated."""
@@ -108,7 +115,7 @@ class Happened(NamedTuple):
     handle: Callable[[float], None]
 
 
-RarePoolMessage = Broadcast | Resize | WhenReady | Snapshot | Close | Happened
+RarePoolMessage = Broadcast | LeaveRank | Resize | WhenReady | Snapshot | Close | Happened
 PoolMessage = Submit | Received | Cancel | RarePoolMessage
 
 

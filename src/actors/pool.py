@@ -43,6 +43,7 @@ from .messages import (
     Cancel,
     Close,
     Happened,
+    LeaveRank,
     NodeState,
     PoolMessage,
     PoolState,
@@ -140,6 +141,8 @@ class PoolActor:
 
     def _rarely(self, message: RarePoolMessage, now: float) -> None:
         match message:
+            case LeaveRank(job, rank):
+                self._broadcasts.leave_rank(job, rank, now)
             case Broadcast():
                 self._broadcast(message, now)
             case Happened(handle):

@@ -1,4 +1,4 @@
-"""GANG-1 to 10 hold whatever happens, and each of them falls when its guard is taken away."""
+"""GANG-1 to 13 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.broadcast_effects import EndAll, GenerationStarted, NeedPorts
+from outrider.actors.broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded
 from outrider.actors.events import GenerationLost
 from outrider.actors.fencing import KillRank, RunRank
 from outrider.actors.generations import GRACE_S, Gang
@@ -50,6 +50,12 @@ REPLACE_S = 600.0
 FAILURES = [Verdict.RAISED, Verdict.DIED, Verdict.TERMINATED]
 
 
+class Watch:
+    """Stands for a watch; the gang itself calls none."""
+
+    began = ended = None
+
+
 class GangMachine(RuleBasedStateMachine):
     """Plays the ledger's seats, the nodes, the clock and the user."""
 
@@ -68,6 +74,7 @@ class GangMachine(RuleBasedStateMachine):
         max_restarts=st.sampled_from([0, 0, 0, 1, 2]),
         started=st.sampled_from([False, True, True, True]),
         poor=st.sampled_from([0, 0, 0, 2]),
+        watched=st.booleans(),
     )
     def begin(self, **options):
         self.set_up(**(options | self.focus))
@@ -76,8 +83,12 @@ class GangMachine(RuleBasedStateMachine):
 
     def set_up(
         self, *, on_loss, collective, once, elastic, nodes, minimum, each, every, restarts, max_restarts, started,
-        poor=0,
+        poor=0, watched=False,
     ):  # fmt: skip
+        self.watched = once and watched
+        self.told: dict[int, object] = {}
+        self.left: set[int] = set()
+        self.may_kill = False  # something has happened that ends all ranks
         self.poor = poor  # every so many-th node keeps two ports, and can give one at a time
         self.ids = count(1)
         self.ports = count(20_000)
@@ -88,6 +99,7 @@ class GangMachine(RuleBasedStateMachine):
         self.seated: set[NodeId] = set()
         self.running: dict[int, tuple[int, NodeId]] = {}
         self.ever: list[int] = []
+        self.kills: list[int] = []
         self.claim = None
         self.asked: list[NeedPorts] = []
         self.given_ports: dict[int, NodeId] = {}
@@ -103,6 +115,7 @@ class GangMachine(RuleBasedStateMachine):
         spec = BroadcastSpec(
             JobId(1), b"f", "content", on_loss, collective, lambda facts: each, at_most_once=once,
             queue_timeout_s=None, restarts=restarts, max_restarts=max_restarts, steady_s=60.0, every_rank_listens=every,
+            watch=Watch() if self.watched else None,
         )  # fmt: skip
         self.spec = spec
         self.restarts_all = on_loss is OnLoss.RESTART and not once
@@ -143,6 +156,11 @@ class GangMachine(RuleBasedStateMachine):
     def all_ranks_return(self):
         for attempt in sorted(self.running):
             self.finish(attempt, Verdict.RETURNED)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.watched and self.running and not self.endings)
+    def the_caller_leaves_a_rank(self, data):
+        self.leave(data.draw(st.sampled_from(range(self.world.size))))
 
     @rule(data=st.data())
     @precondition(lambda self: self.ever)
@@ -234,6 +252,7 @@ class GangMachine(RuleBasedStateMachine):
     @rule(often=st.integers(0, 9))
     def cancel(self, often):
         if often == 0:
+            self.may_kill = True
             self.gang.cancel()
             self.act()
 
@@ -280,9 +299,18 @@ class GangMachine(RuleBasedStateMachine):
             self.act()
 
     def finish(self, attempt, verdict):
-        _, node = self.running.pop(attempt)
+        rank, node = self.running.pop(attempt)
+        self.may_kill |= verdict is not Verdict.RETURNED and rank not in self.left
         assert self.gang.finished(node, attempt, verdict, ("of", attempt), self.now)
         self.act()
+
+    def leave(self, rank):
+        killed = len(self.kills)
+        runs = {attempt for attempt, (of, _) in self.running.items() if of == rank}
+        self.left |= {rank} if runs else set()
+        self.gang.leave_rank(rank)
+        self.act()
+        assert runs <= set(self.kills[killed:]), "GANG-13: a rank that was left goes on"
 
     def lose(self, node, *, since=None):
         self.present.discard(node)
@@ -291,7 +319,7 @@ class GangMachine(RuleBasedStateMachine):
         self.seated.discard(node)
         self.asked = [asked for asked in self.asked if node not in dict(asked.of)]
         for attempt in [attempt for attempt, (_, on) in self.running.items() if on == node]:
-            del self.running[attempt]
+            self.may_kill |= self.running.pop(attempt)[0] not in self.left
         self.gang.lost(node, f"lost {node}", self.now, since=since)
         self.act()
 
@@ -331,7 +359,7 @@ class GangMachine(RuleBasedStateMachine):
                 self.check(effect)
         self.over = gang.phase is Where.OVER
 
-    def check(self, effect):
+    def check(self, effect):  # noqa: PLR0912  a table
         match effect:
             case Claim() as claim:
                 self.claim = claim
@@ -343,7 +371,16 @@ class GangMachine(RuleBasedStateMachine):
             case ReleaseSeat(node):
                 self.seated.discard(node)
             case KillRank(node, attempt):
-                assert self.running[attempt][1] == node
+                rank, on = self.running[attempt]
+                assert on == node
+                self.kills.append(attempt)
+                if self.watched:
+                    assert self.may_kill or rank in self.left, "GANG-13: ended by a rank that was left"
+            case RankEnded(rank, ending):
+                assert self.watched
+                assert rank not in self.told, "GANG-12: a rank's end was told twice"
+                assert self.endings is None, "GANG-12: a rank's end was told after the broadcast's"
+                self.told[rank] = ending
             case GenerationLost(nodes=()):
                 self.failures += 1
                 assert self.failures <= self.spec.max_restarts, "GANG-5: run again after one failure too many"
@@ -404,6 +441,7 @@ class GangMachine(RuleBasedStateMachine):
         assert len(endings) == (self.world.size if self.world else 1), "GANG-1: one ending per rank"
         assert generation == (self.world.generation if self.world else 0)
         for rank, ending in enumerate(endings):
+            assert self.told.get(rank, ending) is ending, "GANG-12: another end was told"
             assert ending.rank == rank, "GANG-1: an ending of another rank"
             refused = isinstance(ending, GaveUp) and ending.reason is Reason.NO_PORTS
             assert not refused or (self.poor and self.spec.every_rank_listens), "GANG-11: nothing was lacking"
@@ -421,6 +459,9 @@ class GangMachine(RuleBasedStateMachine):
         if not hasattr(self, "gang"):
             return
         assert self.gang.seats == self.seated, "GANG-6: seats"
+        if self.watched and self.world is not None and self.endings is None:
+            run = {rank for rank, _ in self.running.values()}
+            assert self.told.keys() | run == {*range(self.world.size)}, "GANG-12: a rank's end is not told"
         if self.over:
             assert self.endings is not None, "GANG-1: it is over and nobody was told"
             assert not self.seated, "GANG-6: it is over and holds seats"
@@ -548,14 +589,38 @@ class BelievesEveryNode(Gang):
         return super().finished(given_to, attempt, verdict, outcome, now)
 
 
+class TellsNoLosses(Gang):
+    def _end_rank(self, rank, ending):
+        if isinstance(ending, Settled):
+            super()._end_rank(rank, ending)
+        else:
+            self._endings[rank] = ending
+
+
+class FailsByWhatWasLeft(Gang):
+    def leave_rank(self, rank):
+        super().leave_rank(rank)
+        self._left.clear()
+
+
+class LeavesNothing(Gang):
+    def leave_rank(self, rank):
+        pass
+
+
+WATCHED = {"once": True, "watched": True, "nodes": 4, "minimum": 3, "started": True, "collective": True}
 RESTARTING = {"on_loss": OnLoss.RESTART, "once": False, "nodes": 4, "minimum": 3, "restarts": 2, "started": True}
 FOCUS = {
+    TakesLeavingNodes: {"poor": 0},
     DoesNotFence: RESTARTING,
     KeepsOldResults: RESTARTING,
     NeverStops: RESTARTING,
     NeverRestarts: RESTARTING | {"max_restarts": 1},
     RestartsForEver: RESTARTING | {"max_restarts": 1},
     RunsOnceAgain: RESTARTING | {"once": True},
+    TellsNoLosses: WATCHED,
+    FailsByWhatWasLeft: WATCHED,
+    LeavesNothing: WATCHED,
 }
 
 
@@ -574,6 +639,9 @@ FOCUS = {
         (KeepsItsSeats, "GANG-6"),
         (TakesAnyPort, "GANG-7"),
         (RunsOnceAgain, "GANG-8"),
+        (TellsNoLosses, "GANG-12"),
+        (FailsByWhatWasLeft, "GANG-13"),
+        (LeavesNothing, "GANG-13"),
         (WaitsForEver, "GANG-9"),
         (BelievesEveryNode, "GANG-10"),
         pytest.param(WaitsForPorts, "GANG-11", marks=pytest.mark.nightly),
