@@ -25,6 +25,11 @@ def running_mean(readings: Iterator[float]) -> Iterator[float]:
         yield total / count
 
 
+@compute
+def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
 def sensor() -> Iterator[float]:
     """An endless source on the client, read no faster than the task consumes it."""
     for tick in itertools.count():
@@ -34,6 +39,10 @@ def sensor() -> Iterator[float]:
 async def main() -> None:
     async with Pool(provider=Local(), nodes=2) as pool:
         print("collatz:", [number async for number in pool.stream(collatz(6))])
+        first, second = await (collatz(4) @ pool)  # on every node, an iterator for each rank
+        print("on two nodes:", [number async for number in first], [number async for number in second])
+        numbers, four = await ((collatz(2) & total([1, 3])) >> pool)  # in a group
+        print("in a group:", [number async for number in numbers], four)
         async for mean in pool.stream(running_mean(sensor())):
             print("mean so far:", mean)
             if mean >= 2:

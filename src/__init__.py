@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         Call as Call,
         Group as Group,
         GroupStream as GroupStream,
-        Job as Job,
         StreamCall as StreamCall,
         gather as gather,
     )
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from .engine.api.errors import *  # noqa: F403
     from .engine.api.image import Image as Image
     from .engine.api.instance import InstanceInfo as InstanceInfo, Peer as Peer
+    from .engine.api.job import Job as Job
     from .engine.api.plugin import Plugin as Plugin
     from .engine.api.secrets import Secret as Secret
     from .engine.api.settings import Nodes as Nodes, Spec as Spec, Worker as Worker
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 # The public names that are not here are the classes of `outrider.errors`.
 _HOMES = {
     "engine.api.accelerators": ("Accelerator",),
-    "engine.api.calls": ("Call", "Group", "GroupStream", "Job", "StreamCall", "gather"),
+    "engine.api.calls": ("Call", "Group", "GroupStream", "StreamCall", "gather"),
+    "engine.api.job": ("Job",),
     "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
     "engine.api.image": ("Image",),
     "engine.runtime.output_filter": ("silent", "stderr", "stdout"),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVarTuple, Unpack, overload
 
 from .api import settings
-from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
+from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, for_every_rank, pending
 from .api.checks import check_known, one_of
 from .api.compute import Compute, for_items
 from .api.errors import ItemOutcome, SpecError
+from .api.job import Job
 from .api.misuse import surplus
 from .pool_life import PoolLife
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions
@@ -148,10 +148,18 @@ class Pool(PoolLife):
         core.submit(job, rank, job)
         return job
 
-    async def broadcast(self, call: Call[R], /, *more: Never) -> list[R]:
+    @overload
+    async def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
+    @overload
+    async def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[AsyncGenerator[T, None]]: ...
+    async def broadcast(self, call: Any, /, *more: Never) -> list[Any]:
         """Run a call on every ready node at the same time; the results by rank.
 
         When a rank's node is lost, what happens is the call's ``on_loss``. Cancelling ends every rank.
+
+        Of a generator: an iterator for each rank, as soon as they run. A rank waits when it is a few values ahead.
+        Closing its iterator ends it alone. Its error, or `NodeLost`, is raised by its iterator, and ends the others:
+        theirs raise `TaskStopped`. Nothing is run again: first values have been seen.
 
         Raises:
             BroadcastFailed: some ranks raised; the others' outcomes are readable on it.
@@ -161,9 +169,13 @@ class Pool(PoolLife):
         if more:
             raise surplus("broadcast", call, more)
         core = self._here()
+        if isinstance(call, StreamCall):
+            from .client import streaming
+
+            return await streaming.broadcast(core, call)
         call = for_every_rank(pending(call))
         payload = core.packer.pack(call)
-        job: BroadcastJob[R] = core.BroadcastJob(core, payload, call.options)
+        job: BroadcastJob[Any] = core.BroadcastJob(core, payload, call.options)
         core.broadcast(job, core.packer.plugins_of(call.function))
         return await job
 
@@ -173,37 +185,39 @@ class Pool(PoolLife):
     async def gather(self, a: Call[A], b: Call[B], /) -> tuple[A, B]: ...
     @overload
     async def gather(self, *calls: Call[T]) -> tuple[T, ...]: ...
-    async def gather(self, *calls: Call[Any]) -> tuple[Any, ...]:
-        """Run several calls at the same time; their results in this order. The first error ends the others."""
-        with self._submitted(calls) as jobs:
-            async for job in self._here().as_settled(jobs):
-                await job
-            return tuple(job.result() for job in jobs)
+    @overload
+    async def gather(self, *calls: AnyCall) -> tuple[Any, ...]: ...
+    async def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
+        """Run several calls at the same time; their results in this order. The first error ends the others.
 
-    async def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]:
+        In the place of a generator is an iterator over its values, which raises the generator's error.
+        """
+        from .client import grouping
+
+        return await grouping.gather(self._here(), calls, self._submit)
+
+    @overload
+    async def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]: ...
+    @overload
+    async def run_group(self, group: MixedGroup[A, Any], /) -> A: ...
+    async def run_group(self, group: Any, /) -> Any:
         """`gather` for ``f(1) & g(2)``."""
-        return cast("tuple[*Ts]", await self.gather(*group.calls))
+        return await self.gather(*group.calls)
 
-    def submit_group(self, group: Group[*Ts], /) -> Job[tuple[*Ts]]:
+    @overload
+    def submit_group(self, group: Group[*Ts], /) -> Job[tuple[*Ts]]: ...
+    @overload
+    def submit_group(self, group: MixedGroup[A, Any], /) -> Job[A]: ...
+    def submit_group(self, group: Any, /) -> Job[Any]:
         """`run_group` without waiting."""
         return asyncio.ensure_future(self.run_group(group))
 
-    async def stream_group(self, group: GroupStream[T], /) -> AsyncGenerator[T, None]:
+    def stream_group(self, group: GroupStream[T], /) -> AsyncGenerator[T, None]:
         """Run the calls at the same time and give each result as it is ready."""
-        with self._submitted(group.calls) as jobs:
-            async for job in self._here().as_settled(jobs):
-                yield await job
+        from .client import grouping
 
-    @contextmanager
-    def _submitted(self, calls: Sequence[Call[Any]]) -> Iterator[list[SubmittedJob[Any]]]:
-        """Submit calls whose jobs end with the block. If one cannot be submitted, those before it are ended too."""
-        jobs: list[SubmittedJob[Any]] = []
-        try:
-            jobs += (self._submit(call, None) for call in calls)
-            yield jobs
-        finally:
-            for job in jobs:
-                job.cancel()
+        self._here()
+        return grouping.stream_group(group.calls, self._submit)
 
     @overload
     def map(self, function: Compute[..., T], items: MapItems, /, **options: Unpack[MapOptions]) -> MapRun[T]: ...

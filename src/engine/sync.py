@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Type
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from .api.calls import Call, Group, GroupStream, StreamCall
+from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall
 from .api.errors import NotACall, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
 from .api.tracebacks import cut
@@ -41,6 +41,7 @@ _DEAF_S = 1.0  # another thread may have got the signal: Python then has its han
 R = TypeVar("R")
 T = TypeVar("T")
 H = TypeVar("H")
+S = TypeVar("S")
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
@@ -158,10 +159,15 @@ class SyncPool(Runner):
         """See `Pool.run`."""
         return self._wait(self._pool.run, call, *more, on=on)
 
+    @overload
+    def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
+    @overload
+    def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[Iterator[T]]: ...
     @_cutting
-    def broadcast(self, call: Call[R], /, *more: Never) -> list[R]:
+    def broadcast(self, call: Any, /, *more: Never) -> list[Any]:
         """See `Pool.broadcast`."""
-        return self._wait(self._pool.broadcast, call, *more)
+        results = self._wait(self._pool.broadcast, call, *more)
+        return [self._iterator_of(call, result) for result in results]
 
     @_cutting
     def submit(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> Future[R]:
@@ -169,16 +175,28 @@ class SyncPool(Runner):
         job = self._wait(_called, lambda: self._pool.submit(call, *more, on=on))
         return self._start(lambda: job)
 
-    def gather(self, *calls: Call[Any]) -> tuple[Any, ...]:
+    def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
         """See `Pool.gather`."""
         return self.run_group(Group(calls))
 
+    @overload
+    def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]: ...
+    @overload
+    def run_group(self, group: MixedGroup[Any, S], /) -> S: ...
     @_cutting
-    def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]:
-        return self._wait(self._pool.run_group, group)
+    def run_group(self, group: Any, /) -> Any:
+        return self._wait(self._run_group, group)
 
-    def submit_group(self, group: Group[*Ts], /) -> Future[tuple[*Ts]]:
-        return self._start(self._pool.run_group, group)
+    @overload
+    def submit_group(self, group: Group[*Ts], /) -> Future[tuple[*Ts]]: ...
+    @overload
+    def submit_group(self, group: MixedGroup[Any, S], /) -> Future[S]: ...
+    def submit_group(self, group: Any, /) -> Any:
+        return self._start(self._run_group, group)
+
+    async def _run_group(self, group: Any) -> tuple[Any, ...]:
+        results = await self._pool.run_group(group)
+        return tuple(self._iterator_of(call, result) for call, result in zip(group.calls, results, strict=True))
 
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
         return self._iterate(lambda: self._pool.stream_group(group))
@@ -278,9 +296,21 @@ class SyncPool(Runner):
         """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
         return self._values(self._wait(_called, make))
 
-    def _values(self, iterator: AsyncIterator[T], first: Future[T] | None = None) -> Iterator[T]:
-        """``first``: the first value, which has been asked for."""
+    def _iterator_of(self, call: object, result: Any) -> Any:
+        """Return the result of a call, or an iterator over what its generator yields, which runs already."""
+        if not isinstance(call, StreamCall):
+            return result
+        values: Iterator[Any] = self._values(result, marked=True)
+        next(values)  # from now on closing it, or forgetting it, ends the generator
+        return values
+
+    def _values(
+        self, iterator: AsyncIterator[T], first: Future[T] | None = None, *, marked: bool = False
+    ) -> Iterator[T]:
+        """``first``: the first value, which has been asked for. ``marked``: another value comes before it."""
         try:
+            if marked:
+                yield _END
             if first is not None and first.cancelled():
                 raise PoolClosed(ENDED)
             value = self._wait(_next, iterator) if first is None else self._result(first)

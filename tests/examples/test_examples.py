@@ -34,7 +34,12 @@ SAYS = {
     ],
     "02_digits_ddp": [r"four nodes: +9[5-9]\.", r"one process: +9[3-9]\.", r"picture: +\S+02_digits_ddp\.png"],
     "03_map": [r"pi is about 3\.1\d+\n.*pi is about 3\.1"],
-    "04_streams": [r"collatz: \[6, 3, 10, 5, 16, 8, 4, 2\]", r"mean so far: 1\.5\nmean so far: 2\.0\n$"],
+    "04_streams": [
+        r"collatz: \[6, 3, 10, 5, 16, 8, 4, 2\]",
+        r"on two nodes: \[4, 2\] \[4, 2\]",
+        r"in a group: \[2\] 4",
+        r"mean so far: 1\.5\nmean so far: 2\.0\n$",
+    ],
     "05_sync": [
         r"one node: 45",
         r"rank 0 of 4 has \[0, 4, 8\]",

@@ -1,6 +1,6 @@
 """What type checkers see of functions, pending calls and both pools. Checked by `make typecheck`, never run."""
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, assert_type
 
@@ -195,6 +195,16 @@ async def with_an_async_pool() -> None:
         assert_type(await (gather(train(1), named(2)) >> pool), tuple[float, str])
         async for row in rows(3) >> pool:
             assert_type(row, int)
+        assert_type(await (rows(3) @ pool), list[AsyncGenerator[int, None]])
+        assert_type(await (arows(3) @ pool), list[AsyncGenerator[str, None]])
+        assert_type(await pool.broadcast(rows(3)), list[AsyncGenerator[int, None]])
+        assert_type(await ((rows(3) & train(1)) >> pool), tuple[AsyncGenerator[int, None], float])
+        assert_type(
+            await ((train(1) & (arows(3) & rows(1)) & named(1)) >> pool),
+            tuple[float, AsyncGenerator[str, None], AsyncGenerator[int, None], str],
+        )
+        assert_type((train(1) & named(2) & rows(3)) > pool, Job[tuple[float, str, AsyncGenerator[int, None]]])
+        assert_type(await (gather(rows(3), train(1)) >> pool), tuple[Any, ...])
         async for text in arows(3) >> pool:
             assert_type(text, str)
         async for result in gather(train(1), train(2), stream=True) >> pool:
@@ -227,6 +237,11 @@ def with_a_sync_pool() -> None:
         assert_type(train(1) & named(2) > pool, Future[tuple[float, str]])
         for row in rows(3) >> pool:
             assert_type(row, int)
+        assert_type(rows(3) @ pool, list[Iterator[int]])
+        assert_type(pool.broadcast(arows(3)), list[Iterator[str]])
+        assert_type((rows(3) & train(1)) >> pool, tuple[Iterator[int], float])
+        assert_type((rows(3) & (train(1) & named(1))) >> pool, tuple[Iterator[int], float, str])
+        assert_type((train(1) & rows(3)) > pool, Future[tuple[float, Iterator[int]]])
         for text in arows(3) >> pool:
             assert_type(text, str)
         for result in gather(train(1), train(2), stream=True) >> pool:

@@ -66,7 +66,8 @@ async def with_an_async_pool(pool: Pool) -> None:
     await pool.run(rows(1))  # type: ignore[arg-type]
     await train(1)  # type: ignore[misc]
     a: float = train(1) >> pool  # type: ignore[assignment]
-    await (rows(1) @ pool)  # type: ignore[operator]
+    await (rows(1) > pool)  # type: ignore[operator]
+    gather(rows(1), stream=True)  # type: ignore[call-overload]
     train(1) & 3  # type: ignore[operator]
     print(a, train(1) >> Local())  # type: ignore[operator]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import reprlib
 from abc import abstractmethod
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Callable,
     Coroutine,
     Generator,
     Iterator,
@@ -23,7 +21,6 @@ from typing import (
     Generic,
     Literal,
     NoReturn,
-    Protocol,
     Self,
     TypeVar,
     TypeVarTuple,
@@ -33,6 +30,7 @@ from typing import (
 
 from .detached import Detached, detached
 from .errors import NotACall, PoolClosed, SpecError
+from .shortened import short
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -40,54 +38,20 @@ if TYPE_CHECKING:
     from ..pool import Pool
     from ..sync import SyncPool
     from .compute import Decorated, Options, TaskOptions
+    from .job import Job
 
 R = TypeVar("R")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 Ts = TypeVarTuple("Ts")
+As = TypeVarTuple("As")
+Ss = TypeVarTuple("Ss")
+S = TypeVar("S")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
-
-
-class Job(Protocol[R_co]):
-    """A submitted call. Awaiting it gives the result; it runs whether or not anybody waits. `asyncio.wait` takes it, as
-    an `asyncio.Future`.
-    """
-
-    def __await__(self) -> Generator[Any, None, R_co]: ...
-
-    def cancel(self) -> bool:
-        """End the task on its node, with its whole process tree. False: it was over already."""
-        ...
-
-    def done(self) -> bool: ...
-
-    def result(self) -> R_co:
-        """The result of a job that is done.
-
-        Raises:
-            asyncio.InvalidStateError: it is not.
-        """
-        ...
-
-    def exception(self) -> BaseException | None:
-        """The error of a job that is done; None: it returned."""
-        ...
-
-    def cancelled(self) -> bool:
-        """Return whether it was stopped before its end; `result` and `exception` give `TaskStopped` then. If whoever
-        awaited the job was cancelled, which stops it, they raise `asyncio.CancelledError`, as those of a future.
-        """
-        ...
-
-    def add_done_callback(self, function: Callable[[Any], object], /) -> None:
-        """Have ``function`` called with the job, on the pool's event loop, once it is done."""
-        ...
-
-    def remove_done_callback(self, function: Callable[[Any], object], /) -> int: ...
 
 
 _for_a_task: ContextVar[bool] = ContextVar("outrider_for_a_task", default=False)
@@ -220,16 +184,50 @@ class Call(PendingCall, Generic[R_co]):
     @overload
     def __and__(self, other: Call[T], /) -> Group[R_co, T]: ...
     @overload
+    def __and__(
+        self, other: StreamCall[T], /
+    ) -> MixedGroup[tuple[R_co, AsyncGenerator[T, None]], tuple[R_co, Iterator[T]]]: ...
+    @overload
     def __and__(self, other: Group[*Ts], /) -> Group[R_co, *Ts]: ...
-    def __and__(self, other: Call[Any] | Group[*tuple[Any, ...]], /) -> Any:
+    @overload
+    def __and__(
+        self, other: MixedGroup[tuple[*As], tuple[*Ss]], /
+    ) -> MixedGroup[tuple[R_co, *As], tuple[R_co, *Ss]]: ...
+    def __and__(self, other: Any, /) -> Any:
         """Group two calls, or a call and a group: ``(f(1) & g(2)) >> pool``."""
-        return Group((self, *_members(self, other)))
+        return _joined(self, other)
 
 
 class StreamCall(PendingCall, Generic[T]):
     """A pending call of a generator: ``pool.stream(call)``, or ``call >> pool``, gives its values as they are made."""
 
     __slots__ = ()
+
+    @overload
+    def __matmul__(self, pool: Pool, /) -> Coroutine[Any, Any, list[AsyncGenerator[T, None]]]: ...
+    @overload
+    def __matmul__(self, pool: SyncPool, /) -> list[Iterator[T]]: ...
+    def __matmul__(self, pool: Pool | SyncPool, /) -> Any:
+        """Run it on every node: an iterator over what each rank yields, by rank."""
+        return _runner(self, "@", pool).broadcast(self)
+
+    @overload
+    def __and__(self, other: Call[B], /) -> MixedGroup[tuple[AsyncGenerator[T, None], B], tuple[Iterator[T], B]]: ...
+    @overload
+    def __and__(
+        self, other: StreamCall[B], /
+    ) -> MixedGroup[tuple[AsyncGenerator[T, None], AsyncGenerator[B, None]], tuple[Iterator[T], Iterator[B]]]: ...
+    @overload
+    def __and__(
+        self, other: Group[*Ts], /
+    ) -> MixedGroup[tuple[AsyncGenerator[T, None], *Ts], tuple[Iterator[T], *Ts]]: ...
+    @overload
+    def __and__(
+        self, other: MixedGroup[tuple[*As], tuple[*Ss]], /
+    ) -> MixedGroup[tuple[AsyncGenerator[T, None], *As], tuple[Iterator[T], *Ss]]: ...
+    def __and__(self, other: Any, /) -> Any:
+        """Group it with other calls: its place in their results has an iterator."""
+        return _joined(self, other)
 
     @overload
     def __rshift__(self, pool: Pool, /) -> AsyncIterator[T]: ...
@@ -241,22 +239,29 @@ class StreamCall(PendingCall, Generic[T]):
 
     if not TYPE_CHECKING:
 
-        def _only_streams(self, _other: object) -> NoReturn:
+        def __gt__(self, _pool: object) -> NoReturn:
             raise NotACall(
                 f"{self.code} is a generator's call, which is streamed: {self.code} >> pool, or on a node of your "
                 "choice pool.stream(..., on=rank)"
             )
 
-        __matmul__ = __gt__ = __and__ = _only_streams
+
+AnyCall = Call[Any] | StreamCall[Any]
+PENDING = TypeVar("PENDING", bound=AnyCall)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GroupedCalls(Pending, Generic[T]):
-    calls: tuple[Call[Any], ...]
+    calls: tuple[AnyCall, ...]
 
     @property
     def code(self) -> str:
         return f"({' & '.join(call.code for call in self.calls)})"
+
+    if not TYPE_CHECKING:
+
+        def __matmul__(self, _pool: object) -> NoReturn:
+            raise NotACall(f"{self.code} is a group, which runs each call once: broadcast the calls one by one")
 
 
 class Group(GroupedCalls[Any], Generic[*Ts]):
@@ -283,14 +288,52 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
     @overload
     def __and__(self, other: Call[T], /) -> Group[*Ts, T]: ...
     @overload
+    def __and__(
+        self, other: StreamCall[T], /
+    ) -> MixedGroup[tuple[*Ts, AsyncGenerator[T, None]], tuple[*Ts, Iterator[T]]]: ...
+    @overload
     def __and__(self, other: Group[*tuple[Any, ...]], /) -> Group[*tuple[Any, ...]]: ...
-    def __and__(self, other: Call[Any] | Group[*tuple[Any, ...]], /) -> Any:
-        return Group((*self.calls, *_members(self, other)))
+    @overload
+    def __and__(self, other: MixedGroup[Any, Any], /) -> MixedGroup[Any, Any]: ...
+    def __and__(self, other: Any, /) -> Any:
+        return _joined(self, other)
 
-    if not TYPE_CHECKING:
 
-        def __matmul__(self, _pool: object) -> NoReturn:
-            raise NotACall(f"{self.code} is a group, which runs each call once: broadcast the calls one by one")
+class MixedGroup(GroupedCalls[Any], Generic[A, S]):
+    """A `Group` with generators among its calls: their places have iterators. ``A``: what it gives in a `Pool`, with
+    asynchronous ones; ``S``: in a `SyncPool`.
+    """
+
+    __slots__ = ()
+
+    @overload
+    def __rshift__(self, pool: Pool, /) -> Coroutine[Any, Any, A]: ...
+    @overload
+    def __rshift__(self, pool: SyncPool, /) -> S: ...
+    def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
+        """Run them all."""
+        return _runner(self, ">>", pool).run_group(self)
+
+    @overload
+    def __gt__(self, pool: Pool, /) -> Job[A]: ...
+    @overload
+    def __gt__(self, pool: SyncPool, /) -> Future[S]: ...
+    def __gt__(self, pool: Pool | SyncPool, /) -> Any:
+        """Submit them all, and go on."""
+        return _runner(self, ">", pool).submit_group(self)
+
+    @overload
+    def __and__(
+        self: MixedGroup[tuple[*As], tuple[*Ss]], other: Call[T], /
+    ) -> MixedGroup[tuple[*As, T], tuple[*Ss, T]]: ...
+    @overload
+    def __and__(
+        self: MixedGroup[tuple[*As], tuple[*Ss]], other: StreamCall[T], /
+    ) -> MixedGroup[tuple[*As, AsyncGenerator[T, None]], tuple[*Ss, Iterator[T]]]: ...
+    @overload
+    def __and__(self, other: Group[*tuple[Any, ...]] | MixedGroup[Any, Any], /) -> MixedGroup[Any, Any]: ...
+    def __and__(self, other: Any, /) -> Any:
+        return _joined(self, other)
 
 
 class GroupStream(GroupedCalls[T]):
@@ -325,16 +368,28 @@ def gather(
 def gather(*calls: Call[T], stream: Literal[False] = False) -> Group[*tuple[T, ...]]: ...
 @overload
 def gather(*calls: Call[T], stream: Literal[True]) -> GroupStream[T]: ...
-def gather(*calls: Call[Any], stream: bool = False) -> Any:
+@overload
+def gather(*calls: AnyCall, stream: Literal[False] = False) -> Group[*tuple[Any, ...]]: ...
+def gather(*calls: AnyCall, stream: bool = False) -> Any:
     """Group calls that are to run together: ``gather(f(1), g(2)) >> pool``.
 
-    The results come as a tuple in the calls' order; with ``stream=True`` one by one, as they are ready.
+    The results come as a tuple in the calls' order, with an iterator in a generator's place; with ``stream=True`` one
+    by one, as they are ready, and without generators.
     """
     if not calls:
         raise NotACall("gather() takes at least one pending call: gather(f(1), g(2))")
     for each in calls:
-        pending(each)
-    return GroupStream(calls) if stream else Group(calls)
+        if stream and isinstance(each, StreamCall):
+            raise NotACall(
+                f"gather(..., stream=True) gives each call's one result when it is ready, and {each.code} has many: "
+                "leave out stream=True, and its place has an iterator"
+            )
+        any_pending(each)
+    return GroupStream(calls) if stream else _grouped(calls)
+
+
+def _grouped(calls: tuple[AnyCall, ...]) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]:
+    return (MixedGroup if any(isinstance(each, StreamCall) for each in calls) else Group)(calls)
 
 
 class Callee:
@@ -375,7 +430,12 @@ def pending(value: object) -> Call[Any]:
     )
 
 
-def for_every_rank(call: Call[R]) -> Call[R]:
+def any_pending(value: object) -> AnyCall:
+    """`pending`, for what takes the calls of generators too."""
+    return value if isinstance(value, StreamCall) else pending(value)
+
+
+def for_every_rank(call: PENDING) -> PENDING:
     """Return ``call``, if all of a broadcast's ranks can run it: none can that streams an argument."""
     if call.detach().inputs:
         raise SpecError(
@@ -397,10 +457,16 @@ def _runner(call: Pending, operator: str, pool: Any) -> Any:
     return pool
 
 
-def _members(first: Pending, other: object) -> tuple[Call[Any], ...]:
-    if isinstance(other, Group):
+def _joined(first: AnyCall | GroupedCalls[Any], other: object) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]:
+    """Return the group of ``first & other``."""
+    calls = first.calls if isinstance(first, GroupedCalls) else (first,)
+    return _grouped((*calls, *_members(first, other)))
+
+
+def _members(first: Pending, other: object) -> tuple[AnyCall, ...]:
+    if isinstance(other, Group | MixedGroup):
         return other.calls
-    if isinstance(other, Call):
+    if isinstance(other, Call | StreamCall):
         return (other,)
     if isinstance(other, Callee):
         pending(other)
@@ -428,16 +494,3 @@ def called_with(name: str, args: Sequence[object], kwargs: Mapping[str, object])
 
 def shown(value: object) -> str:
     return value.code if isinstance(value, Pending) else short.repr(value)
-
-
-class _Short(reprlib.Repr):
-    """Python's own shortens whole texts of bytes, of which a gigabyte takes seconds."""
-
-    def repr_bytes(self, value: bytes, level: int) -> str:  # noqa: ARG002
-        return repr(value) if len(value) <= self.maxstring else f"{bytes(value[: self.maxstring // 2])!r}..."
-
-    repr_bytearray = repr_bytes
-
-
-short = _Short()
-short.maxstring = short.maxother = 60

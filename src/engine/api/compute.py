@@ -40,9 +40,10 @@ from typing import (
 from ...actors.amounts import Amounts
 from ..serialization import function_pickling
 from .amounts import amounts
-from .calls import Call, Callee, StreamCall, short
+from .calls import Call, Callee, StreamCall
 from .checks import check_known, count, one_of, refuse, seconds, shown
 from .errors import NotACall, SpecError
+from .shortened import short
 
 if TYPE_CHECKING:
     from .plugin import Plugin

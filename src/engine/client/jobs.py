@@ -17,6 +17,7 @@ from ...actors.interfaces import (
     JobId,
     NodeFacts,
     OnLoss,
+    RankWatch,
     Reason,
     Settled,
     Task,
@@ -43,7 +44,7 @@ _UNASKED = object()
 
 
 class SubmittedJob(Generic[R]):
-    """One submitted call, awaitable, and cancelled with whoever awaits it. Implements `calls.Job`. It settles once; the
+    """One submitted call, awaitable, and cancelled with whoever awaits it. Implements `job.Job`. It settles once; the
     value is unpickled when it is asked for.
     """
 
@@ -278,8 +279,10 @@ def broadcast_of(
     *,
     on_loss: OnLossOption,
     nodes: Iterable[NodeFacts],
+    watch: RankWatch | None = None,
 ) -> BroadcastSpec:
     """Return the broadcast of a call with these plugins. ``on_loss``: the pool's. ``nodes``: those that are ready now.
+    ``watch``: of ranks that stream, which run at most once, and end together as those of a collective.
 
     Raises:
         SpecError: the plugins contradict each other, or ask too much of a node.
@@ -306,14 +309,15 @@ def broadcast_of(
         function=payload.function,
         content=payload,
         on_loss=on_loss_of(options, on_loss, collective=collective),
-        collective=collective,
+        collective=collective or watch is not None,
         ranks_per_node=ranks_per_node,
         every_rank_listens=every_rank_listens,
-        at_most_once=options.at_most_once,
+        at_most_once=options.at_most_once or watch is not None,
         queue_timeout_s=options.queue_timeout_s,
         restarts=options.retries,
         max_restarts=options.max_restarts,
         needs=None if payload.needs is None else held_by_ranks(payload, most, nodes),
+        watch=watch,
     )
 
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Never
 import anyio
 
 from ...actors import events as ev
-from ...actors.interfaces import Dependencies, Ending, JobId, NodeId
+from ...actors.interfaces import Dependencies, Ending, JobId, NodeId, RankWatch
 from ...actors.kernel import ActorStopped
-from ...actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
+from ...actors.messages import Broadcast, Cancel, LeaveRank, PoolState, Resize, Snapshot, Submit, WhenReady
 from ...actors.pool import supervise
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
@@ -346,13 +346,13 @@ class OpenPool:
             job.refused()
             raise
 
-    def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin]) -> None:
+    def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin], watch: RankWatch | None = None) -> None:
         """``plugins``: those of the call's function; whatever they raise is raised."""
         if any(plugin.fresh_ranks for plugin in plugins):
             job.payload.flags |= RunFlag.FRESH
         on_loss, nodes = self.settings.on_loss, self.connector.facts
         try:
-            spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes)
+            spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes, watch=watch)
             self.tell(Broadcast(spec, job.settle_all))
         except BaseException:
             job.refused()
@@ -362,6 +362,11 @@ class OpenPool:
         if self._ref is not None:
             with suppress(ActorStopped):  # then everything is settled
                 self._ref.tell(Cancel(job))
+
+    def leave_rank(self, job: JobId, rank: int) -> None:
+        if self._ref is not None:
+            with suppress(ActorStopped):
+                self._ref.tell(LeaveRank(job, rank))
 
     def map_slots(self) -> int:
         """Return how many slots a map has items on their way for: by load, also of nodes that would come for them."""

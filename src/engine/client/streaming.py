@@ -1,15 +1,20 @@
-"""Generators on nodes, as their callers iterate over them here."""
+"""Generators on nodes, as their callers iterate over them here: on one node, or on every rank of a broadcast."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from ...actors.interfaces import Ending, Settled, Verdict
 from ...providers.threads import in_thread
 from ..api import settings
-from ..api.calls import StreamCall, pending
+from ..api.calls import StreamCall, for_every_rank, pending
 from ..api.errors import NotACall
-from ..serialization.error_translation import load_value
+from ..api.tracebacks import cut
+from ..serialization.client_streams import RankValues, Values
+from ..serialization.error_translation import error_of, load_value
+from .jobs import BroadcastJob
 
 if TYPE_CHECKING:
     from ..serialization.payload import Received
@@ -17,13 +22,17 @@ if TYPE_CHECKING:
     from .open_pool import OpenPool
 
 T = TypeVar("T")
+_BEGUN: Any = object()  # the first value of a generator that is to be closed also where nobody takes a value from it
 
 
-async def stream(core: OpenPool, call: StreamCall[T], on: int | Literal["head"] | None) -> AsyncGenerator[T, None]:
-    """`Pool.stream`. The generator runs from when the first value is asked for."""
+async def stream(
+    core: OpenPool, call: StreamCall[T], on: int | Literal["head"] | None, *, marked: bool = False
+) -> AsyncGenerator[T, None]:
+    """`Pool.stream`. It is submitted when the first value is asked for. ``marked``: for `begun`."""
     if not isinstance(call, StreamCall):
         raise NotACall(f"pool.stream takes the call of a generator function; {pending(call).code} is for pool.run")
-    payload, output = core.packer.pack_stream(call)
+    output = Values()
+    payload = core.packer.pack_stream(call, output)
     job: SubmittedJob[None] = core.Job(core, payload, call.options)
 
     def settle(ending: Any) -> None:
@@ -32,11 +41,109 @@ async def stream(core: OpenPool, call: StreamCall[T], on: int | Literal["head"] 
 
     core.submit(job, settings.placement(on, most=core.most), settle)
     try:
+        if marked:
+            yield _BEGUN
         async for received in output:
             yield await _loaded(received, payload.name)
         job.result()
+    except Exception as error:
+        cut(error)
+        raise
     finally:
         job.cancel()
+
+
+async def begun(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """Return a marked generator when it has begun. What it holds is let go when it is closed or forgotten, from now on
+    whether or not anybody takes a value from it.
+    """
+    await anext(values)
+    return values
+
+
+async def broadcast(core: OpenPool, call: StreamCall[T]) -> list[AsyncGenerator[T, None]]:
+    """`Pool.broadcast` of a generator. Cancelling ends every rank."""
+    job = StreamingBroadcast(core, for_every_rank(call))
+    core.broadcast(job, core.packer.plugins_of(call.function), job)
+    return [await begun(job.values(rank)) for rank in range(await job.wait_begun())]
+
+
+class StreamingBroadcast(BroadcastJob[None]):
+    """A generator on every node. It implements `actors.interfaces.RankWatch`."""
+
+    __slots__ = ("_begun", "_cause", "_endings", "_output")
+
+    def __init__(self, core: OpenPool, call: StreamCall[Any]) -> None:
+        self._output = RankValues()
+        super().__init__(core, core.packer.pack_stream(call, self._output), call.options)
+        self._begun: asyncio.Future[int] = core.loop.create_future()
+        self._endings: dict[int, Ending] = {}
+        self._cause: Ending | None = None  # of the first rank that failed: the others are ended by it
+
+    async def wait_begun(self) -> int:
+        """Wait until the ranks are started, and return how many there are. Cancelling ends them.
+
+        Raises:
+            Exception: none was started; as `broadcast` of a function that returns.
+        """
+        try:
+            ranks = await self._begun
+        except BaseException:
+            self.cancel()
+            raise
+        if not ranks:
+            self.result()
+        return ranks
+
+    async def values(self, rank: int) -> AsyncGenerator[Any, None]:
+        """Iterate over what a rank yields, marked for `begun`; then raise its error. Closing it ends the rank alone."""
+        try:
+            yield _BEGUN
+            async for received in self._output.of(rank):
+                yield await _loaded(received, self.payload.name)
+            self._raise_error_of(rank)
+        except Exception as error:
+            cut(error)
+            raise
+        finally:
+            if rank not in self._endings:
+                self._core.leave_rank(self.id, rank)
+
+    def _raise_error_of(self, rank: int) -> None:
+        ending = self._endings[rank]
+        if _returned(ending):
+            return
+        error = error_of(ending, self.payload, self.options.queue_timeout_s)
+        if _killed(ending) and self._cause is not None:
+            error.__cause__ = error_of(self._cause, self.payload)
+        raise error
+
+    # --- told by the pool's actor ---------------------------------------------------------------------------------
+
+    def began(self, ranks: int, /) -> None:
+        if not self._begun.done():
+            self._begun.set_result(ranks)
+
+    def ended(self, rank: int, ending: Ending, /) -> None:
+        self._endings[rank] = ending
+        if self._cause is None and not _returned(ending) and not _killed(ending):
+            self._cause = ending
+        self._output.of(rank).end()
+
+    def settle_all(self, endings: Sequence[Ending], generation: int) -> None:
+        super().settle_all(endings, generation)
+        for rank, ending in enumerate(endings):
+            if rank not in self._endings:
+                self.ended(rank, ending)
+        self.began(0)
+
+
+def _returned(ending: Ending) -> bool:
+    return isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED
+
+
+def _killed(ending: Ending) -> bool:
+    return isinstance(ending, Settled) and ending.verdict is Verdict.KILLED
 
 
 async def _loaded(received: Received, task: str) -> Any:

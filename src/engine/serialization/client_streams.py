@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -235,6 +235,9 @@ class Values(AsyncIterator[Received]):
         self._items.append((item, grant))
         self._wake()
 
+    def of(self, _rank: int) -> Values:
+        return self
+
     def end(self) -> None:
         """End, when the values that have come are taken: no more will come."""
         self._ended = True
@@ -262,6 +265,16 @@ class Values(AsyncIterator[Received]):
         except ConnectionError:  # its node was lost under it: how the task ended says more
             self._items.clear()
             return await self.__anext__()
+
+
+class RankValues:
+    """The values of a generator that runs on every rank of a broadcast."""
+
+    def __init__(self) -> None:
+        self._ranks: defaultdict[int, Values] = defaultdict(Values)
+
+    def of(self, rank: int) -> Values:
+        return self._ranks[rank]
 
 
 def _retrieve(fetched: asyncio.Future[Received]) -> None:

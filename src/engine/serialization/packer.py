@@ -21,7 +21,7 @@ from ..api.secrets import SECRET, allow_secrets, secrets_allowed
 from ..wire import values
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
-from .client_streams import Source, Values
+from .client_streams import Source
 from .error_translation import pickling_error
 from .payload import Blob, Payload, Shared, pending_references, referred
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..api.compute import Decorated
     from ..api.plugin import Plugin
     from ..api.settings import WorkerKind
+    from .client_streams import RankValues, Values
     from .function_pickling import ImportableModules
 
 
@@ -101,11 +102,11 @@ class Packer:
             needs=options.needs,
         )
 
-    def pack_stream(self, call: StreamCall[Any]) -> tuple[Payload, Values]:
-        payload, output = self.pack(call), Values()
+    def pack_stream(self, call: StreamCall[Any], output: Values | RankValues) -> Payload:
+        payload = self.pack(call)
         payload.output = output
         payload.flags |= RunFlag.STREAM | RunFlag.ALONE
-        return payload, output
+        return payload
 
     def share(self, value: object) -> Shared[Any]:
         """Pickle a value to give to any number of calls of this pool. It is sent to each node once."""

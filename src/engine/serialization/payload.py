@@ -18,7 +18,7 @@ from ..wire.messages import Value
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
-    from .client_streams import Source, Values
+    from .client_streams import RankValues, Source, Values
 
 T = TypeVar("T")
 MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024
@@ -80,7 +80,7 @@ class Payload:
     blob: Blob | None = None
     timeout_s: float | None = None
     flags: int = 0
-    output: Values | None = None
+    output: Values | RankValues | None = None
     inputs: tuple[Source, ...] = ()
     shared: tuple[Shared[Any], ...] = ()  # what the arguments refer to
     defined: object = None  # the function, which nodes forget when nobody holds this

@@ -423,7 +423,7 @@ class NodeLink:
             raise ProtocolError(f"attempt {attempt} sends more values than it was granted")
         self._credit[attempt] -= 1
         received = self._arrived(item) if item.blob is None else self._item(order, item)
-        output.push(received, lambda count: self._grant(attempt, count))
+        output.of(order.rank).push(received, lambda count: self._grant(attempt, count))
 
     def _item(self, order: Order, item: wire.Value) -> asyncio.Task[Received]:
         items = self._items.setdefault(order.attempt, set())

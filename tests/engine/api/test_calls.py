@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outrider import compute, gather
-from outrider.engine.api.calls import Call, Group, GroupStream, for_every_rank, pending
+from outrider.engine.api.calls import Call, Group, GroupStream, MixedGroup, for_every_rank, pending
 from outrider.engine.api.errors import NotACall, SpecError
 
 
@@ -118,11 +118,25 @@ async def test_a_group_without_parentheses_is_explained() -> None:
 
 def test_generators_and_groups_refuse_what_they_cannot_do() -> None:
     stream: Any = rows(1)
-    for misuse in (operator.matmul, operator.gt, operator.and_):
-        with pytest.raises(NotACall, match="a generator's call, which is streamed"):
-            misuse(stream, pool)
-    with pytest.raises(NotACall, match="broadcast the calls one by one"):
-        _ = (f(1) & f(2)) @ pool
+    with pytest.raises(NotACall, match="a generator's call, which is streamed"):
+        operator.gt(stream, pool)
+    for group in (f(1) & f(2), f(1) & rows(2)):
+        with pytest.raises(NotACall, match="broadcast the calls one by one"):
+            _ = group @ pool  # type: ignore[operator]
+    with pytest.raises(NotACall, match=r"takes a pending call on the right, not 3"):
+        _ = stream & 3
+    with pytest.raises(NotACall, match=r"rows\(1\) has many: leave out stream=True"):
+        gather(f(1), stream, stream=True)
+
+
+def test_generators_join_groups_from_either_side() -> None:
+    streams, calls = rows(1), f(2)
+    for group in (streams & calls & streams, streams & (calls & streams), gather(streams, calls, streams)):
+        assert isinstance(group, MixedGroup)
+        assert group.calls == (streams, calls, streams)
+    assert (calls & streams).calls == (calls, streams)
+    assert (calls & calls & (streams & calls)).calls == (calls, calls, streams, calls)
+    assert type(gather(calls, calls)) is Group
 
 
 def test_what_is_not_a_pool_is_refused() -> None:

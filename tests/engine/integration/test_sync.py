@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -47,6 +48,55 @@ def test_methods_give_values(pool: sky.SyncPool) -> None:
     pool.resize(2)
     assert pool.snapshot().ready == 2
     assert (pool.cost.spent, pool.cost.hourly) == (0, 0)
+
+
+def test_a_generator_on_every_node_gives_an_iterator_for_each_rank(pool: sky.SyncPool) -> None:
+    assert [list(values) for values in count(50) @ pool] == [list(range(50))] * 2
+    assert [*zip(*pool.broadcast(count(40)), strict=True)] == [(n, n) for n in range(40)]
+    assert [list(values) for values in count(0) @ pool] == [[], []]
+
+
+def test_an_iterator_of_a_rank_that_is_closed_or_forgotten_ends_its_rank(pool: sky.SyncPool) -> None:
+    for begun in (False, True):
+        closed, forgotten = count(10**9) @ pool
+        if begun:
+            assert (next(closed), next(forgotten)) == (0, 0)
+        assert isinstance(closed, Generator)
+        closed.close()
+        del forgotten
+        gc.collect()
+        assert double(2) @ pool == [4, 4]  # every slot is free again
+
+
+def test_a_ranks_error_is_raised_by_its_iterator(pool: sky.SyncPool) -> None:
+    @sky.compute
+    def bad() -> Iterator[int]:
+        yield 1
+        if sky.instance_info().rank:
+            raise KeyError("bad")
+        threading.Event().wait()
+
+    other, failed = bad() @ pool
+    assert next(failed) == 1
+    with pytest.raises(KeyError, match="bad"):
+        next(failed)
+    assert next(other) == 1
+    with pytest.raises(sky.TaskStopped):
+        next(other)
+
+
+def test_a_generator_in_a_group_gives_an_iterator(pool: sky.SyncPool) -> None:
+    values, result = (count(30) & double(2)) >> pool
+    assert (list(values), result) == (list(range(30)), 4)
+    result, values = ((double(1) & count(3)) > pool).result()
+    assert (result, list(values)) == (2, [0, 1, 2])
+    values, result = pool.gather(count(10**9), double(3))
+    assert (next(values), result) == (0, 6)
+    values.close()
+    values, result = ((count(10**9) & double(3)) > pool).result()
+    del values
+    gc.collect()
+    assert double(2) @ pool == [4, 4]
 
 
 def test_a_map_takes_what_another_map_a_stream_or_the_pool_itself_gives(pool: sky.SyncPool) -> None:

@@ -13,6 +13,7 @@ from outrider import NotACall, SerializationError, SpecError, compute
 from outrider.engine.api.compute import PLUGINS
 from outrider.engine.api.plugin import Plugin
 from outrider.engine.api.settings import WorkerKind
+from outrider.engine.serialization.client_streams import Values
 from outrider.engine.serialization.packer import Packer
 from outrider.engine.serialization.payload import Blob
 from outrider.engine.wire import values
@@ -137,7 +138,7 @@ async def test_a_shared_value_is_dropped_when_it_is_closed_and_its_last_call_is_
 
 async def test_a_call_that_streams_has_its_process_to_itself() -> None:
     mine = packer()
-    payload, output = mine.pack_stream(numbers(3))
+    payload = mine.pack_stream(numbers(3), output := Values())
     assert payload.output is output
     assert payload.flags == RunFlag.STREAM | RunFlag.ALONE
     assert mine.pack(total(iter([1]))).flags == RunFlag.ALONE
