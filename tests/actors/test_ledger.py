@@ -503,6 +503,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert load < self.slots + placement_module.STACK_OF_SHORT, "LEDGER-3: the stack is too high"
             assert not self.lost_under[job], "LEDGER-3: a suspect was stacked"
             assert task.retries, "LEDGER-3: a task that may not be run again was stacked"
+        if not held:
+            self.moved_at[node] = self.now
         if task.needs is not None:
             self.begin_in_line(node, job)
             held[order.attempt] = job
@@ -516,8 +518,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.sent_for[job] += 1
         assert self.sent_for[job] <= 1 + task.retries + self.failed[job], "LEDGER-5: too many attempts"
         assert order.number == self.sent_for[job]
-        if not held:
-            self.moved_at[node] = self.now
         held[order.attempt] = job
         self.sent.append((node, order.attempt))
 
