@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from .sink import Sink
 if TYPE_CHECKING:
     from ..api.settings import Settings
 
+_ITEM = re.compile(r"^item \d+ of ")  # how `JobFailed` names an item of a map: its function is what is counted
 PROGRESS_S = 1.0  # between states of a map
 
 
@@ -65,17 +67,17 @@ class RecordSink(Sink):
         function: str | None = None
         if isinstance(event, ev.JobEvent):
             function = self.calls.names.get(event.job)
-            if function is None and not self._worth_it(event):
+            if (function is None or isinstance(event, ev.JobFailed)) and not self._worth_it(event):
                 return
         elif not isinstance(event, ev.TaskOutput | ev.UnfinishedLine):
             self._writer.spending = self._cost()
         self._writer.put(event, time.time(), function or "")
 
     def _worth_it(self, event: ev.JobEvent) -> bool:
-        """Return whether an event is recorded of what is no recorded call: a map, or what goes wrong with others."""
+        """Return whether an event is recorded that no recorded call brings along: of a map, or of what goes wrong."""
         match event:
             case ev.JobFailed():
-                return self.calls.failed(event.function)
+                return self.calls.failed(_ITEM.sub("", event.function))
             case ev.MapProgress():
                 return self._news_of_map(event)
             case ev.GenerationLost():

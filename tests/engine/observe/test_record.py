@@ -113,6 +113,22 @@ async def test_what_goes_wrong_is_recorded_of_every_call(observer: Observer, wri
 
 
 @pytest.mark.anyio
+async def test_items_that_fail_are_counted_by_their_function(observer: Observer, writer: Kept) -> None:
+    observer.job(1, "f")
+    for item in range(100):
+        observer.item_failed(1, "f", item, Failed(1, "call", "ValueError", "bad luck", "", None, 0), 0)
+    observer.job_over(1, OK, "f")
+    observer.job(2, "f")
+    observer.job_over(2, OK, "f")
+    for item in range(100):  # of a call that has ended, as all items of its task are told of then
+        observer.item_failed(1, "f", item, Failed(1, "call", "ValueError", "bad luck", "", None, 0), 0)
+    observer.close()
+    assert [name for name, _ in writer.put_in].count("job_failed") == 2
+    assert writer.end is not None
+    assert writer.end.calls == {"f": {"calls": 2, "recorded": 2, "failed": 200}}
+
+
+@pytest.mark.anyio
 async def test_a_map_is_told_by_its_end_and_at_times(observer: Observer, writer: Kept) -> None:
     assert observer.jobs
     for done in range(100):
