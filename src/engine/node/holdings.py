@@ -68,6 +68,8 @@ class Holdings:
                 users.remove(worker)
 
     def _take(self, worker: int, attempt: int, count: int) -> list[str]:
+        for before in [worker for worker, its in self._attempts.items() if its == attempt]:
+            del self._attempts[before]  # its worker was ended before it had read the attempt
         taken = sorted(self.devices, key=self._use)[:count]
         taken.sort(key=self.devices.index)
         for device in taken:

@@ -91,6 +91,16 @@ def test_the_invariant_falls_without_its_guard(broken: type[Holdings], invariant
         run_state_machine_as_test(Machine, settings=once)  # type: ignore[no-untyped-call]
 
 
+def test_an_attempt_that_gets_another_worker_gets_no_device_of_others() -> None:
+    """Its first worker was ended before it had read the attempt, and still ends."""
+    holdings = Holdings(("0", "1"))
+    for attempt in (1, 2):
+        holdings.add(Hold(attempt, 0, 0, 1))
+    assert holdings.allotment(1, 1).settings[VISIBLE] == "0"
+    assert holdings.allotment(2, 2).settings[VISIBLE] == "1"
+    assert holdings.allotment(3, 2).settings[VISIBLE] == "1"
+
+
 def test_a_task_without_amounts_changes_nothing() -> None:
     holdings = Holdings(DEVICES)
     assert holdings.allotment(1, 1) is FREE
