@@ -72,8 +72,7 @@ class PoolLife(Runner):
             raise SpecError(
                 "a pool needs an asyncio event loop: with trio, open it by `with Pool(...)` in a thread"
             ) from None
-        if self._core is not None:
-            raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
+        self.check_unopened()
         self._hold = TaskHold()
         self.unusable = "" if self._sync is None else OPEN_FOR_THREADS
         try:
@@ -153,6 +152,15 @@ class PoolLife(Runner):
             core.observer.close(error)
             if self._injector is not None:
                 await self._injector.collect()
+
+    def check_unopened(self) -> None:
+        """Refuse to be opened a second time.
+
+        Raises:
+            SpecError
+        """
+        if self._core is not None:
+            raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
 
     def __enter__(self) -> SyncPool:
         from .sync import SyncPool

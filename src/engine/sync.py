@@ -67,7 +67,6 @@ class SyncPool(Runner):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        pool._sync = self
         self._unread: set[Future[Any]] = set()  # the first results of maps, which begin before anybody reads them
         self._threads = ExitStack()
         self._portal: BlockingPortal | None = None
@@ -79,6 +78,8 @@ class SyncPool(Runner):
         """Open the pool, and return it; whoever opens it closes it. What is still open when the program ends is closed
         then. Raises as entering the block does.
         """
+        self._pool.check_unopened()
+        self._pool._sync = self
         self._hold = ThreadHold()
         try:
             self._portal = self._threads.enter_context(start_blocking_portal("asyncio"))

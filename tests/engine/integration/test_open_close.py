@@ -117,3 +117,16 @@ def test_saying_what_a_pool_is_fails_never_and_tells_no_secret(monkeypatch: pyte
     assert repr(pool) == "<Pool of Local, not open yet>"
     monkeypatch.setattr(Local, "name", "two\nlines")
     assert "\n" not in repr(pool)
+
+
+def test_a_second_open_is_refused_and_leaves_the_open_pool_alone() -> None:
+    """A cell of a notebook that is run twice; a pool that is entered inside its own block."""
+    pool = Pool(provider=Local(), nodes=1, console="silent")
+    with pool as opened:
+        with pytest.raises(SpecError, match="open already"):
+            opened.open()
+        with pytest.raises(SpecError, match="open already"), pool:
+            pass
+        assert opened.run(double(2)) == 4
+    with pytest.raises(PoolClosed):
+        opened.run(double(2))
