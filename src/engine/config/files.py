@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -49,10 +50,25 @@ def find(start: Path) -> ConfigFile | None:
     """
     for folder in (start, *start.parents):
         if (own := folder / OWN).is_file():
+            _check_owner(own)
             return read(own)
         if (shared := folder / SHARED).is_file() and "outrider" in _table(_parsed(shared), "tool", str(shared)):
+            _check_owner(shared)
             return read(shared)
     return None
+
+
+def _check_owner(file: Path) -> None:
+    """Refuse a file that was found, and not named, if somebody else may have written it: it says which machines get
+    the program's files and secrets. In a shared folder such as /tmp it could be anybody's.
+    """
+    found = file.stat()
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & stat.S_IWOTH:
+        whose = "others may write in it" if found.st_uid in (os.geteuid(), 0) else f"it belongs to uid {found.st_uid}"
+        refuse(
+            f"{file} would decide where your program and its secrets go, and {whose}: take it for your own by chown or "
+            "chmod, remove it, or name a file with file=."
+        )
 
 
 def read(path: str | os.PathLike[str]) -> ConfigFile:

@@ -74,3 +74,15 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match=r"There is no outrider.toml"):
         Pool.from_config("train")
+
+
+def test_a_file_that_others_may_have_written_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    """In a folder that all share, it would send the program and its secrets to whoever put it there."""
+    file = written(tmp_path, "outrider.toml", OWN)
+    file.chmod(0o666)
+    with pytest.raises(SpecError, match="others may write in it"):
+        find(tmp_path / "a")
+    file.chmod(0o644)
+    found = find(tmp_path / "a")
+    assert found is not None
+    assert found.path == file
