@@ -16,7 +16,7 @@ from ..api.errors import BroadcastFailed, OutriderError, SpecError
 from ..api.printable import plain
 
 COMMAND = "--command"  # put in by `with_program_apart`: what follows is no script
-_LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "run", "plugins", "hosts"})
+_LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "plugins", "hosts"})
 _NO_VALUE = frozenset({"--help", "-h"})
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
 
@@ -193,7 +193,7 @@ def _put(table: dict[str, Any], text: str, option: str) -> None:
         table[parent] = inner if isinstance(inner, dict) else {"name": inner}
         table = table[parent]
     read = _read(value)
-    if key in _LISTS and not isinstance(read, list):
+    if (key in _LISTS or parents[-1:] + [key] == ["image", "run"]) and not isinstance(read, list):
         table[key] = [*table.get(key, ()), read if isinstance(read, dict) else value]
     else:
         table[key] = str(value) if parents[-1:] == ["env"] and not isinstance(read, dict) else read

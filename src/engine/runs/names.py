@@ -39,4 +39,9 @@ def usual_name() -> str:
     stem = path.parent.name if path.stem == "__main__" else path.stem
     if stem.endswith("kernel_launcher"):  # Jupyter's, and Colab's
         return "notebook"
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:NAME_LENGTH] or "python"
+    return name_of(stem)
+
+
+def name_of(program: str) -> str:
+    """Return the name of the runs of a program, of which only letters and digits stay, and what may stand between."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", program).strip("-._")[:NAME_LENGTH] or "python"

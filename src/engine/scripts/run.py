@@ -13,6 +13,7 @@ from ..api.compute import TaskOptions, compute
 from ..api.image import Image
 from ..config import files, script_header
 from ..config.tables import POOL_KEYS, RUN_KEYS, Table, at, merged, pool_options, telling
+from ..runs.names import name_of
 from .program import Place, run_command, run_script
 from .ranks import ScriptRanks
 
@@ -107,6 +108,8 @@ def planned(program: Program, given: Table, *, pool: str | None = None) -> Plann
     if provider is not None and not provider.local:
         place, options["image"] = _brought(program, options.get("image", Image()))
     options["plugins"] = [*options.get("plugins", ()), ranks]
+    if "name" not in options:
+        options.setdefault("run", name_of(Path(program.name).stem))
     with telling(where):
         return Planned(Pool(*specs, **options), place, program, ranks.max_restarts)
 
