@@ -144,7 +144,7 @@ class OpenPool:
     async def _serve(self, stack: AsyncExitStack, cleanup_failures: list[NotGone]) -> None:
         """Open the provider, take jobs until the pool is to stop, and leave what must be left in ``stack``."""
         settings, provider = self.settings, self.settings.provider
-        self.observer.open(self._record() if leaves_record(settings.run) else None)
+        self._open_observer()
         unwatch = await stack.enter_async_context(self._budget.watched())
         stack.callback(self._budget.close)
         record = self._adoption_record(stack)
@@ -252,6 +252,16 @@ class OpenPool:
         state: PoolState = await ref.ask(Snapshot(), within_s=SNAPSHOT_S)
         ready = sum(node.rank is not None for node in state.nodes)
         raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
+
+    def _open_observer(self) -> None:
+        """Whatever the record of this run fails with, the pool goes on without one."""
+        try:
+            record = self._record() if leaves_record(self.settings.run) else None
+        except Exception as error:  # noqa: BLE001  such as no home folder, or a plugin of the user's own
+            self.observer.open()
+            self.observer(ev.RecordFailed(str(error) or type(error).__name__))
+        else:
+            self.observer.open(record)
 
     def _record(self) -> RecordSink:
         from ..observe.record import recording

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -19,22 +19,37 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
 
 # Names of environment variables and credentials whose values are not for a file, though nobody made them a `Secret`.
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # of a URL: https://user:password@host
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE|(?<![A-Z])PAT(?![A-Z])", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # of a URL: https://user:password@host
 _REPEATED = {"provider"}  # of `Settings`: the specs have theirs
 
 
 def program_facts() -> dict[str, Any]:
-    """Return what is known of this program. Its arguments are as they were given."""
+    """Return what is known of this program. Of its arguments, values are left out that stand behind a secret's name."""
     system = os.uname()
     return {
-        "argv": list(sys.orig_argv),
+        "argv": shown_arguments(sys.orig_argv),
         "cwd": _present_folder(),
         "python": sys.version.split()[0],
         "platform": f"{system.sysname} {system.release} {system.machine}",
         "versions": _versions(),
         "seeds": _seeds(),
     }
+
+
+def shown_arguments(words: Sequence[str]) -> list[str]:
+    """Return the arguments without values behind the names of secrets, as in ``--token=x`` and ``--token x``."""
+    shown: list[str] = []
+    for word in words:
+        name, equals, _ = word.partition("=")
+        before = shown[-1] if shown else ""
+        if equals and " " not in name and _SECRET_NAME.search(name):
+            shown.append(f"{name}={HIDDEN}")
+        elif before.startswith("--") and "=" not in before and _SECRET_NAME.search(before) and not word.startswith("-"):
+            shown.append(HIDDEN)
+        else:
+            shown.append(described(word))
+    return shown
 
 
 def spec_of(settings: Settings) -> dict[str, Any]:
@@ -67,7 +82,9 @@ def described(value: Any) -> Any:  # noqa: PLR0911  a table
             return [described(each) for each in value]
         case _ if is_dataclass(value) and not isinstance(value, type):
             shown = (each for each in fields(value) if each.repr)
-            return {"class": type(value).__name__} | {each.name: described(getattr(value, each.name)) for each in shown}
+            return {"class": type(value).__name__} | {
+                each.name: _named(each.name, getattr(value, each.name, None)) for each in shown
+            }
         case _:
             return getattr(value, "name", None) or type(value).__name__
 
@@ -84,7 +101,7 @@ def secrets_of(value: Any) -> list[Secret]:
         case list() | tuple() | Set():
             return [found for each in value for found in secrets_of(each)]
         case _ if is_dataclass(value) and not isinstance(value, type):
-            return [found for each in fields(value) for found in secrets_of(getattr(value, each.name))]
+            return [found for each in fields(value) for found in secrets_of(getattr(value, each.name, None))]
         case _:
             return []
 

@@ -32,7 +32,7 @@ def event_line(event: ev.Event, at: float, function: str, clean: Callable[[str],
     said: dict[str, Any] = {"event": event.name, "at": event.at or at}
     for name in _names(event):
         value = getattr(event, name)
-        said[name] = value if type(value) in _SIMPLE else _plain(value, clean)
+        said[name] = value if type(value) in _SIMPLE else plain(value, clean)
     if function and said.get("function") == "":
         said["function"] = function
     return _json_line(said)
@@ -87,11 +87,11 @@ def _names(event: ev.Event) -> tuple[str, ...]:
     return _NAMES[kind]
 
 
-def _plain(value: Any, clean: Callable[[str], str]) -> Any:
+def plain(value: Any, clean: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(each, clean) for name, each in value.items()}
+        return {str(name): plain(each, clean) for name, each in value.items()}
     if isinstance(value, list | tuple | Set):
-        return [_plain(each, clean) for each in value]
+        return [plain(each, clean) for each in value]
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)

@@ -20,6 +20,7 @@ from ...actors import events as ev
 from ...providers.pool_lock import Owner
 from .files import RecordFiles
 from .git import GitState, git_state
+from .lines import plain
 from .pages import Happened, Pages
 from .retention import sweep_at_times
 from .status import RunStatus, Spending
@@ -153,22 +154,25 @@ class RunWriter:
             self._write(files)
             if later and time.monotonic() >= began + later[0][0]:
                 later.pop(0)[1](files)
-        for _, work in later:
-            work(files)
+        if (DESCRIBE_S, self._describe) in later:
+            self._describe(files)
         self._git_look.join(GIT_S)
         self._write(files)
         self._write_end(files)
+        if (SWEEP_S, self._sweep) in later:
+            self._sweep(files)
 
     def _describe(self, files: RecordFiles) -> None:
         self._git_look.start()
         try:
-            self._about |= self._plan.describe()
+            self._about |= plain(self._plan.describe(), self._plan.clean)
         except Exception as error:  # noqa: BLE001  of a plugin of the user's own, for one
             self._about["undescribed"] = repr(error)
         files.replace(RUN, self._about)
 
     def _sweep(self, files: RecordFiles) -> None:
-        sweep_at_times(files.directory.parent)
+        with suppress(Exception):  # old records are no fault of this one
+            sweep_at_times(files.directory.parent)
 
     def _look_at_git(self) -> None:
         if self._plan.source is not None:

@@ -49,6 +49,28 @@ def log(run: Run, name: str) -> list[str]:
     return [parsed.text for line in lines if (parsed := parsed_log(line)) is not None]
 
 
+def test_a_record_that_cannot_be_begun_keeps_no_pool_from_opening(tmp_path: Path) -> None:
+    """Here the settings cannot be searched for secrets: a plugin of the user's own breaks when it is looked at."""
+    text = """
+        from dataclasses import dataclass
+        from outrider import Plugin
+        @dataclass
+        class Odd(Plugin):
+            name = "odd"
+            value: object = None
+            def __getattribute__(self, name):
+                if name == "value":
+                    raise RuntimeError("not now")
+                return super().__getattribute__(name)
+        with Pool(provider=Local(), nodes=1, plugins=[Odd()], console="plain") as pool:
+            print(greet("all") >> pool)
+    """
+    done = subprocess.run(program(tmp_path, text), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not now" in done.stderr
+    assert records(tmp_path) == []
+
+
 def test_a_script_leaves_a_record(tmp_path: Path) -> None:
     text = """
         with Pool(provider=Local(), nodes=2) as pool:

@@ -75,10 +75,10 @@ def test_the_program_is_told_as_it_was_started(monkeypatch: pytest.MonkeyPatch) 
     lazy.__getattr__ = asked  # type: ignore[method-assign]
     monkeypatch.setitem(sys.modules, "some_package", module)
     monkeypatch.setitem(sys.modules, "lazy_package", lazy)
-    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--token", "as given"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--token", "x", "--lr", "1", "env.HF_TOKEN=x"])
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     said = json.loads(json.dumps(program_facts()))
-    assert said["argv"] == ["python", "train.py", "--token", "as given"]
+    assert said["argv"] == ["python", "train.py", "--token", "****", "--lr", "1", "env.HF_TOKEN=****"]
     assert said["versions"]["some_package"] == "1.2.3"
     assert "outrider" in said["versions"]
     assert "json" not in said["versions"]
