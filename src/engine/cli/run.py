@@ -193,7 +193,7 @@ def _put(table: dict[str, Any], text: str, option: str) -> None:
         table[parent] = inner if isinstance(inner, dict) else {"name": inner}
         table = table[parent]
     read = _read(value)
-    if (key in _LISTS or parents[-1:] + [key] == ["image", "run"]) and not isinstance(read, list):
+    if (key in _LISTS or [*parents[-1:], key] == ["image", "run"]) and not isinstance(read, list):
         table[key] = [*table.get(key, ()), read if isinstance(read, dict) else value]
     else:
         table[key] = str(value) if parents[-1:] == ["env"] and not isinstance(read, dict) else read
