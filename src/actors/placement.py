@@ -219,7 +219,10 @@ class Placement:
         claim = self.claims[0] if self.claims else None
         if claim is None or claim.needs is None or not claim.least:
             return None
-        others = [claim.needs.fits_in(host.has) for host in self.hosts.values() if host.id not in claim.besides]
+        hosts = (
+            host for host in self.hosts.values() if host.id not in claim.besides and (host.open or not claim.every)
+        )
+        others = [claim.needs.fits_in(host.has) for host in hosts]
         return claim if others and not (all(others) if claim.every else any(others)) else None
 
     # --- stacks ---------------------------------------------------------------------------------------------------
@@ -264,7 +267,7 @@ class Placement:
         if self.claims or not claim.every or claim.most is not None:
             return None
         hosts = [host for host in self.hosts.values() if host.open and claim.wants(host)]
-        if len(hosts) < claim.least or any(host.load >= self.slots for host in hosts):
+        if len(hosts) < claim.least or any(host.load >= self.slots for host in hosts) or self._lacks(claim):
             return None
         if claim.needs is not None and not all(claim.needs.fits_in(host.left) for host in hosts):
             return None
@@ -296,7 +299,7 @@ class Placement:
             return None
         claim = self.claims[0]
         free = self._free
-        if len(free) < claim.least or (claim.every and len(free) < self._candidates):
+        if len(free) < claim.least or (claim.every and (len(free) < self._candidates or self._lacks(claim))):
             return None
         chosen = list(free.values())[: claim.most]
         for host in chosen:
@@ -304,6 +307,12 @@ class Placement:
         self.claims.pop(0)
         self._new_first()
         return claim.job, tuple(host.id for host in chosen)
+
+    def _lacks(self, claim: Claim) -> bool:
+        """Return whether an open node has less than ``claim`` needs of every one: it is refused, and runs on no part."""
+        if claim.needs is None:
+            return False
+        return any(host.open and host.id not in claim.besides and not claim.wants(host) for host in self.hosts.values())
 
     def unseat(self, node: NodeId, job: JobId) -> Host | None:
         """Free the seat of ``job`` on ``node`` and return its host, which the caller must place."""

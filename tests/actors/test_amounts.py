@@ -184,6 +184,22 @@ def test_a_broadcasts_seats_hold_amounts_until_they_are_left() -> None:
     assert small in story.running
 
 
+def test_a_broadcast_that_a_node_is_too_small_for_runs_on_no_part_of_the_pool() -> None:
+    for busy in (False, True):  # granted at once, or when seats are free
+        story = Story(slots=1)
+        story.node(0, ALL)
+        running = story.submit(ONE) if busy else None
+        story.node(1, ONE)
+        story.ledger.claim(Claim(JobId(100), least=1, every=True, needs=TWO), 0.0)
+        if running is not None:
+            story.finish(running)
+        story.look()
+        assert story.ledger.decisions.seats == []
+        claim = story.ledger.placement.too_large()
+        assert claim is not None
+        assert claim.job == 100
+
+
 def test_what_no_node_has_is_found_and_refused_in_words() -> None:
     story = Story()
     story.node(0, Amounts(4000, 8_000_000_000))
