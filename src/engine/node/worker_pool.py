@@ -453,7 +453,10 @@ class WorkerPool:
         connection = self._connections.pop(worker, None)
         if connection is None:
             return
-        self._take_back(connection)
+        if held_bytes:
+            self._receive(connection)  # what it had not read ends as well: it would take as much in another process
+        else:
+            self._take_back(connection)
         self._outbox += connection.finish_outputs()
         cause, code = (wire.Cause.LIMIT, held_bytes) if held_bytes else self._cause_of_death(status)
         if not connection.ready and (words := connection.last_words()):

@@ -187,3 +187,17 @@ async def test_nodes_on_one_computer_have_a_share_of_it_each() -> None:
         await pool.run(nothing.with_(cpus=share)())
         with pytest.raises(SpecError, match=f"it needs cpus={share + 1}, and the nodes have cpus={share},"):
             await pool.run(nothing.with_(cpus=share + 1)())
+
+
+@compute(memory_gb=1e-6)
+def rest() -> None:
+    time.sleep(60)
+
+
+async def test_a_limit_below_what_an_empty_process_holds_is_told_as_such() -> None:
+    """Such a process may be ended before it has read its task, which must not be tried again on node after node."""
+    async with Pool(provider=Local(), nodes=1, console="silent") as pool:
+        for _ in range(6):
+            with pytest.raises(TaskKilled, match=r"of its memory_gb=1e-06"):
+                await pool.run(rest())
+        assert pool.snapshot().ready == 1
