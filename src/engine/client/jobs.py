@@ -101,7 +101,7 @@ class SubmittedJob(Generic[R]):
             self._loading = None
 
     def _unpack_and_drop(self) -> R:
-        value = self._unpack(self.future.result())
+        self._value = value = self._unpack(self.future.result())  # before what it was made from is gone
         for received in _received(self.future):
             received.drop()
         return value
