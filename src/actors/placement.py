@@ -309,7 +309,7 @@ class Placement:
         return claim.job, tuple(host.id for host in chosen)
 
     def _lacks(self, claim: Claim) -> bool:
-        """Return whether an open node has less than ``claim`` needs of every one: it is refused, and runs on no part."""
+        """Return whether an open node has less than ``claim`` needs: it is refused then, and runs on no part."""
         if claim.needs is None:
             return False
         return any(host.open and host.id not in claim.besides and not claim.wants(host) for host in self.hosts.values())
