@@ -87,7 +87,8 @@ def test_a_probe_that_says_what_no_host_is_changes_no_decision() -> None:
 
 def test_each_python_is_asked_for_the_packages_of_plugins(tmp_path: Path) -> None:
     argv = probe.arguments("3.11", sys.executable, ["cloudpickle", "no-such-package", "typing-extensions"])
-    done = subprocess.run(argv, input=probe.SCRIPT, env={"HOME": str(tmp_path)} | os.environ, stdout=-1, check=True)
+    env = os.environ | {"OUTRIDER_CACHE": str(tmp_path)}
+    done = subprocess.run(argv, input=probe.SCRIPT, env=env, stdout=-1, check=True)
     (python,) = probe.parse(done.stdout).pythons
     assert (python.asked, python.packages) == (True, {"cloudpickle", "typing-extensions"})
 
