@@ -8,7 +8,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
 from .api.checks import amount, seconds
-from .api.compute import OnLossOption
 from .api.image import Image
 from .api.settings import (
     ConsoleOption,
@@ -26,6 +25,7 @@ from .api.settings import (
     run_option,
     work_files,
 )
+from .api.task_options import OnLossOption
 
 if TYPE_CHECKING:
     from ..providers.base import Provider

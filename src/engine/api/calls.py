@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from ..pool import Pool
     from ..sync import SyncPool
-    from .compute import Decorated, Options, TaskOptions
+    from .compute import Decorated
     from .job import Job
+    from .task_options import Options, TaskOptions
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -4,46 +4,34 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
     AsyncIterator,
     Callable,
     Coroutine,
-    Generator,
-    Iterable,
     Iterator,
 )
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from types import CodeType, FunctionType, MethodType, UnionType
+from dataclasses import replace
+from types import MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
-    Literal,
-    NamedTuple,
     ParamSpec,
     Protocol,
     Self,
-    TypedDict,
     TypeVar,
-    Union,
     Unpack,
-    get_args,
-    get_origin,
     overload,
 )
 
-from ...actors.amounts import Amounts
 from ..serialization import function_pickling
-from .amounts import amounts
 from .calls import Call, Callee, StreamCall
-from .checks import check_known, count, one_of, refuse, seconds, shown
+from .checks import refuse, shown
 from .errors import NotACall, SpecError
 from .shortened import short
+from .signatures import Streamed, argument_check, streamed, streamed_parameters
+from .task_options import Options, TaskOptions
 
 if TYPE_CHECKING:
     from .plugin import Plugin
@@ -54,90 +42,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
-OnLossOption = Literal["auto", "restart", "resend", "fail"]
 
 PLUGINS = "__outrider_plugins__"  # set on a function by `integrations`
-WRAPPER = "__outrider_wrapper__"  # set on our wrappers, which pass every argument on
-
-
-class Streamed(NamedTuple):
-    """The way in which a parameter consumes its argument while the function runs."""
-
-    always: bool  # otherwise only what is an iterator: a list is sent as a list
-    asynchronous: bool
-
-    def takes(self, argument: object) -> bool:
-        if self.always:
-            return argument is not None and isinstance(argument, Iterable | AsyncIterable)
-        return isinstance(argument, Iterator | AsyncIterator)
-
-
-_STREAMS: dict[object, Streamed] = {
-    Iterator: Streamed(always=True, asynchronous=False),
-    Generator: Streamed(always=True, asynchronous=False),
-    Iterable: Streamed(always=False, asynchronous=False),
-    AsyncIterator: Streamed(always=True, asynchronous=True),
-    AsyncGenerator: Streamed(always=True, asynchronous=True),
-    AsyncIterable: Streamed(always=False, asynchronous=True),
-}
-_BY_NAME = {kind.__name__: streamed for kind, streamed in _STREAMS.items() if isinstance(kind, type)}
-
-
-class TaskOptions(TypedDict, total=False):
-    timeout: float | timedelta | None
-    queue_timeout: float | timedelta | None
-    retries: int
-    max_restarts: int
-    retry: Literal["on_loss", "never"]
-    on_loss: OnLossOption
-    name: str
-    cpus: float | None
-    memory_gb: float | None
-    gpus: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    timeout_s: float | None = None  # of running
-    queue_timeout_s: float | None = None  # of waiting for a slot
-    retries: int = 3  # further attempts when the node is lost
-    max_restarts: int = 0  # further attempts when one failed by itself: of a task, or of all ranks of a broadcast
-    at_most_once: bool = False  # retry="never"
-    on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
-    name: str | None = None  # shown instead of the function's
-    setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
-    needs: Amounts | None = None  # of a node, while it runs there
-
-    def changed(self, **options: Unpack[TaskOptions]) -> Self:
-        check_known("@compute", options, TaskOptions.__annotations__)
-        changes: dict[str, Any] = {}
-        for option, value in options.items():
-            match option:
-                case "timeout" | "queue_timeout":
-                    changes[f"{option}_s"] = None if value is None else seconds(option, value)
-                case "retries" | "max_restarts":
-                    count(option, value, least=0)
-                    changes[option] = value
-                case "retry":
-                    one_of("retry", value, ("on_loss", "never"))
-                    changes["at_most_once"] = value == "never"
-                case "on_loss":
-                    one_of("on_loss", value, get_args(OnLossOption))
-                    changes["on_loss"] = value
-                case "cpus" | "memory_gb" | "gpus":
-                    changes["needs"] = amounts(changes.get("needs", self.needs), option, value)
-                case _:
-                    if not isinstance(value, str) or not value.strip():
-                        refuse(f"name takes a string that is not empty, not {shown(value)}.")
-                    changes["name"] = value
-        retries = changes.get("retries")
-        if retries and (changes.get("at_most_once") or ("retry" not in options and self.at_most_once)):
-            refuse(f'retry="never" and retries={retries} contradict each other: leave one out.')
-        merged = replace(self, **changes)
-        if merged.max_restarts and (merged.at_most_once or merged.on_loss in {"resend", "fail"}):
-            how = 'retry="never"' if merged.at_most_once else f"on_loss={merged.on_loss!r}"
-            refuse(f"max_restarts={merged.max_restarts} runs every rank again, which {how} forbids: leave one out.")
-        return merged
 
 
 class Decorated(Callee, Generic[P]):
@@ -234,9 +140,7 @@ class Decorated(Callee, Generic[P]):
 
     @functools.cached_property
     def streamed(self) -> dict[str, Streamed]:
-        annotations = getattr(_own(self.function), "__annotations__", {})
-        found = {name: _stream(each, self.function) for name, each in annotations.items() if name != "return"}
-        return {name: streamed for name, streamed in found.items() if streamed is not None}
+        return streamed_parameters(self.function)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.given:
@@ -452,9 +356,6 @@ def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
     return found if found.options == options else found.remade(found.function, options)
 
 
-# --- what a function is like ------------------------------------------------------------------------------------------
-
-
 def kind_of(function: Callable[..., Any]) -> type[Decorated[...]]:
     """The function's kind: by its type, or by its return annotation (a plain function may return an iterator)."""
     if inspect.isasyncgenfunction(function):
@@ -463,73 +364,7 @@ def kind_of(function: Callable[..., Any]) -> type[Decorated[...]]:
         return SyncStreamCompute
     if inspect.iscoroutinefunction(function):
         return AsyncCompute
-    returned = _stream(getattr(function, "__annotations__", {}).get("return"), function)
+    returned = streamed(getattr(function, "__annotations__", {}).get("return"), function)
     if returned is None or not returned.always:
         return SyncCompute
     return AsyncStreamCompute if returned.asynchronous else SyncStreamCompute
-
-
-def argument_check(function: Callable[..., Any]) -> Callable[..., object]:
-    """A function to call with a call's arguments: it raises the `TypeError` that the function itself would raise.
-
-    That is Python's own argument binding in 0.1 us; `inspect.Signature.bind` takes 3 us, too much for a call of 20 us.
-    """
-    own = _own(function)
-    if not isinstance(own, FunctionType):
-        try:
-            return inspect.signature(own).bind
-        except ValueError:  # of a builtin that does not tell: it says on the node what is wrong
-            return _anything
-    code = own.__code__
-    stub = FunctionType(_stub_code(code), {}, own.__name__, own.__defaults__)
-    stub.__kwdefaults__ = own.__kwdefaults__
-    stub.__qualname__ = own.__qualname__
-    return stub
-
-
-def _nothing() -> None: ...
-
-
-def _anything(*_args: object, **_options: object) -> None: ...
-
-
-def _stub_code(code: CodeType) -> CodeType:
-    variadic = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    count = code.co_argcount + code.co_kwonlyargcount + variadic.bit_count()
-    return _nothing.__code__.replace(
-        co_argcount=code.co_argcount,
-        co_posonlyargcount=code.co_posonlyargcount,
-        co_kwonlyargcount=code.co_kwonlyargcount,
-        co_nlocals=count,
-        co_varnames=code.co_varnames[:count],
-        co_flags=_nothing.__code__.co_flags | variadic,
-        co_name=code.co_name,
-        co_qualname=code.co_qualname,
-    )
-
-
-def _own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The user's function below our wrappers. Other wrappers may change the arguments, so they count as functions."""
-    while hasattr(function, WRAPPER):
-        function = function.__wrapped__  # type: ignore[attr-defined]
-    return function
-
-
-def _stream(annotation: object, function: Callable[..., Any]) -> Streamed | None:
-    if isinstance(annotation, str):
-        annotation = _evaluated(annotation, function)
-    if isinstance(annotation, str):  # names that exist only for type checkers: match the text
-        return _BY_NAME.get(annotation.partition("[")[0].rpartition(".")[2])
-    origin = get_origin(annotation) or annotation
-    if origin in (Union, UnionType):
-        return next(filter(None, (_stream(each, function) for each in get_args(annotation))), None)
-    return _STREAMS.get(origin) if isinstance(origin, type) else None
-
-
-def _evaluated(annotation: str, function: Callable[..., Any]) -> object:
-    module = sys.modules.get(getattr(function, "__module__", ""), None)
-    names = getattr(function, "__globals__", None) or getattr(module, "__dict__", {})
-    try:
-        return eval(annotation, names)  # noqa: S307  the user's own annotation, in the user's own module
-    except Exception:  # noqa: BLE001  it may need names that only type checkers see
-        return annotation

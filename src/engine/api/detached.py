@@ -7,7 +7,8 @@ from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from .compute import Decorated, Streamed
+    from .compute import Decorated
+    from .signatures import Streamed
 
 
 class Detached(NamedTuple):

@@ -22,8 +22,8 @@ from ...providers.base import (
     Provider,
 )
 from .checks import amount, check_known, checks_options, count, one_of, refuse, seconds, shown
-from .compute import OnLossOption
 from .plugin import Plugin
+from .task_options import OnLossOption
 
 if TYPE_CHECKING:
     from .accelerators import Accelerator

@@ -35,8 +35,8 @@ from ..serialization.payload import LONG_BYTES, Payload, Received
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
-    from ..api.compute import OnLossOption, Options
     from ..api.plugin import Plugin
+    from ..api.task_options import OnLossOption, Options
     from .open_pool import OpenPool
 
 R = TypeVar("R")

@@ -25,7 +25,7 @@ from ..wire import values
 from .jobs import SubmittedJob
 
 if TYPE_CHECKING:
-    from ..api.compute import Options
+    from ..api.task_options import Options
     from ..serialization.payload import Payload
     from .open_pool import OpenPool
 

@@ -11,17 +11,10 @@ from contextvars import Context, ContextVar
 from threading import Lock
 from typing import Any, Literal, TypeVar, cast
 
-from ..api.compute import (
-    WRAPPER,
-    AsyncCompute,
-    AsyncStreamCompute,
-    Decorated,
-    SyncCompute,
-    SyncStreamCompute,
-    kind_of,
-)
+from ..api.compute import AsyncCompute, AsyncStreamCompute, Decorated, SyncCompute, SyncStreamCompute, kind_of
 from ..api.errors import SpecError
 from ..api.instance import InstanceInfo
+from ..api.signatures import WRAPPER
 from ..node.context import current
 from .instance_info import instance_info
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..api.checks import check_known, refuse
-from ..api.compute import TaskOptions, compute
+from ..api.compute import compute
 from ..api.image import Image
+from ..api.task_options import TaskOptions
 from ..config import files, script_header
 from ..config.tables import POOL_KEYS, RUN_KEYS, Table, at, merged, pool_options, telling
 from ..runs.names import name_of

@@ -8,8 +8,8 @@ import pytest
 
 from outrider import Image, Nodes, Pool, SpecError, Worker, plugins
 from outrider.engine.api.checks import check_known
-from outrider.engine.api.compute import Options
 from outrider.engine.api.settings import check_pool, placement
+from outrider.engine.api.task_options import Options
 from outrider.engine.pool_options import PoolOptions
 
 

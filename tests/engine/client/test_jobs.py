@@ -8,8 +8,8 @@ import pytest
 
 from outrider import SpecError
 from outrider.actors.interfaces import JobId, NodeFacts, OnLoss
-from outrider.engine.api.compute import OnLossOption, Options
 from outrider.engine.api.plugin import Plugin
+from outrider.engine.api.task_options import OnLossOption, Options
 from outrider.engine.client.jobs import broadcast_of, on_loss_of, task_of
 from outrider.engine.node.freeports import FEW
 from outrider.engine.serialization.client_streams import Values

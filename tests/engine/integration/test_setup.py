@@ -26,7 +26,7 @@ from outrider import (
     compute,
     integrations,
 )
-from outrider.engine.api.compute import Options
+from outrider.engine.api.task_options import Options
 from outrider.engine.node.call import Interrupted
 from outrider.engine.node.worker import raise_in
 from outrider.engine.serialization import program

@@ -1,0 +1,71 @@
+"""The options of one function, as users give them and as they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal, Self, TypedDict, Unpack, get_args
+
+from ...actors.amounts import Amounts
+from .amounts import amounts
+from .checks import check_known, count, one_of, refuse, seconds, shown
+
+OnLossOption = Literal["auto", "restart", "resend", "fail"]
+
+
+class TaskOptions(TypedDict, total=False):
+    timeout: float | timedelta | None
+    queue_timeout: float | timedelta | None
+    retries: int
+    max_restarts: int
+    retry: Literal["on_loss", "never"]
+    on_loss: OnLossOption
+    name: str
+    cpus: float | None
+    memory_gb: float | None
+    gpus: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    timeout_s: float | None = None  # of running
+    queue_timeout_s: float | None = None  # of waiting for a slot
+    retries: int = 3  # further attempts when the node is lost
+    max_restarts: int = 0  # further attempts when one failed by itself: of a task, or of all ranks of a broadcast
+    at_most_once: bool = False  # retry="never"
+    on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
+    name: str | None = None  # shown instead of the function's
+    setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
+    needs: Amounts | None = None  # of a node, while it runs there
+
+    def changed(self, **options: Unpack[TaskOptions]) -> Self:
+        check_known("@compute", options, TaskOptions.__annotations__)
+        changes: dict[str, Any] = {}
+        for option, value in options.items():
+            match option:
+                case "timeout" | "queue_timeout":
+                    changes[f"{option}_s"] = None if value is None else seconds(option, value)
+                case "retries" | "max_restarts":
+                    count(option, value, least=0)
+                    changes[option] = value
+                case "retry":
+                    one_of("retry", value, ("on_loss", "never"))
+                    changes["at_most_once"] = value == "never"
+                case "on_loss":
+                    one_of("on_loss", value, get_args(OnLossOption))
+                    changes["on_loss"] = value
+                case "cpus" | "memory_gb" | "gpus":
+                    changes["needs"] = amounts(changes.get("needs", self.needs), option, value)
+                case _:
+                    if not isinstance(value, str) or not value.strip():
+                        refuse(f"name takes a string that is not empty, not {shown(value)}.")
+                    changes["name"] = value
+        retries = changes.get("retries")
+        if retries and (changes.get("at_most_once") or ("retry" not in options and self.at_most_once)):
+            refuse(f'retry="never" and retries={retries} contradict each other: leave one out.')
+        merged = replace(self, **changes)
+        if merged.max_restarts and (merged.at_most_once or merged.on_loss in {"resend", "fail"}):
+            how = 'retry="never"' if merged.at_most_once else f"on_loss={merged.on_loss!r}"
+            refuse(f"max_restarts={merged.max_restarts} runs every rank again, which {how} forbids: leave one out.")
+        return merged
