@@ -13,7 +13,7 @@ import pytest
 
 import outrider
 from outrider import accelerators, errors, events, plugins
-from outrider.engine.api.compute import Options
+from outrider.engine.api.task_options import Options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
 SPAN = re.compile(r"`([^`\n]+)`")

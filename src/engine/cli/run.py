@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,36 +30,13 @@ def _word(_: object, tokens: Sequence[Token]) -> Any:
 Word = Annotated[Path, Parameter(converter=_word)]  # shells complete paths
 
 
-def run(
-    *program: Word,
-    nodes: str | None = None,
-    provider: Literal["local", "ssh", "aws"] | None = None,
-    hosts: Repeated = None,
-    accelerator: str | None = None,
-    ranks_per_node: int | None = None,
-    max_restarts: int | None = None,
-    image: Repeated = None,
-    pool: str | None = None,
-    name: str | None = None,
-    set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
-    command: Annotated[bool, Parameter(name=COMMAND, negative="", show=False)] = False,
-) -> int:
-    """Run a script, or after -- a command, on every node of a new pool, as torchrun does.
-
-    For example: `outrider run --nodes 4 train.py --lr 0.1`. Each rank is a process of its own, with the variables
-    of torchrun and no process group. When a node is lost, all ranks run again. The pool ends with the run.
-
-    The script's header (PEP 723, with [tool.outrider]) and outrider.toml say what options do not: options win over the
-    header, and the header over the file.
-
-    Exits with 0 when all ranks end well, else with the exit code of the rank that failed first (128 + n for signal n).
-    With 2 when an option, the header or the file is wrong, with 125 when no rank failed and yet there is no result: no
-    machines, or lost for good; with 130 after Ctrl-C.
+@Parameter(name="*")
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of `outrider run`.
 
     Parameters
     ----------
-    program:
-        The script and its arguments. Options of the run stand before it.
     nodes:
         How many nodes: 4, or 2:8 for ready with 2 and growing to 8. Default: 1; one for each of --hosts.
     provider:
@@ -77,26 +55,48 @@ def run(
         The pool of outrider.toml, or of pyproject.toml, to take. Default: the header's, or the one named default.
     name:
         The pool's name.
-    set_:
+    set:
         Any option of Pool, as lease=60 or provider.region=eu-west-1; may be given several times.
     """
+
+    nodes: str | None = None
+    provider: Literal["local", "ssh", "aws"] | None = None
+    hosts: Repeated = None
+    accelerator: str | None = None
+    ranks_per_node: int | None = None
+    max_restarts: int | None = None
+    image: Repeated = None
+    pool: str | None = None
+    name: str | None = None
+    set: Repeated = None
+    command: Annotated[bool, Parameter(name=COMMAND, negative="", show=False)] = False
+
+
+NO_OPTIONS = RunOptions()
+
+
+def run(*program: Word, options: RunOptions = NO_OPTIONS) -> int:
+    """Run a script, or after -- a command, on every node of a new pool, as torchrun does.
+
+    For example: `outrider run --nodes 4 train.py --lr 0.1`. Each rank is a process of its own, with the variables
+    of torchrun and no process group. When a node is lost, all ranks run again. The pool ends with the run.
+
+    The script's header (PEP 723, with [tool.outrider]) and outrider.toml say what options do not: options win over the
+    header, and the header over the file.
+
+    Exits with 0 when all ranks end well, else with the exit code of the rank that failed first (128 + n for signal n).
+    With 2 when an option, the header or the file is wrong, with 125 when no rank failed and yet there is no result: no
+    machines, or lost for good; with 130 after Ctrl-C.
+
+    Parameters
+    ----------
+    program:
+        The script and its arguments. Options of the run stand before it.
+    """
+    given = asdict(options)
+    is_script, pool = not given.pop("command"), given.pop("pool")
     try:
-        return _run(
-            [str(word) for word in program],
-            is_script=not command,
-            given={
-                "nodes": nodes,
-                "provider": provider,
-                "hosts": hosts,
-                "accelerator": accelerator,
-                "ranks_per_node": ranks_per_node,
-                "max_restarts": max_restarts,
-                "name": name,
-                "image": image,
-                "set": set_,
-            },
-            pool=pool,
-        )
+        return _run([str(word) for word in program], is_script=is_script, given=given, pool=pool)
     except SpecError as error:
         print(f"outrider: {plain(str(error))}", file=sys.stderr)
         return 2

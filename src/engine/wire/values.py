@@ -109,7 +109,7 @@ class _Pieces:
         return size
 
     def readline(self) -> bytes:
-        """For what protocol 5 has none of, and other protocols have: what a class says of itself as text."""
+        """Return the next line. Protocol 5 writes none; a pickle of an older protocol has some."""
         line = bytearray()
         while not line.endswith(b"\n") and (char := bytes(self.read(1))):
             line += char
