@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from itertools import islice
 
@@ -31,8 +31,8 @@ def backlog(
     while queue and queue[0].state != QUEUED:
         queue.popleft()
     ranks = [rank for rank, entries in pinned.items() if any(entry.state == QUEUED for entry in entries)]
-    in_line = [entry.task.needs or NOTHING for entry in line.entries if entry.task.on is None]
-    tasks, slots = len(in_line), sum(map(placement.worth, in_line), 0.0)
+    in_line = Counter(entry.task.needs or NOTHING for entry in line.entries if entry.task.on is None)
+    tasks, slots = in_line.total(), sum((placement.worth(needs) * count for needs, count in in_line.items()), 0.0)
     stuck = [entry for entry in placement.stuck(now) if entry.state == LEASED and entry.task.on is None]
     for waiting in (queue, stuck):
         sample = [entry for entry in islice(waiting, SAMPLE) if entry.state != OVER]

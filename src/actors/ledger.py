@@ -26,7 +26,7 @@ LEDGER-15: what a further node could run is counted as waiting: in the queue, an
 LEDGER-16: what attempts and seats hold of a node never exceeds what it has.
 LEDGER-17: of the tasks that need amounts the first in line is overtaken `OVERTAKES` times at most where a node could
     hold it; then none of them begins on the node that is saved for it.
-LEDGER-18: no task with amounts waits for which a node has a slot and the amounts, unless they are saved or claimed.
+LEDGER-18: no task with amounts, of the first `LOOK` kinds, waits while a node has room that is not saved or claimed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from .placement import Host, Placement
 from .retries import QUEUED, Entry
 
 OVERTAKES = 16  # counted, and not timed: 16 short tasks are over at once, and 16 long ones used what was idle
-LOOK = 64  # lanes that are looked at for a task that fits
+LOOK = 64  # lanes of tasks for any node that are looked at: each is compared with every node
 
 Lane = tuple[Amounts, int | None]  # of tasks that need the same, on the node of the same rank (None: on any)
 
@@ -128,6 +128,9 @@ class WaitingLine:
     def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
         """Take whole lanes out of the line; return the tasks that waited in them."""
         dropped = [entry for key in lanes for entry in self._lanes.pop(key, ())]
+        if not self._lanes:  # nobody is left for whom a node or a slot was saved
+            self._first = None
+            self._hold(None, None)
         self.stir()
         return [entry for entry in dropped if entry.state == QUEUED]
 
@@ -196,10 +199,12 @@ class WaitingLine:
     # --- lanes ----------------------------------------------------------------------------------------------------
 
     def _heads(self) -> list[Entry]:
-        """Return the oldest task of each lane, oldest first; only so many as are looked at."""
+        """Return the oldest task of each lane that is looked at, oldest first: of all that are for one rank."""
         for key in tuple(self._lanes):
             self._clear(key)
-        return nsmallest(LOOK, (lane[0] for lane in self._lanes.values()), key=_submitted)
+        anywhere = (lane[0] for (_, on), lane in self._lanes.items() if on is None)
+        on_ranks = (lane[0] for (_, on), lane in self._lanes.items() if on is not None)
+        return sorted((*nsmallest(LOOK, anywhere, key=_submitted), *on_ranks), key=_submitted)
 
     def _clear(self, key: Lane) -> None:
         """Forget tasks at the head of a lane that have ended, and the lane if none is left."""

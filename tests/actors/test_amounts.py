@@ -167,6 +167,27 @@ def test_on_a_rank_it_waits_for_that_node() -> None:
     assert story.where(second) == 1
 
 
+def test_tasks_for_ranks_that_are_busy_or_not_there_keep_no_task_from_an_idle_node() -> None:
+    story = Story(slots=1)
+    story.node(0)
+    for rank in range(1, line_module.LOOK + 10):
+        story.submit(ONE, on=rank)
+    assert story.where(story.submit(TWO)) == 0
+
+
+def test_what_was_kept_for_a_task_is_free_when_that_is_dropped() -> None:
+    story = Story(slots=1)
+    story.node(0)
+    first = story.submit(None)
+    story.submit(ONE, on=0)
+    host = story.ledger.placement.hosts[NodeId(0)]
+    assert host.keeps == 1
+    story.ledger.line.drop(story.ledger.line.lanes())
+    assert host.keeps == 0
+    story.finish(first)
+    assert story.where(story.submit(None)) == 0
+
+
 def test_a_broadcasts_seats_hold_amounts_until_they_are_left() -> None:
     story = Story()
     story.node(0)
