@@ -18,7 +18,7 @@ from .names import name_in
 
 Owned = Literal["alive", "dead", "elsewhere"]
 _LOG = re.compile(r"(rank|node)-(\d+)\.log")
-CHUNK = 1024 * 1024  # bytes of a log that are read at a time
+CHUNK = 64 * 1024  # bytes of each log that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +92,23 @@ class Log:
 
     def new_lines(self) -> Iterator[Printed]:
         """Yield the whole lines that have been added since the last call."""
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
-            file.seek(self._read)
-            rest = b""
-            while chunk := file.read(CHUNK):
-                content = rest + chunk
-                whole = whole_lines(content)
-                rest = content[content.rfind(b"\n") + 1 :]
-                for line in whole:
-                    self._read += len(line) + 1
-                    if (parsed := parsed_log(line)) is not None:
-                        yield Printed(parsed, self.origin)
+        at, rest = self._read, b""
+        while chunk := self._chunk(at):
+            at += len(chunk)
+            content = rest + chunk
+            whole = whole_lines(content)
+            rest = content[content.rfind(b"\n") + 1 :]
+            for line in whole:
+                self._read += len(line) + 1
+                if (parsed := parsed_log(line)) is not None:
+                    yield Printed(parsed, self.origin)
+
+    def _chunk(self, at: int) -> bytes:
+        """Return what stands there. The file is closed again: a run of a thousand ranks has as many logs."""
+        with suppress(FileNotFoundError), self.path.open("rb", buffering=0) as file:
+            file.seek(at)
+            return file.read(CHUNK)
+        return b""
 
 
 class Logs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -109,3 +111,17 @@ def test_only_the_logs_that_are_asked_for_are_read(folder: Path) -> None:
     assert [each.line.text for each in Logs(run, ranks=[1], nodes=[0]).new_lines()] == ["node-000", "rank-001"]
     assert [each.line.text for each in Logs(run, ranks=[7]).new_lines()] == []
     assert len(list(Logs(run).new_lines())) == 4
+
+
+def test_a_run_of_many_ranks_is_read_with_few_descriptors(folder: Path) -> None:
+    files = record(folder, "wide", 1e9)
+    files.append({f"logs/rank-{rank:03}.log": log_line(1e9 + rank, "stdout", str(rank)) for rank in range(100)})
+    files.close()
+    (run,) = found_runs(folder)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, before[1]))  # noqa: PTH208
+    try:
+        said = [int(each.line.text) for each in Logs(run).new_lines()]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert said == list(range(100))
