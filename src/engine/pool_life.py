@@ -130,7 +130,7 @@ class PoolLife(Runner):
                 if self._injector is not None:
                     await self._injector.end()
             finally:
-                observer.close(error)
+                await observer.aclose(error)
             raise
         if self._injector is not None:
             self._injector.start()
@@ -149,7 +149,7 @@ class PoolLife(Runner):
             error = error or failure
             raise
         finally:
-            core.observer.close(error)
+            await core.observer.aclose(error)
             if self._injector is not None:
                 await self._injector.collect()
 

@@ -107,12 +107,20 @@ class Observer:
             record.open(self)
         self._update_tasks()
 
-    def close(self, error: BaseException | None = None) -> None:
-        """``error``: what the pool's block ends with."""
+    async def aclose(self, error: BaseException | None = None) -> None:
+        """Close, and meanwhile let the event loop go on: a record waits for its disk. ``error``: what the pool's block
+        ends with. A cancelled caller waits too.
+        """
+        try:
+            if self._record is not None:
+                await self._record.aclose(error)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close all but the record."""
         for reader in self._readers:
             _put(reader, None)
-        if self._record is not None:
-            self._record.close(error)
         for sink in self._sinks:
             sink.close()
 

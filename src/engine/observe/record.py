@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
+from ...providers.threads import in_thread
 from ..api.secrets import Scrubber
 from ..runs.description import program_facts, secrets_of, spec_of
 from ..runs.names import runs_folder, usual_name
@@ -56,10 +57,10 @@ class RecordSink(Sink):
         self._observe, self._loop = observe, asyncio.get_running_loop()
         self._writer.start()
 
-    def close(self, error: BaseException | None = None) -> None:
+    async def aclose(self, error: BaseException | None = None) -> None:
         """``error``: what the pool's block ends with."""
         self._writer.spending = self._cost()
-        self._writer.close(RunEnd(error, self.calls.counts()))
+        await in_thread(self._writer.close, RunEnd(error, self.calls.counts()))
         self._tell_failure()
 
     def show(self, event: ev.Event) -> None:

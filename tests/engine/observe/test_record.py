@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -83,7 +85,7 @@ async def test_the_first_calls_of_a_function_are_recorded_and_the_rest_cost_noth
         call(observer, job)
     assert writer.put_in == [("task_submitted", "f"), ("task_finished", "f")] * 2
     assert not observer.tasks
-    observer.close(ValueError("bad"))
+    await observer.aclose(ValueError("bad"))
     assert writer.end is not None
     assert writer.end.calls == {"f": {"calls": 5, "recorded": 2, "failed": 0}}
     assert repr(writer.end.error) == "ValueError('bad')"
@@ -122,7 +124,7 @@ async def test_items_that_fail_are_counted_by_their_function(observer: Observer,
     observer.job_over(2, OK, "f")
     for item in range(100):  # of a call that has ended, as all items of its task are told of then
         observer.item_failed(1, "f", item, Failed(1, "call", "ValueError", "bad luck", "", None, 0), 0)
-    observer.close()
+    await observer.aclose()
     assert [name for name, _ in writer.put_in].count("job_failed") == 2
     assert writer.end is not None
     assert writer.end.calls == {"f": {"calls": 2, "recorded": 2, "failed": 200}}
@@ -161,6 +163,18 @@ async def test_a_sink_gets_no_event_of_a_call_that_only_the_record_wants(
 
 
 @pytest.mark.anyio
+async def test_the_loop_goes_on_while_a_record_waits_for_its_disk(writer: Kept, observer: Observer) -> None:
+    written = threading.Event()
+    heard: list[bool] = []
+    writer.close = lambda end: heard.append(written.wait(10))  # type: ignore[assignment, method-assign, misc]
+    closing = asyncio.ensure_future(observer.aclose())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(written.set)  # nobody calls it where the loop stands still
+    await closing
+    assert heard == [True]
+
+
+@pytest.mark.anyio
 async def test_a_record_that_fails_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     observer = Observer("silent", slots=1)
@@ -171,7 +185,7 @@ async def test_a_record_that_fails_is_one_warning(tmp_path: Path, caplog: pytest
     assert "Not a directory" in event.error
     for wanted in range(10):
         observer(ev.PoolResized(wanted))
-    observer.close()
+    await observer.aclose()
     assert [record.levelname for record in caplog.records if "record_failed" in record.message] == ["WARNING"]
     await seen.aclose()
 
@@ -183,7 +197,7 @@ async def test_a_record_that_fails_at_the_very_end_is_told_too(
     (tmp_path / "file").write_text("")
     observer = Observer("silent", slots=1)
     observer.open(RecordSink(Plan(name="train", folder=tmp_path / "file" / "runs"), Spending))
-    observer.close()
+    await observer.aclose()
     assert ["record_failed" in record.message for record in caplog.records] == [True]
 
 
@@ -253,7 +267,7 @@ def test_the_repository_of_the_script_is_looked_at(tmp_path: Path, monkeypatch: 
 async def test_a_record_has_the_settings_and_what_it_cost(tmp_path: Path) -> None:
     made = recording(Pool(provider=Local(), nodes=3, run="mine")._settings, lambda: Spending(1.5, 0.0, 1.0))
     made.open(lambda event: None)
-    made.close()
+    await made.aclose()
     (run,) = found_runs(tmp_path / "state" / "runs")
     assert read_json(run.directory / "run.json")["spec"]["nodes"]["desired"] == 3
     assert run.status["spent_usd"] == 1.5
