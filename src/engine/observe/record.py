@@ -60,7 +60,11 @@ class RecordSink(Sink):
     async def aclose(self, error: BaseException | None = None) -> None:
         """``error``: what the pool's block ends with."""
         self._writer.spending = self._cost()
-        await in_thread(self._writer.close, RunEnd(error, self.calls.counts()))
+        end = RunEnd(error, self.calls.counts())
+        try:
+            await in_thread(self._writer.close, end)
+        except RuntimeError:  # the system has no thread that could wait
+            self._writer.close(end)
         self._tell_failure()
 
     def show(self, event: ev.Event) -> None:
@@ -99,7 +103,7 @@ class RecordSink(Sink):
         return True
 
     def _failed(self) -> None:
-        """Runs in the writer's thread."""
+        """Runs in the writer's thread, if there is one."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self._tell_failure)

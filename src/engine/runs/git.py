@@ -10,7 +10,8 @@ from pathlib import Path
 
 DIFF_BYTES = 1024 * 1024  # of the changes; more is cut off
 PATIENCE_S = 10.0  # for each command of git: a repository may be large, or its disk slow
-_GIT = ("git", "-c", "core.fsmonitor=false", "--no-pager")
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "diff.relative=false", "--no-pager")
+_STATE = ("rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
 _DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
 
 
@@ -26,38 +27,62 @@ class GitState:
 
 
 def git_state(folder: Path) -> GitState | None:
-    """Return the state of the repository around ``folder``; None: there is none, or no git, or no commit yet."""
+    """Return the state of the repository around ``folder``; None: there is none, or no git, or no commit yet.
+
+    Both commands run at the same time: the end of a run waits for them.
+    """
     try:
-        told = _output(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
+        with _Command(folder, *_STATE) as state, _Command(folder, *_DIFF) as changes:
+            told, diff = state.output(), changes.output()
         top, commit, branch = told.decode(errors="surrogateescape").splitlines()
-        diff = _output(Path(top), *_DIFF)
-    except (OSError, ValueError, subprocess.SubprocessError):
+    except (OSError, ValueError, RuntimeError, subprocess.SubprocessError):
         return None
     return GitState(top, commit, "" if branch == "HEAD" else branch, diff[:DIFF_BYTES], len(diff) > DIFF_BYTES)
 
 
-def _output(folder: Path, *arguments: str) -> bytes:
-    """Return what a command of git writes, or a little more than `DIFF_BYTES` of it.
+class _Command:
+    """A command of git that has been started. Leaving the block ends it.
 
     Raises:
-        OSError, SubprocessError: it cannot be run, or it failed, or took too long.
+        OSError: it cannot be run.
+        RuntimeError: the system has no thread for the watch over it.
     """
-    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}  # it changes nothing
-    command = [*_GIT, "-C", str(folder), *arguments]
-    with subprocess.Popen(  # noqa: S603  the words are ours
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
-    ) as process:
-        assert process.stdout is not None
-        limit = threading.Timer(PATIENCE_S, process.kill)
-        limit.daemon = True
-        limit.start()
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}  # it changes nothing
+        self._process = subprocess.Popen(  # noqa: S603  the words are ours
+            [*_GIT, "-C", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+        )
+        self._limit = threading.Timer(PATIENCE_S, self._process.kill)
+        self._limit.daemon = True
         try:
-            output = process.stdout.read(DIFF_BYTES + 1)
-            if len(output) > DIFF_BYTES:
-                process.kill()
-                return output
-        finally:
-            limit.cancel()
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    return output
+            self._limit.start()
+        except RuntimeError:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> _Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._limit.cancel()
+        if self._process.returncode is None:
+            self._process.kill()
+        with self._process:
+            pass
+
+    def output(self) -> bytes:
+        """Return what it writes, or a little more than `DIFF_BYTES` of it.
+
+        Raises:
+            SubprocessError: it failed, or took too long.
+        """
+        assert self._process.stdout is not None
+        output = self._process.stdout.read(DIFF_BYTES + 1)
+        if len(output) <= DIFF_BYTES and self._process.wait():
+            raise subprocess.CalledProcessError(self._process.returncode, self._process.args)
+        return output

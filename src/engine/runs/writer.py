@@ -6,6 +6,7 @@ killed. An error of the disk ends the record, is told once, and changes nothing 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import traceback
@@ -27,7 +28,7 @@ from .status import RunStatus, Spending
 
 FLUSH_S = 0.5
 HEARTBEAT_S = 60.0  # between states of a run in which nothing happens: it costs all the same
-DESCRIBE_S, SWEEP_S = 0.5, 3.0  # after the start, or at the end: a pool that opens has better use for the processor
+DESCRIBE_S, SWEEP_S = 0.5, 3.0  # after the start, or as it ends: a pool that opens has better use for the processor
 GIT_S = 0.5  # that the end of a run waits for git
 CLOSE_S = 2.0  # that a pool waits for the disk at its end
 BACKLOG = 100_000  # events, and
@@ -74,7 +75,7 @@ class RunWriter:
     """``directory``: the record's, once it is made. ``failure``: why it is written no further; empty: it is."""
 
     def __init__(self, plan: Plan, failed: Callable[[], object] = lambda: None) -> None:
-        """``failed`` is called once, in the writer's thread, when ``failure`` has been set."""
+        """``failed`` is called once when ``failure`` has been set, in the writer's thread if there is one."""
         self._plan, self._failed = plan, failed
         self.directory: Path | None = None
         self.failure = ""
@@ -88,11 +89,16 @@ class RunWriter:
         self._git: GitState | None = None
         self._git_look = threading.Thread(target=self._look_at_git, name="outrider-record-git", daemon=True)
         self._end = RunEnd()
-        self._wake, self._closing = threading.Event(), threading.Event()
+        self._described = False
+        self._wake, self._leaving, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="outrider-record", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Begin. A system without another thread for it has no record, and that is its ``failure``."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._fail(error)
 
     def put(self, event: ev.Event, at: float, function: str = "") -> None:
         """Record an event, without waiting. Only one thread may call this."""
@@ -104,6 +110,8 @@ class RunWriter:
             return
         self._chars_put += chars
         self._items.append(Happened(event, at, function))
+        if isinstance(event, ev.PoolClosing):  # what is left to be done is done while the nodes end
+            self._leaving.set()
         if not self._wake.is_set():
             self._wake.set()
 
@@ -112,8 +120,10 @@ class RunWriter:
         if not self._closing.is_set():
             self._end = end
             self._closing.set()
+            self._leaving.set()
             self._wake.set()
-        self._thread.join(within_s)
+        if self._thread.ident is not None:
+            self._thread.join(within_s)
 
     # --- in the thread --------------------------------------------------------------------------------------------
 
@@ -145,34 +155,42 @@ class RunWriter:
         owner = asdict(Owner.this(files.directory))
         self._about = {"id": files.directory.name, "name": self._plan.name, "began": self._began, "owner": owner}
         files.replace(RUN, self._about)
-        later = [(DESCRIBE_S, self._describe), (SWEEP_S, self._sweep)]
-        began, written_at = time.monotonic(), -FLUSH_S
+        began, written_at, swept = time.monotonic(), -FLUSH_S, False
         while not self._closing.is_set():
-            self._wake.wait(max(0.0, began + later[0][0] - time.monotonic()) if later else HEARTBEAT_S)
-            self._closing.wait(max(0.0, written_at + FLUSH_S - time.monotonic()))
+            due = math.inf if swept else began + (SWEEP_S if self._described else DESCRIBE_S)
+            self._wake.wait(max(0.0, min(due - time.monotonic(), HEARTBEAT_S)))
+            urgent = self._closing if self._described else self._leaving
+            urgent.wait(max(0.0, written_at + FLUSH_S - time.monotonic()))
             written_at = time.monotonic()
+            if not self._described and (self._leaving.is_set() or written_at >= due):
+                self._describe(files)
             self._write(files)
-            if later and time.monotonic() >= began + later[0][0]:
-                later.pop(0)[1](files)
-        if (DESCRIBE_S, self._describe) in later:
+            self._write_status(files)
+            if self._described and not swept and written_at >= began + SWEEP_S:
+                swept = self._sweep(files)
+        if not self._described:
             self._describe(files)
-        self._git_look.join(GIT_S)
+        if self._git_look.ident is not None:
+            self._git_look.join(GIT_S)
         self._write(files)
         self._write_end(files)
-        if (SWEEP_S, self._sweep) in later:
+        if not swept:
             self._sweep(files)
 
     def _describe(self, files: RecordFiles) -> None:
-        self._git_look.start()
+        self._described = True
+        with suppress(RuntimeError):  # no thread for it: nothing is known of git
+            self._git_look.start()
         try:
             self._about |= plain(self._plan.describe(), self._plan.clean)
         except Exception as error:  # noqa: BLE001  of a plugin of the user's own, for one
             self._about["undescribed"] = repr(error)
         files.replace(RUN, self._about)
 
-    def _sweep(self, files: RecordFiles) -> None:
+    def _sweep(self, files: RecordFiles) -> bool:
         with suppress(Exception):  # old records are no fault of this one
             sweep_at_times(files.directory.parent)
+        return True
 
     def _look_at_git(self) -> None:
         if self._plan.source is not None:
@@ -180,7 +198,7 @@ class RunWriter:
             self._wake.set()
 
     def _write(self, files: RecordFiles) -> None:
-        """Write all that is waiting, and the present state."""
+        """Write all that is waiting."""
         self._wake.clear()
         for _ in range(len(self._items)):
             happened = self._items.popleft()
@@ -192,7 +210,6 @@ class RunWriter:
             self._pages.dropped(dropped - self._dropped_told, time.time())
             self._dropped_told = dropped
         files.append(self._pages.taken())
-        self._write_status(files)
         if self._git is not None and "git" not in self._about:
             self._write_git(files, self._git)
 

@@ -138,6 +138,26 @@ def test_a_state_folder_that_cannot_be_written_costs_one_line(tmp_path: Path) ->
     assert "OUTRIDER_RUNS=0 turns records off" in done.stderr
 
 
+def test_a_system_without_threads_for_a_record_costs_one_line(tmp_path: Path) -> None:
+    text = """
+        import threading
+        start = threading.Thread.start
+        def refused(thread):
+            if thread.name.startswith("outrider-record"):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+        threading.Thread.start = refused
+        async def main():
+            async with Pool(provider=Local(), nodes=1, console="plain") as pool:
+                assert await pool.run(greet("one")) == "one"
+        asyncio.run(main())
+    """
+    done = subprocess.run(program(tmp_path, text), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("this run is not recorded: ") == 1
+    assert "can't start new thread" in done.stderr
+
+
 KILLED = """
     @compute
     def chatter():

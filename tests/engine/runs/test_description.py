@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +17,7 @@ from outrider import Image, Local, Nodes, Pool, Secret, plugins
 from outrider.engine.api.secrets import Scrubber
 from outrider.engine.api.settings import Settings
 from outrider.engine.api.volume import Volume
+from outrider.engine.runs import description
 from outrider.engine.runs.description import described, program_facts, secrets_of, spec_of
 
 TOKEN = "hf_0123456789"
@@ -83,6 +86,13 @@ def test_the_program_is_told_as_it_was_started(monkeypatch: pytest.MonkeyPatch) 
     assert "outrider" in said["versions"]
     assert "json" not in said["versions"]
     assert said["seeds"]["PYTHONHASHSEED"] == "7"
+
+
+def test_our_own_version_is_that_of_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = version("outrider")
+    assert description._own_version() == installed
+    monkeypatch.setattr(description, "_METADATA", re.compile("nothing is named so"))
+    assert description._own_version() == installed
 
 
 def test_a_seed_of_torch_is_told_where_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

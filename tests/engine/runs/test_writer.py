@@ -221,6 +221,53 @@ def test_the_changes_of_the_program_are_beside_it_without_secrets(
     assert (run.directory / "git.diff").read_bytes() == b"+login = **** \xff\n"
 
 
+def test_what_is_left_to_be_done_is_done_as_soon_as_the_pool_closes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+    monkeypatch.setattr(writer, "DESCRIBE_S", PATIENCE_S)
+    monkeypatch.setattr(writer, "FLUSH_S", PATIENCE_S)
+    monkeypatch.setattr(writer, "git_state", lambda source: looked.set())
+    run = started(folder, source=folder, describe=lambda: {"argv": ["train.py"]})
+    run.put(ev.PoolStarting("p", "local", 1, 1), 1.0)
+    until(lambda: found_runs(folder) and found_runs(folder)[0].status.get("pool"))
+    assert not looked.is_set()
+    run.put(ev.PoolClosing(), 2.0)
+    assert looked.wait(PATIENCE_S)
+    until(lambda: run.directory is not None and "argv" in read_json(run.directory / "run.json"))
+    run.close(RunEnd(), PATIENCE_S)
+    assert found_runs(folder)[0].ended
+
+
+def no_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Have the system no thread for those whose name begins so."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+
+def test_a_system_without_a_thread_for_it_has_no_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_threads(monkeypatch, "outrider-record")
+    told: list[int] = []
+    run = started(folder, lambda: told.append(1))
+    run.put(ev.PoolClosed(), 1.0)
+    run.close(RunEnd(), PATIENCE_S)
+    assert (run.failure, told, found_runs(folder)) == ("can't start new thread", [1], [])
+
+
+def test_a_system_without_a_thread_for_git_has_a_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_threads(monkeypatch, "outrider-record-git")
+    run = started(folder, source=folder)
+    run.close(RunEnd(), PATIENCE_S)
+    assert run.failure == ""
+    assert found_runs(folder)[0].ended
+
+
 def test_old_records_are_swept_by_a_run_that_is_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept: list[Path] = []
     monkeypatch.setattr(writer, "sweep_at_times", swept.append)
