@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,11 @@ class RecordFiles:
         new.unlink(missing_ok=True)
         self._append(new, raw)
         new.rename(self.directory / path)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files, those that are there."""
+        for path in paths:
+            (self.directory / path).unlink(missing_ok=True)
 
     def close(self) -> None:
         self._lock.give_back()

@@ -17,7 +17,7 @@ from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in
 
 Owned = Literal["alive", "dead", "elsewhere"]
-_LOG = re.compile(r"(rank|node)-(\d+)\.log")
+_LOG = re.compile(r"(rank|node)-(\d+)(?:\.(\d+))?\.log")  # with the number of a part but the first
 CHUNK = 64 * 1024  # bytes of each log that are read at a time
 
 
@@ -56,10 +56,13 @@ class Printed(NamedTuple):
 def found_runs(folder: Path) -> list[Run]:
     """Return all runs in ``folder``, those that began first first."""
     with suppress(OSError):
-        names = [(entry.name, name_in(entry.name)) for entry in os.scandir(folder) if entry.is_dir()]
-        runs = [Run(run, name, folder / run, read_json(folder / run / "status.json")) for run, name in names if name]
+        runs = [run_of(folder / entry.name) for entry in os.scandir(folder) if name_in(entry.name) and entry.is_dir()]
         return sorted(runs, key=lambda run: (run.status.get("began", 0.0), run.id))
     return []
+
+
+def run_of(directory: Path) -> Run:
+    return Run(directory.name, name_in(directory.name) or "", directory, read_json(directory / "status.json"))
 
 
 def runs_meant(wanted: str, runs: Sequence[Run]) -> list[Run]:
@@ -124,12 +127,17 @@ class Logs:
         self._logs: dict[str, Log] = {}
 
     def new_lines(self) -> Iterator[Printed]:
-        """Yield the lines that have been added to any log since the last call, in the order of their times."""
+        """Yield the lines that have been added to any log since the last call, in the order of their times. A log may
+        have several parts.
+        """
         with suppress(OSError):
-            for name in sorted(os.listdir(self._folder)):  # noqa: PTH208  names
-                found = _LOG.fullmatch(name)
-                if name not in self._logs and found and self._is_wanted(found[1], int(found[2])):
-                    self._logs[name] = Log(self._folder / name, f"{found[1]} {int(found[2])}")
+            found = [(name, _LOG.fullmatch(name)) for name in os.listdir(self._folder)]  # noqa: PTH208  names
+            there = sorted((log[1], int(log[2]), int(log[3] or 0), name) for name, log in found if log)
+            self._logs = {
+                name: self._logs.get(name) or Log(self._folder / name, f"{kind} {number}")
+                for kind, number, _, name in there
+                if self._is_wanted(kind, number)
+            }
         yield from heapq.merge(*(log.new_lines() for log in self._logs.values()), key=lambda each: each.line.at)
 
     def _is_wanted(self, kind: str, number: int) -> bool:

@@ -17,10 +17,12 @@ from pathlib import Path
 
 from ...providers.pool_lock import Lock
 from .names import name_in
+from .reader import run_of
 
 KEPT_RUNS = 200
 KEPT_BYTES = 5 * 2**30
 SWEEP_EVERY_S = 600.0
+ELSEWHERE_S = 24 * 3600.0  # a run of another computer that has written nothing for so long is dead; it does each minute
 MAKING_S = 60.0  # a record without a lock is being made, or its maker was killed half way
 
 
@@ -80,9 +82,20 @@ def _stored_run(directory: Path) -> StoredRun:
     with suppress(FileNotFoundError):
         made = (directory / "run.json").stat().st_mtime
     alive = Lock.is_taken(directory)
-    if not alive and not (directory / "lock").exists():
-        alive = time.time() - made < MAKING_S
+    if not alive:
+        alive = _lives_elsewhere(directory) if (directory / "lock").exists() else time.time() - made < MAKING_S
     return StoredRun(directory, made, _size(directory), alive)
+
+
+def _lives_elsewhere(directory: Path) -> bool:
+    """Return whether a record seems to be written on another computer that shares this folder. The kernel here may not
+    know of a lock there.
+    """
+    run = run_of(directory)
+    if run.ended or run.owner != "elsewhere":
+        return False
+    changed = [path.stat().st_mtime for path in directory.glob("*.json")]
+    return time.time() - max(changed, default=0.0) < ELSEWHERE_S
 
 
 def _size(folder: Path | str) -> int:
@@ -98,7 +111,9 @@ def _size(folder: Path | str) -> int:
 
 def _remove(directory: Path) -> None:
     """Remove a record, its lock last: another program that removes it at the same time finds the lock taken."""
-    if Lock.is_taken(directory):  # `take` would give this process a lock that it holds already
+    if Lock.is_taken(directory) or _lives_elsewhere(
+        directory
+    ):  # `take` would give this process a lock that it holds already
         return
     lock = Lock.take(directory)
     if lock is None:

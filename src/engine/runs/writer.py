@@ -21,7 +21,8 @@ from ...actors import events as ev
 from ...providers.pool_lock import Owner
 from .files import RecordFiles
 from .git import GitState, git_state
-from .lines import plain
+from .lines import LOGS, plain
+from .log_parts import LogParts
 from .pages import Happened, Pages
 from .retention import sweep_at_times
 from .status import RunStatus, Spending
@@ -82,6 +83,7 @@ class RunWriter:
         self.spending = Spending()  # the newest that is known
         self._began = time.time()
         self._pages = Pages(RunStatus("", plan.name, self._began, changed=self._began), plan.clean)
+        self._parts = LogParts()
         self._items: deque[Happened] = deque()
         self._chars_put = self._chars_taken = 0  # of prints; one thread counts each
         self._dropped = self._dropped_told = 0
@@ -209,9 +211,16 @@ class RunWriter:
             dropped = self._dropped
             self._pages.dropped(dropped - self._dropped_told, time.time())
             self._dropped_told = dropped
-        files.append(self._pages.taken())
+        self._append(files, self._pages.taken())
         if self._git is not None and "git" not in self._about:
             self._write_git(files, self._git)
+
+    def _append(self, files: RecordFiles, text: Mapping[str, bytes]) -> None:
+        """Append to the files, those of logs to their present parts."""
+        logs = {path: lines for path, lines in text.items() if path.startswith(LOGS)}
+        placed = self._parts.place(logs)
+        files.append({**placed.text, **{path: lines for path, lines in text.items() if path not in logs}})
+        files.remove(placed.outdated)
 
     def _write_status(self, files: RecordFiles) -> None:
         now, spending = time.time(), self.spending

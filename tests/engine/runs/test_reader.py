@@ -125,3 +125,17 @@ def test_a_run_of_many_ranks_is_read_with_few_descriptors(folder: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert said == list(range(100))
+
+
+def test_the_parts_of_a_log_are_read_in_order_and_go_away(folder: Path) -> None:
+    made = record(folder, "train", 1e9, "running")
+    (run,) = found_runs(folder)
+    logs = Logs(run)
+    for part in ("", ".9", ".10"):
+        made.append({f"logs/rank-001{part}.log": log_line(1.0, "stdout", f"part {part}")})
+    seen = [(printed.origin, printed.line.text) for printed in logs.new_lines()]
+    assert seen == [("rank 1", "part "), ("rank 1", "part .9"), ("rank 1", "part .10")]
+    made.remove(["logs/rank-001.9.log", "logs/rank-001.8.log"])
+    made.append({"logs/rank-001.11.log": log_line(2.0, "stdout", "part .11")})
+    assert [printed.line.text for printed in logs.new_lines()] == ["part .11"]
+    made.close()

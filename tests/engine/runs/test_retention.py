@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from outrider.engine.runs import retention
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.retention import StoredRun, outdated, sweep, sweep_at_times
+from outrider.providers.pool_lock import Owner
 
 Decide = Callable[..., Sequence[StoredRun]]
 RUNS = st.lists(st.tuples(st.integers(0, 100), st.booleans()), max_size=12).map(
@@ -95,6 +98,27 @@ def test_a_record_that_is_just_being_made_stays(folder: Path, monkeypatch: pytes
         each.mkdir(parents=True)
     sweep(folder)
     assert all(each.exists() for each in made)
+
+
+def test_a_run_that_lives_on_another_computer_keeps_its_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock is free here, as it is where a network file system does not pass locks on."""
+    monkeypatch.setattr(retention, "outdated", lambda runs: outdated(runs, most=1))
+    states = {"living": "running", "killed": "running", "ended": "ended", "newest": "running"}
+    made = {}
+    for number, (name, state) in enumerate(states.items()):
+        made[name] = record = RecordFiles.make(folder, name, 1e9 + number)
+        owner = replace(Owner.this(record.directory), host="other", boot="other", inode=0)
+        record.replace("run.json", {"owner": asdict(owner)})
+        record.replace("status.json", {"state": state})
+        os.utime(record.directory / "run.json", (1e9 + number, 1e9 + number))
+        record.close()
+    long_ago = time.time() - retention.ELSEWHERE_S - 60
+    os.utime(made["killed"].directory / "status.json", (long_ago, long_ago))
+    sweep(folder)
+    assert {name for name, record in made.items() if record.directory.exists()} == {"living", "ended", "newest"}
+    made["living"].replace("status.json", {"state": "ended"})
+    sweep(folder)
+    assert not made["living"].directory.exists()
 
 
 def test_records_are_not_looked_at_by_every_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from outrider.actors import events as ev
 from outrider.engine.runs import files, writer
 from outrider.engine.runs.git import GitState
 from outrider.engine.runs.lines import parsed_events
+from outrider.engine.runs.log_parts import LogParts
 from outrider.engine.runs.pages import Happened
-from outrider.engine.runs.reader import found_runs, read_json
+from outrider.engine.runs.reader import Logs, found_runs, read_json
 from outrider.engine.runs.status import Spending
 from outrider.engine.runs.writer import Plan, RunEnd, RunWriter
 
@@ -198,6 +199,23 @@ def test_a_closed_disk_keeps_nobody(folder: Path) -> None:
     goes_on.set()
     run.close(RunEnd(), PATIENCE_S)
     assert not run._thread.is_alive()
+
+
+def test_a_task_that_prints_for_days_fills_no_disk(folder: Path) -> None:
+    run = started(folder)
+    run._parts = LogParts(1000, 3000, 1000)
+    for number in range(1000):
+        run.put(ev.TaskOutput(1, 0, 0, "stdout", f"step {number}\n"), float(number))
+    run.close(RunEnd(), PATIENCE_S)
+    assert run.directory is not None
+    paths = list((run.directory / "logs").iterdir())
+    assert len(paths) == 3
+    assert all(path.stat().st_size <= 1000 for path in paths)
+    (found,) = found_runs(folder)
+    lines = [printed.line.text for printed in Logs(found).new_lines()]
+    assert (lines[0], lines[-1]) == ("[task #1] step 0", "[task #1] step 999")
+    assert "[task #1] step 500" not in lines
+    assert [line for line in lines if line.startswith("part")]
 
 
 def test_settings_that_cannot_be_described_cost_no_record(folder: Path) -> None:

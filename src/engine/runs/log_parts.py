@@ -1,0 +1,93 @@
+"""Divide logs into parts, of which the first and the newest stay: a task may print for days. Pure.
+
+A log is one file, `rank-000.log`, until that is large; it goes on in `rank-000.1.log`, `rank-000.2.log` and so on.
+
+LOGS-1: the parts of a log, one after the other, are what was printed; each has whole lines only, and each but the first
+        begins with one that says what it is.
+LOGS-2: the first part of a log stays, and so do its newest `NEWEST`, whatever the others have.
+LOGS-3: of each log at most 1 + `NEWEST` parts are left, none of more than `limit` bytes, but for a line that is longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .lines import OURS
+
+PART_BYTES = 16 * 2**20  # of a log that is one of few
+ALL_BYTES = 2**30  # of all logs of a record, more or less; they share it
+LEAST_BYTES = 64 * 2**10  # of a part of a log that is one of many
+NEWEST = 2  # parts of a log that stay besides its first
+
+
+class Placed(NamedTuple):
+    """The text that is to be appended to files, and the files that are to be removed after that."""
+
+    text: dict[str, bytes]
+    outdated: list[str]
+
+
+@dataclass(slots=True)
+class _Log:
+    part: int = 0  # the present one
+    size_bytes: int = 0  # of it
+
+
+class LogParts:
+    """The parts of a record's logs, by their first one's path."""
+
+    def __init__(
+        self, part_bytes: int = PART_BYTES, all_bytes: int = ALL_BYTES, least_bytes: int = LEAST_BYTES
+    ) -> None:
+        self._part_bytes, self._all_bytes, self._least_bytes = part_bytes, all_bytes, least_bytes
+        self._logs: dict[str, _Log] = {}
+
+    @property
+    def limit(self) -> int:
+        """The most bytes that a part has."""
+        return min(
+            self._part_bytes, max(self._least_bytes, self._all_bytes // ((1 + NEWEST) * max(1, len(self._logs))))
+        )
+
+    def place(self, text: Mapping[str, bytes]) -> Placed:
+        """Return where the text of each log goes: whole lines, which follow those of the calls before."""
+        placed = Placed({}, [])
+        for path in text:
+            self._logs.setdefault(path, _Log())
+        for path, lines in text.items():
+            self._place(path, lines, placed)
+        return placed
+
+    def _place(self, path: str, lines: bytes, placed: Placed) -> None:
+        log, at = self._logs[path], 0
+        while at < len(lines):
+            mark = b"" if log.size_bytes or not log.part else _mark(log.part, lines, at)
+            room = self.limit - log.size_bytes - len(mark)
+            end = lines.rfind(b"\n", at, at + max(0, room)) + 1
+            if not end and log.size_bytes:
+                log.part, log.size_bytes = log.part + 1, 0
+                if log.part > NEWEST:
+                    self._remove(part_path(path, log.part - NEWEST), placed)
+                continue
+            end = end or lines.index(b"\n", at) + 1  # a line that is longer than a part
+            here = part_path(path, log.part)
+            placed.text[here] = placed.text.get(here, b"") + mark + lines[at:end]
+            log.size_bytes += len(mark) + end - at
+            at = end
+
+    def _remove(self, part: str, placed: Placed) -> None:
+        placed.text.pop(part, None)
+        placed.outdated.append(part)
+
+
+def _mark(part: int, lines: bytes, at: int) -> bytes:
+    """Return the first line of a part, with the time of the line that follows it."""
+    text = f"part {part + 1} of this log: of its parts the first and the newest {NEWEST} are kept"
+    return b" ".join((lines[at : lines.index(b" ", at)], OURS.encode(), text.encode())) + b"\n"
+
+
+def part_path(path: str, part: int) -> str:
+    """Return the path of a part of a log; ``path``: that of its first, number 0."""
+    return path if part == 0 else f"{path.removesuffix('.log')}.{part}.log"
