@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from .api.checks import check_known
 from .api.errors import CleanupError, PoolClosed, SpecError
-from .api.misuse import ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
+from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
 from .api.printable import one_line
 from .api.tracebacks import cut
 from .client.opening import Opening
@@ -44,6 +44,8 @@ class PoolLife(Runner):
         self._injector: FaultInjector | None = None
         self._core: OpenPool | None = None
         self._ended = False
+        self._called_off = False  # before it began to open
+        self._opening: asyncio.Future[None] | None = None  # done: it is open, or opening it has failed
         self._sync: Any = None
         self.unusable = NOT_OPEN
 
@@ -56,7 +58,8 @@ class PoolLife(Runner):
 
     async def close(self, error: BaseException | None = None) -> None:
         """Leave the pool, as the end of its block does; on the event loop that opened it. ``error``: what its user has
-        failed with. A pool that is not open, or was closed, is left alone.
+        failed with. A pool that is not open, or was closed, is left alone. Where another task is still opening it, that
+        is called off: `open` raises `PoolClosed`, and both return when nothing is left.
 
         Raises:
             CleanupError: machines may be left.
@@ -73,6 +76,15 @@ class PoolLife(Runner):
                 "a pool needs an asyncio event loop: with trio, open it by `with Pool(...)` in a thread"
             ) from None
         self.check_unopened()
+        if self._called_off:
+            raise PoolClosed(CALLED_OFF)
+        self._opening = asyncio.get_running_loop().create_future()
+        try:
+            return await self._enter()
+        finally:
+            self._opening.set_result(None)
+
+    async def _enter(self) -> Self:
         self._hold = TaskHold()
         self.unusable = "" if self._sync is None else OPEN_FOR_THREADS
         try:
@@ -90,6 +102,9 @@ class PoolLife(Runner):
         if self._core is not None and (self._core.inherited or self._ended):
             return  # a forked child leaves the block, and the pool goes on; or it was closed in the block
         core = self._here()
+        if self._opening is not None and not self._opening.done():
+            await self._call_off(core, self._opening)
+            return
         self._ended, self.unusable = True, ENDED
         self._hold.at_rest.clear()
         try:
@@ -102,6 +117,23 @@ class PoolLife(Runner):
             add_cleanup(error, cleanup)  # the block's own error is what its caller has to hear
         finally:
             await self._hold.leave()
+
+    async def _call_off(self, core: OpenPool, opening: asyncio.Future[None]) -> None:
+        from .client.cleanup import finished
+
+        core.call_off()
+        await finished(opening)
+        if core.cleanup is not None:
+            raise core.cleanup
+
+    async def call_off(self) -> None:
+        """End the opening that another thread has begun, or is about to begin; return when it is over. A pool that is
+        open, or has ended, is left alone.
+        """
+        if self._core is None:
+            self._called_off = True
+        elif not self._ended and self._opening is not None and not self._opening.done():
+            await self._call_off(self._core, self._opening)
 
     async def _open(self) -> None:
         opening = Opening(self._settings)

@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Type
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall
-from .api.errors import NotACall, PoolClosed, SpecError
+from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
 from .api.tracebacks import cut
 from .client.signals import ThreadHold
@@ -71,6 +72,7 @@ class SyncPool(Runner):
         self._threads = ExitStack()
         self._portal: BlockingPortal | None = None
         self._loops_thread = 0
+        self._opening: threading.Event | None = None  # while another thread opens it; set when that is over
         self._process = os.getpid()
 
     @_cutting
@@ -81,6 +83,7 @@ class SyncPool(Runner):
         self._pool.check_unopened()
         self._pool._sync = self
         self._hold = ThreadHold()
+        opening = self._opening = threading.Event()
         try:
             self._portal = self._threads.enter_context(start_blocking_portal("asyncio"))
             self._loops_thread = self._portal.call(threading.get_ident)
@@ -90,16 +93,23 @@ class SyncPool(Runner):
             self._hold.interruptible = False
             self._end()
             raise
-        atexit.register(self._close_at_exit)
-        return self
+        else:
+            atexit.register(self._close_at_exit)
+            return self
+        finally:
+            self._opening = None
+            opening.set()
 
     def close(self, error: BaseException | None = None) -> None:
         """Leave the pool, as the end of its block does, from any thread. ``error``: what its user has failed with. A
-        pool that is not open, or was closed, is left alone.
+        pool that is not open, or was closed, is left alone. Where another thread is still opening it, that is called
+        off: `open` raises `PoolClosed`, and both return when nothing is left.
 
         Raises:
             CleanupError: machines may be left.
         """
+        if (opening := self._opening) is not None and os.getpid() == self._process:
+            self._call_off(opening)
         if self._portal is None:
             return
         atexit.unregister(self._close_at_exit)
@@ -108,6 +118,22 @@ class SyncPool(Runner):
             self._wait(self._pool.__aexit__, type(error) if error else None, error, None)
         finally:
             self._end()
+
+    def _call_off(self, opening: threading.Event) -> None:
+        """End the opening, and wait until the thread that has begun it has left `open`. Where that was faster, the pool
+        is open then.
+        """
+        self._pool._called_off = True  # in case that its loop has not begun
+        left: CleanupError | None = None
+        try:
+            self._wait(self._pool.call_off)
+        except CleanupError as error:
+            left = error
+        except (PoolClosed, RuntimeError, FutureCancelled):  # its loop has ended meanwhile, or has not begun
+            pass
+        opening.wait()
+        if left is not None:
+            raise left
 
     def _close_at_exit(self) -> None:
         if os.getpid() == self._process:  # and not in a forked child

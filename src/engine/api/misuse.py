@@ -10,6 +10,7 @@ from .calls import Callee, called_with, pending
 from .errors import NotACall, SpecError
 
 ENDED = "The pool has ended with its block: open another one."
+CALLED_OFF = "The pool was closed while it was being opened: open another one."
 INHERITED = "The pool is of the process that this one was forked from: open another one here."
 NOT_OPEN = "The pool is not open yet: use it inside `async with Pool(...) as pool`, or `with Pool(...) as pool`."
 OPEN_FOR_THREADS = "This pool was opened by `with`: use what `with ... as pool` gives, whose verbs wait."

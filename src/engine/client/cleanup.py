@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]
 
 
-async def finished(task: asyncio.Task[None]) -> None:
+async def finished(task: asyncio.Future[None]) -> None:
     """Wait for ``task`` through any number of cancellations of the waiter; the first is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -25,6 +25,7 @@ from ...actors.pool import supervise
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
+from ..api.misuse import CALLED_OFF
 from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
 from ..observe.observer import Observer
@@ -92,6 +93,7 @@ class OpenPool:
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
         self._block_failed = False
+        self._called_off = False
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -99,15 +101,26 @@ class OpenPool:
         """Return when the pool has its least number of nodes. Cancelled or failed, it ends what it began; where that is
         not confirmed, the error says so.
         """
+        if self._called_off:
+            raise PoolClosed(CALLED_OFF)
         self._main = self.loop.create_task(self._live(), name=f"outrider-pool-{self.id}")
         try:
             await asyncio.shield(self._ready)
+            if self._called_off:
+                raise PoolClosed(CALLED_OFF)
         except BaseException as error:
             self._life.cancel()  # not the task: asyncio would cancel what is being undone as well, in spite of shields
             await finished(self._main)
             if self.cleanup is not None and getattr(error, "cleanup", None) is not self.cleanup:
                 add_cleanup(error, self.cleanup)
             raise
+
+    def call_off(self) -> None:
+        """Have `start`, which is under way or still to come, end what it began and raise `PoolClosed`."""
+        self._called_off = True
+        if not self._ready.done():
+            self._ready.set_exception(PoolClosed(CALLED_OFF))
+            self._ready.exception()  # `start` may not have begun to wait for it
 
     async def stop(self, *, failed: bool = False) -> None:
         """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards. ``failed``:
@@ -185,7 +198,8 @@ class OpenPool:
                 if type(plugin).attach is not Plugin.attach:
                     context = PoolContext(self, plugin.name, hosts, connector)
                     self.handles[plugin.name] = await attached.enter_async_context(plugin.attach(context))
-            self._ready.set_result(None)
+            if not self._ready.done():
+                self._ready.set_result(None)
             await self._stop.wait()
         unwatch()
         self._ref = None
@@ -237,7 +251,7 @@ class OpenPool:
             self._failure = failure
 
     def _block_end(self, failure: BaseException | None) -> BlockEnd:
-        if not self._ready.done():
+        if self._called_off or not self._ready.done():
             return "unstarted"
         return "finished" if failure is None and not self._block_failed else "failed"
 

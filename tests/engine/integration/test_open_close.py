@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import textwrap
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from outrider import Local, Pool, PoolClosed, Secret, SpecError, SyncPool, compute, plugins
+from outrider import Local, Plugin, Pool, PoolClosed, Secret, SpecError, SyncPool, compute, plugins
+from outrider.engine import sync
+from outrider.engine.api.plugin import PluginContext
+from outrider.providers.threads import in_thread
+
+PATIENCE_S = 30.0
 
 
 @compute
@@ -81,6 +92,99 @@ async def failed_of(job: object) -> BaseException | None:
     except Exception as error:  # noqa: BLE001
         return error
     return None
+
+
+class Held(Plugin):
+    """Keeps a pool from opening, when all of its nodes are there."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self.reached, self.left = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def attach(self, context: PluginContext) -> AsyncIterator[None]:
+        self.reached.set()
+        try:
+            await asyncio.sleep(PATIENCE_S)
+            yield None
+        finally:
+            self.left.set()
+
+
+@pytest.mark.anyio
+async def test_a_pool_that_is_closed_while_it_opens_is_gone_and_says_so() -> None:
+    held = Held()
+    pool = Pool(provider=Local(), nodes=2, plugins=[held], console="silent")
+    opening = asyncio.ensure_future(pool.open())
+    await in_thread(held.reached.wait)
+    await pool.close()
+    assert held.left.is_set()
+    with pytest.raises(PoolClosed, match="closed while it was being opened"):
+        await opening
+    assert repr(pool).endswith(" of local: ended after 0 jobs>")
+    await pool.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("turns", [1, 2, 3, 10, 30])
+async def test_a_pool_may_be_closed_as_soon_as_its_opening_has_begun(turns: int) -> None:
+    pool = Pool(provider=Local(), console="silent")
+    opening = asyncio.ensure_future(pool.open())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(PoolClosed, match="closed while it was being opened"):
+        await opening
+
+
+@pytest.mark.anyio
+async def test_the_task_that_opens_may_be_cancelled_as_its_pool_is_closed() -> None:
+    held = Held()
+    pool = Pool(provider=Local(), plugins=[held], console="silent")
+    opening = asyncio.ensure_future(pool.open())
+    await in_thread(held.reached.wait)
+    closing = asyncio.ensure_future(pool.close())
+    await asyncio.sleep(0)
+    opening.cancel()
+    await closing
+    with pytest.raises((PoolClosed, asyncio.CancelledError)):
+        await opening
+
+
+def test_a_pool_for_threads_that_is_closed_while_it_opens_is_gone_and_says_so() -> None:
+    held = Held()
+    pool = SyncPool(Pool(provider=Local(), nodes=2, plugins=[held], console="silent"))
+    with ThreadPoolExecutor(1) as threads:
+        opening = threads.submit(pool.open)
+        assert held.reached.wait(PATIENCE_S)
+        pool.close()
+        assert held.left.is_set()
+        with pytest.raises(PoolClosed, match="closed while it was being opened"):
+            opening.result(PATIENCE_S)
+    pool.close()
+
+
+def test_a_pool_for_threads_may_be_closed_before_its_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def portal(backend: str) -> AbstractContextManager[BlockingPortal]:
+        begun.set()
+        assert goes_on.wait(PATIENCE_S)
+        return start_blocking_portal(backend)
+
+    monkeypatch.setattr(sync, "start_blocking_portal", portal)
+    pool = SyncPool(Pool(provider=Local(), console="silent"))
+    with ThreadPoolExecutor(2) as threads:
+        opening = threads.submit(pool.open)
+        assert begun.wait(PATIENCE_S)
+        closing = threads.submit(pool.close)
+        while not pool._pool._called_off:
+            assert not closing.done()
+        goes_on.set()
+        closing.result(PATIENCE_S)
+        with pytest.raises(PoolClosed, match="closed while it was being opened"):
+            opening.result(PATIENCE_S)
 
 
 def test_a_pool_for_threads_is_opened_and_closed_without_a_block() -> None:
