@@ -72,6 +72,10 @@ class BudgetExceeded(OutriderError):
         self.what, self.limit, self.spent, self.since = what, limit, spent, since
 
 
+class RunStopped(OutriderError):
+    """The pool was ended from outside, by `outrider stop`."""
+
+
 class CleanupError(OutriderError):
     """The end of the pool's machines is not confirmed, so they may still cost money.
 

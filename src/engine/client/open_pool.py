@@ -92,6 +92,7 @@ class OpenPool:
         self._process = os.getpid()
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
+        self._halted: Exception | None = None  # what somebody else has ended it with
         self._block_failed = False
         self._called_off = False
 
@@ -137,6 +138,16 @@ class OpenPool:
         if self._failure is not None:
             raise self._failure
 
+    async def halt(self, error: Exception) -> None:
+        """End the pool with ``error``, which its verbs and its block raise, and return when nothing is left of it. A
+        pool that is being ended already is waited for.
+        """
+        assert self._main is not None
+        if self._halted is None and not self._stop.is_set() and not self._main.done():
+            self._halted = error
+            self._life.cancel()
+        await asyncio.wait([self._main])
+
     async def _live(self) -> None:
         cleanup_failures: list[NotGone] = []
         failure: BaseException | None = None
@@ -145,7 +156,7 @@ class OpenPool:
                 async with _uncancelled_exits() as stack:
                     await self._serve(stack, cleanup_failures)
             except BaseException as error:
-                failure = pool_error(error, self._block_end(error))
+                failure = self._halted or pool_error(error, self._block_end(error))
                 if isinstance(error, asyncio.CancelledError):
                     raise
             finally:
@@ -279,8 +290,9 @@ class OpenPool:
 
     def _record(self) -> RecordSink:
         from ..observe.record import recording
+        from .run_requests import requests_to
 
-        return recording(self.settings, self._budget.spending)
+        return recording(self.settings, self._budget.spending, requests_to(self))
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
         """Return None where the pool's machines end with this program: nobody can take them over."""

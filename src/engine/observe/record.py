@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from ...actors import events as ev
 from ...providers.threads import in_thread
 from ..api.secrets import Scrubber
+from ..runs.control import ControlSocket, Request
 from ..runs.description import program_facts, secrets_of, spec_of
 from ..runs.names import runs_folder, usual_name
 from ..runs.recorded_calls import RecordedCalls
@@ -28,8 +30,10 @@ _ITEM = re.compile(r"^item \d+ of ")  # how `JobFailed` names an item of a map: 
 PROGRESS_S = 1.0  # between states of a map
 
 
-def recording(settings: Settings, cost: Callable[[], Spending]) -> RecordSink:
-    """Return the sink for a pool's record, not yet open. ``cost``: the pool's, at present."""
+def recording(settings: Settings, cost: Callable[[], Spending], requests: Mapping[str, Request]) -> RecordSink:
+    """Return the sink for a pool's record, not yet open. ``cost``: the pool's, at present. ``requests``: what it does
+    when it is asked to, as long as it lives.
+    """
     secrets = secrets_of(settings)
     plan = Plan(
         name=settings.run or settings.name or usual_name(),
@@ -38,19 +42,21 @@ def recording(settings: Settings, cost: Callable[[], Spending]) -> RecordSink:
         clean=Scrubber(secrets) if secrets else str,
         source=_source(),
     )
-    return RecordSink(plan, cost)
+    return RecordSink(plan, cost, requests)
 
 
 class RecordSink(Sink):
     """A sink that records events. It takes 1 us for each; all else happens in the writer's thread."""
 
-    def __init__(self, plan: Plan, cost: Callable[[], Spending]) -> None:
-        self._cost = cost
+    def __init__(self, plan: Plan, cost: Callable[[], Spending], requests: Mapping[str, Request] | None = None) -> None:
+        self._cost, self._requests = cost, requests or {}
+        self._control: ControlSocket | None = None
+        self._closing = False
         self.calls = RecordedCalls()
         self._told_at: dict[int, float] = {}  # by map
         self._observe: Callable[[ev.Event], object] | None = None  # None: its failure has been told
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writer = RunWriter(plan, self._failed)
+        self._writer = RunWriter(plan, self._failed, made=self._made)
 
     def open(self, observe: Callable[[ev.Event], object]) -> None:
         """``observe`` gets the event that the record has failed, on the loop that calls this."""
@@ -59,13 +65,18 @@ class RecordSink(Sink):
 
     async def aclose(self, error: BaseException | None = None) -> None:
         """``error``: what the pool's block ends with."""
-        self._writer.spending = self._cost()
-        end = RunEnd(error, self.calls.counts())
+        self._closing = True
         try:
-            await in_thread(self._writer.close, end)
-        except RuntimeError:  # the system has no thread that could wait
-            self._writer.close(end)
-        self._tell_failure()
+            if self._control is not None:
+                await self._control.close()
+        finally:
+            self._writer.spending = self._cost()
+            end = RunEnd(error, self.calls.counts())
+            try:
+                await in_thread(self._writer.close, end)
+            except RuntimeError:  # the system has no thread that could wait
+                self._writer.close(end)
+            self._tell_failure()
 
     def show(self, event: ev.Event) -> None:
         """Record an event if it is one of those that are; it need not be complete."""
@@ -101,6 +112,20 @@ class RecordSink(Sink):
             return False
         self._told_at[event.job] = now
         return True
+
+    def _made(self) -> None:
+        """Runs in the writer's thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._take_requests)
+
+    def _take_requests(self) -> None:
+        if self._closing or self._writer.directory is None:
+            return
+        try:
+            self._control = ControlSocket(self._writer.directory, self._requests)
+        except OSError as error:  # the record is worth as much without it
+            logging.getLogger("outrider").debug("%s takes no requests: %r", self._writer.directory, error)
 
     def _failed(self) -> None:
         """Runs in the writer's thread, if there is one."""

@@ -75,9 +75,13 @@ class RunEnd:
 class RunWriter:
     """``directory``: the record's, once it is made. ``failure``: why it is written no further; empty: it is."""
 
-    def __init__(self, plan: Plan, failed: Callable[[], object] = lambda: None) -> None:
-        """``failed`` is called once when ``failure`` has been set, in the writer's thread if there is one."""
-        self._plan, self._failed = plan, failed
+    def __init__(
+        self, plan: Plan, failed: Callable[[], object] = lambda: None, made: Callable[[], object] = lambda: None
+    ) -> None:
+        """``failed`` is called once when ``failure`` has been set, and ``made`` when the record has a ``directory`` and
+        says who owns it; in the writer's thread if there is one.
+        """
+        self._plan, self._failed, self._made = plan, failed, made
         self.directory: Path | None = None
         self.failure = ""
         self.spending = Spending()  # the newest that is known
@@ -157,6 +161,7 @@ class RunWriter:
         owner = asdict(Owner.this(files.directory))
         self._about = {"id": files.directory.name, "name": self._plan.name, "began": self._began, "owner": owner}
         files.replace(RUN, self._about)
+        self._made()
         began, written_at, swept = time.monotonic(), -FLUSH_S, False
         while not self._closing.is_set():
             due = math.inf if swept else began + (SWEEP_S if self._described else DESCRIBE_S)

@@ -19,7 +19,7 @@ def listening(path: Path) -> socket.socket:
     """
     sock = socket.socket(socket.AF_UNIX)
     try:
-        with _short(path) as name:
+        with short_name(path) as name:
             sock.bind(name)
             Path(name).chmod(0o600)
         sock.listen(64)
@@ -30,7 +30,8 @@ def listening(path: Path) -> socket.socket:
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
+def short_name(path: Path) -> Iterator[str]:
+    """Yield another name of the path, short enough for a socket, that holds within the block."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

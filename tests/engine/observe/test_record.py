@@ -220,7 +220,7 @@ def name_of(*handlers: logging.Handler, **options: Any) -> str | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging.getLogger(), "handlers", list(handlers))
         settings = Pool(provider=Local(), **options)._settings
-        return recording(settings, Spending)._writer._plan.name if leaves_record(settings.run) else None
+        return recording(settings, Spending, {})._writer._plan.name if leaves_record(settings.run) else None
 
 
 @pytest.mark.usefixtures("script")
@@ -265,7 +265,7 @@ def test_the_repository_of_the_script_is_looked_at(tmp_path: Path, monkeypatch: 
 @pytest.mark.usefixtures("script")
 @pytest.mark.anyio
 async def test_a_record_has_the_settings_and_what_it_cost(tmp_path: Path) -> None:
-    made = recording(Pool(provider=Local(), nodes=3, run="mine")._settings, lambda: Spending(1.5, 0.0, 1.0))
+    made = recording(Pool(provider=Local(), nodes=3, run="mine")._settings, lambda: Spending(1.5, 0.0, 1.0), {})
     made.open(lambda event: None)
     await made.aclose()
     (run,) = found_runs(tmp_path / "state" / "runs")

@@ -1,0 +1,24 @@
+"""The requests to the owner of a run, such as that of `outrider stop`, which come through the record's socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..api.errors import RunStopped
+
+if TYPE_CHECKING:
+    from ..runs.control import Request
+    from .open_pool import OpenPool
+
+
+def requests_to(core: OpenPool) -> Mapping[str, Request]:
+    """Return what answers each request, by its name. `runs/control.py` says how to add one."""
+    return {"stop": partial(_stop, core)}
+
+
+async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
+    """End the pool, and answer when nothing is left of it. ``left``: what may be, in words."""
+    await core.halt(RunStopped("The pool was ended from outside, by `outrider stop`."))
+    return {"left": None if core.cleanup is None else str(core.cleanup)}

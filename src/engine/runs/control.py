@@ -1,0 +1,188 @@
+"""Requests to the living owner of a record, through the unix socket `control` in it, which only its user may open.
+
+A request is one line with an object of JSON, ``{"request": "stop"}``, and the fields that it has besides. One line
+answers it, ``{"answer": {...}}`` or ``{"refused": "why"}``, and then the connection is closed. The owner takes requests
+on the event loop of its pool, so it gives no answer while that loop stands still.
+
+To add a request, write what answers it in `client/run_requests.py`, a coroutine function that takes the open pool and
+the request's fields, and put it into the table there; it raises `Refused` where it cannot do what it is asked. A
+command then calls ``ask(run, "name", within_s=5.0, field=...)``. Answers are values of JSON; what is large is written
+into the record, and the answer says where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...providers.local.sockets import listening, short_name
+from .reader import Run, read_json
+
+CONTROL = "control"
+REQUEST_BYTES, ANSWER_BYTES = 64 * 1024, 16 * 1024 * 1024
+READ_S = 5.0  # for a request to be written
+CLOSE_S = 1.0  # that requests have to be answered when the pool has ended
+AGAIN_S = 1.0  # after which connections are accepted again, where there was no descriptor for one
+MAKING_S = 1.0  # between a record and its socket, on a computer that is busy
+_PIECE = 64 * 1024
+
+Request = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class Refused(Exception):
+    """The owner of a record does not do what it is asked; the message says why."""
+
+
+class NoAnswer(Exception):
+    """Nobody has answered a request; the message says why, and what to do. ``busy``: the owner lives, and is silent."""
+
+    def __init__(self, message: str, *, busy: bool = False) -> None:
+        super().__init__(message)
+        self.busy = busy
+
+
+class ControlSocket:
+    """The socket of a record whose owner is this process. ``requests``: what answers each, by its name."""
+
+    def __init__(self, directory: Path, requests: Mapping[str, Request]) -> None:
+        """Take requests on the running event loop from now on.
+
+        Raises:
+            OSError: the record's disk has no sockets, for one.
+        """
+        self._path, self._requests = directory / CONTROL, requests
+        self._loop = asyncio.get_running_loop()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._socket = listening(self._path)
+        self._socket.setblocking(False)
+        self._listen()
+
+    async def close(self) -> None:
+        """Take no more requests, and let those that are under way be answered. Idempotent."""
+        if self._socket.fileno() < 0:
+            return
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        with suppress(OSError):
+            self._path.unlink()
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=CLOSE_S)
+        for each in self._answering:
+            each.cancel()
+
+    def _listen(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError:  # no descriptor is free: the connection stays, and the loop would come here for ever
+            self._loop.remove_reader(self._socket)
+            self._loop.call_later(AGAIN_S, self._listen)
+            return
+        connection.setblocking(False)
+        task = self._loop.create_task(self._serve(connection), name="outrider-control")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # such as TimeoutError; or whoever asked has gone
+            async with asyncio.timeout(READ_S):
+                line = await self._line(connection)
+            said = await self._said(line)
+            await self._loop.sock_sendall(connection, json.dumps(said, default=str).encode() + b"\n")
+
+    async def _line(self, connection: socket.socket) -> bytes:
+        line = b""
+        while b"\n" not in line and len(line) < REQUEST_BYTES:
+            piece = await self._loop.sock_recv(connection, _PIECE)
+            if not piece:
+                break
+            line += piece
+        return line
+
+    async def _said(self, line: bytes) -> Mapping[str, Any]:
+        try:
+            fields = json.loads(line)
+            answer = self._requests[fields["request"]]
+        except KeyError:
+            return {"refused": f"it knows no such request; it takes {', '.join(sorted(self._requests))}"}
+        except (ValueError, TypeError, RecursionError):
+            return {"refused": 'a request is a line of JSON, as {"request": "stop"}'}
+        try:
+            return {"answer": await answer(fields)}
+        except Refused as refused:
+            return {"refused": str(refused)}
+        except Exception as error:  # noqa: BLE001  it is told to whoever asked
+            return {"refused": f"{type(error).__name__}: {error}"}
+
+
+def ask(run: Run, request: str, *, within_s: float, **fields: Any) -> dict[str, Any]:
+    """Ask the owner of a run, and return its answer.
+
+    Raises:
+        Refused: the owner does not do it.
+        NoAnswer: the run's owner is dead, on another computer, or silent for ``within_s`` seconds.
+    """
+    match run.owner:
+        case "dead":
+            said = "has ended" if run.ended else "lives no more: its owner died"
+            raise NoAnswer(f"run {run.id} {said}")
+        case "elsewhere":
+            raise NoAnswer(f"run {run.id} is of another computer, {_owner(run, 'host')}: ask there")
+        case "alive":
+            pass
+    silent = f"process {_owner(run, 'pid')}, which runs {run.id},"
+    try:
+        line = _exchange(run.directory / CONTROL, json.dumps({"request": request, **fields}).encode(), within_s)
+    except TimeoutError:
+        raise NoAnswer(f"{silent} has not answered for {within_s:g} s", busy=True) from None
+    except OSError as error:
+        raise NoAnswer(f"{silent} takes no requests ({error.strerror or error})", busy=True) from None
+    try:
+        said = json.loads(line)
+    except ValueError:
+        raise NoAnswer(f"{silent} ended before it had answered") from None
+    if "refused" in said:
+        raise Refused(f"{silent} refuses: {said['refused']}")
+    answer: dict[str, Any] = said["answer"]
+    return answer
+
+
+def _exchange(path: Path, line: bytes, within_s: float) -> bytes:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(within_s)
+        _connect(sock, path)
+        sock.sendall(line + b"\n")
+        answer = b""
+        while len(answer) < ANSWER_BYTES and (piece := sock.recv(_PIECE)):
+            answer += piece
+        return answer
+
+
+def _connect(sock: socket.socket, path: Path) -> None:
+    """Connect, also to a socket that is there a moment later: its record has just been made."""
+    until = time.monotonic() + MAKING_S
+    while True:
+        try:
+            with short_name(path) as name:
+                sock.connect(name)
+            return
+        except FileNotFoundError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
+def _owner(run: Run, what: str) -> str:
+    owner = read_json(run.directory / "run.json").get("owner")
+    return str(owner.get(what, "?")) if isinstance(owner, dict) else "?"
