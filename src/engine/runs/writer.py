@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any
 
 from ...actors import events as ev
 from ...providers.pool_lock import Owner
+from .error_texts import error_texts
 from .files import RecordFiles
 from .git import GitState, git_state
 from .lines import LOGS, plain
@@ -34,7 +34,6 @@ GIT_S = 0.5  # that the end of a run waits for git
 CLOSE_S = 2.0  # that a pool waits for the disk at its end
 BACKLOG = 100_000  # events, and
 BACKLOG_CHARS = 16 * 1024 * 1024  # of prints, that are kept until the disk takes them; further ones are counted
-ERROR_CHARS = 256 * 1024  # of a traceback
 RUN, STATUS, RESULT, DIFF = "run.json", "status.json", "result.json", "git.diff"
 
 
@@ -247,18 +246,8 @@ class RunWriter:
 
     def _write_end(self, files: RecordFiles) -> None:
         now, end, status = time.time(), self._end, self._pages.status
-        error = None if end.error is None else self._explained(end.error)
+        error = None if end.error is None else error_texts(end.error, self._plan.clean)
         status.end(now, end.exit_code, "" if error is None else error["type"])
         result = {"exit": end.exit_code, "error": error, "took_s": now - self._began, "calls": end.calls or {}}
         files.replace(RESULT, {**result, "spent_usd": self.spending.until(now)})
         self._write_status(files)
-
-    def _explained(self, error: BaseException) -> dict[str, str]:
-        """Return an error as texts. What the user's own class does when it is printed is nobody's fault here."""
-        said = {"type": type(error).__name__, "message": "", "traceback": ""}
-        with suppress(Exception):
-            said["message"] = self._plan.clean(str(error))
-        with suppress(Exception):
-            text = "".join(traceback.format_exception(error))
-            said["traceback"] = self._plan.clean(text if len(text) <= ERROR_CHARS else f"...{text[-ERROR_CHARS:]}")
-        return said

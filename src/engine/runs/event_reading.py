@@ -1,0 +1,70 @@
+"""Lines of `events.jsonl` as the events that they were."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from ...actors import events as ev
+from .lines import parsed_events
+
+
+def events_in(content: bytes) -> Iterator[ev.Event]:
+    """Return the events of all whole lines. Left out is what this version does not know, or what is damaged."""
+    for said in parsed_events(content):
+        event = event_in(said)
+        if event is not None:
+            yield event
+
+
+def event_in(said: Mapping[str, Any]) -> ev.Event | None:
+    """Return the event that a line says; None: it is none, or its fields are not those that such an event has."""
+    kind = _kinds().get(str(said.get("event")))
+    if kind is None:
+        return None
+    try:
+        return kind(**{name: _value(said[name], hint) for name, hint in _hints(kind.name).items() if name in said})
+    except (TypeError, ValueError):
+        return None
+
+
+@cache
+def _kinds() -> dict[str, type[ev.Event]]:
+    found: dict[str, type[ev.Event]] = {}
+    waiting: list[type[ev.Event]] = [ev.Event]
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            found[kind.name] = kind
+            waiting.append(kind)
+    return found
+
+
+@cache
+def _hints(name: str) -> dict[str, Any]:
+    kind = _kinds()[name]
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
+
+
+def _value(value: Any, hint: Any) -> Any:
+    """Return a value of JSON as one of the type ``hint``.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _value(value, next(each for each in get_args(hint) if each is not type(None)))
+    if origin is tuple and isinstance(value, list):
+        inner = get_args(hint)
+        hints = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(_value(each, part) for each, part in zip(value, hints, strict=True))
+    if hint is float and not isinstance(value, bool) and isinstance(value, int | float | str):
+        return float(value)  # those that JSON has not are written as words
+    wanted = {int: int, str: str, bool: bool}.get(hint, Mapping if origin is not None else None)
+    if wanted is None or not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise TypeError(f"{value!r} is no {hint}")
+    return value
