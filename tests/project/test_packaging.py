@@ -44,6 +44,15 @@ def test_types_are_shipped() -> None:
     assert PROJECT["tool"]["setuptools"]["package-data"]["outrider"] == ["py.typed"]
 
 
+def test_what_reports_are_made_of_is_shipped_with_its_licence() -> None:
+    assets = ROOT / "src" / "engine" / "report" / "assets"
+    assert PROJECT["tool"]["setuptools"]["package-data"]["outrider.engine.report"] == ["assets/*"]
+    licences = [f"{path.relative_to(ROOT)}" for path in assets.glob("*.LICENSE")]
+    assert set(licences) <= set(PROJECT["project"]["license-files"])
+    foreign = {path.name.partition(".")[0] for path in assets.iterdir()} - {"page"}
+    assert foreign == {Path(path).name.partition(".")[0] for path in licences}
+
+
 def test_entry_points_load() -> None:
     for entry in entry_points(group="outrider.plugins"):
         assert callable(entry.load())

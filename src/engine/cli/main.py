@@ -9,6 +9,7 @@ from cyclopts import App
 from .gc import gc
 from .logs import logs
 from .ps import ps
+from .report import report
 from .run import run, with_program_apart
 from .runs import runs
 from .sim import sim
@@ -18,7 +19,7 @@ app = App(
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
 )
-for command in (gc, logs, ps, run, runs, sim):
+for command in (gc, logs, ps, report, run, runs, sim):
     app.command(command)
 app.register_install_completion_command()
 

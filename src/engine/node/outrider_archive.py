@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PACKAGE = "outrider"
-_AT_THE_CLIENT = ("engine/cli/", "providers/aws/testing/")  # the command and the test cloud: no task imports them
+# The command, its reports and the test cloud: no task imports them.
+_AT_THE_CLIENT = ("engine/cli/", "engine/report/", "providers/aws/testing/")
 _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
 

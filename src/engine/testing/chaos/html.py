@@ -7,7 +7,8 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
-from .timeline import COLOURS, WORDS, Timeline, timeline
+from ...report.timeline import WORDS, Timeline
+from .timeline import COLOURS, timeline
 
 if TYPE_CHECKING:
     from .report import Report

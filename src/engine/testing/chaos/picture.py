@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...api.errors import SpecError
-from .timeline import COLOURS, WORDS, timeline
+from ...report.timeline import WORDS
+from .timeline import COLOURS, timeline
 
 if TYPE_CHECKING:
     from .report import Report

@@ -1,0 +1,54 @@
+"""`outrider report`: make one HTML file of a run's record."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ..report.page import write_report
+from .pool_search import NOTHING
+from .run_choice import chosen_run
+
+FAILED = 1  # exit code: the file cannot be written
+
+
+def report(
+    run: str,
+    /,
+    *,
+    open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Make one HTML file of a run's record: what happened, its curves, its nodes and its logs.
+
+    The file is `report.html` in the record, and its path is printed. It needs no network and no server, and can be
+    copied and sent. Of a run that goes on it shows what there is now. Exits with 2 where there is no such run, and with
+    1 where the file cannot be written.
+
+    Example: `outrider report train --open`
+
+    Parameters
+    ----------
+    run:
+        The run's id, the beginning of it, or its name: the newest of that name.
+    open_:
+        Show it in the browser.
+    output:
+        Write it to this file instead.
+    """
+    found = chosen_run(run)
+    try:
+        path = write_report(found, output)
+    except OSError as error:
+        where = f"{output}" if output is not None else "the record"
+        advice = "" if output is not None else ": --output FILE writes it elsewhere"
+        print(f"outrider: the report cannot be written to {where} ({error.strerror or error}){advice}", file=sys.stderr)
+        return FAILED
+    print(path)
+    if open_ and not webbrowser.open(path.absolute().as_uri()):
+        print("outrider: there is no browser here: open the file in one", file=sys.stderr)
+    return NOTHING

@@ -1,0 +1,153 @@
+"""The contents of a run's record, as a report needs them. Files that are not there, or damaged, are left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...actors import events as ev
+from ..runs.event_reading import events_in
+from ..runs.lines import EVENTS, LOGS, parsed_events
+from ..runs.metrics import Point, Series, newest, read_metrics, replaced
+from ..runs.reader import Owned, Run, read_json
+from .excerpts import Excerpt, excerpts, logs_in
+
+SYSTEM, TEXTS, ARTIFACTS, PARAMS, STACKS = "system.jsonl", "texts.jsonl", "artifacts.jsonl", "params.json", "stacks"
+STACK_BUDGET_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """``owner``: of a run that has not ended. ``logs_left``: names of logs for which there was no room."""
+
+    run: Run
+    owner: Owned | None
+    now: float  # unix time
+    about: Mapping[str, Any]
+    result: Mapping[str, Any]
+    events: Sequence[ev.Event]
+    newest: Mapping[Series, Sequence[Point]]
+    replaced: Mapping[Series, Sequence[Point]]
+    samples: Sequence[Mapping[str, Any]]
+    params: Mapping[str, Any]
+    texts: Sequence[Mapping[str, Any]]
+    artifacts: Sequence[Mapping[str, Any]]
+    logs: Sequence[Excerpt]
+    logs_left: Sequence[str]
+    stacks: Sequence[tuple[str, str]]  # name and text
+    files: Sequence[tuple[str, int]]  # path and bytes
+
+    @property
+    def began(self) -> float:
+        said = self.run.status.get("began") or self.about.get("began")
+        if isinstance(said, int | float):
+            return float(said)
+        return self.events[0].at if self.events else self.now
+
+    @property
+    def ended(self) -> float:
+        """Return when it ended; of one that has not: now, or when it was last heard of."""
+        status = self.run.status
+        if isinstance(status.get("ended"), int | float):
+            return float(status["ended"])
+        if self.owner == "alive":
+            return self.now
+        times = [self.began, *(event.at for event in self.events[-1:])]
+        times += [float(status[name]) for name in ("written", "changed") if isinstance(status.get(name), int | float)]
+        return max(times)
+
+
+def read_contents(run: Run) -> Contents:
+    """Read the record of ``run``: one that lives as it is now."""
+    folder = run.directory
+    owner = None if run.ended else run.owner
+    events = list(events_in(_content(folder / EVENTS)))
+    logged = read_metrics(folder)
+    result = read_json(folder / "result.json")
+    shown, left = excerpts(folder / LOGS, _logs(folder / LOGS, events, result))
+    return Contents(
+        run=run,
+        owner=owner,
+        now=time.time(),
+        about=read_json(folder / "run.json"),
+        result=result,
+        events=events,
+        newest=newest(logged),
+        replaced=replaced(logged),
+        samples=list(parsed_events(_content(folder / SYSTEM))),
+        params=read_json(folder / PARAMS),
+        texts=list(parsed_events(_content(folder / TEXTS))),
+        artifacts=list(parsed_events(_content(folder / ARTIFACTS))),
+        logs=shown,
+        logs_left=left,
+        stacks=list(_stacks(folder / STACKS)),
+        files=sorted(_files(folder)),
+    )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _logs(folder: Path, events: Sequence[ev.Event], result: Mapping[str, Any]) -> list[list[str]]:
+    """Return the logs as the names of their parts: the one of who failed first, those of who failed, all others."""
+    try:
+        logs = logs_in(os.listdir(folder))  # noqa: PTH208  names
+    except OSError:
+        return []
+    leading = f"rank-{rank:03}.log" if isinstance(rank := first_failed(result).get("rank"), int) else ""
+    failed = [event for event in events if isinstance(event, ev.JobFailed)]
+    first = {f"rank-{rank:03}.log" for event in failed for rank in event.ranks}
+    first |= {f"node-{event.node:03}.log" for event in failed if not event.ranks}
+    return sorted(logs, key=lambda names: (names[0] != leading, first.isdisjoint(names)))
+
+
+def _stacks(folder: Path) -> Iterator[tuple[str, str]]:
+    left = STACK_BUDGET_BYTES
+    with suppress(OSError):
+        for name in sorted(os.listdir(folder)):  # noqa: PTH208  names
+            with suppress(OSError), (folder / name).open("rb") as file:
+                content = file.read(left)
+                left -= len(content)
+                yield name, content.decode(errors="replace")
+            if left <= 0:
+                return
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int]]:
+    """Return the files at the top of the record, and its folders with what all of their files take."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield f"{entry.name}/", _size(entry.path)
+            elif entry.is_file(follow_symlinks=False) and entry.name != "lock":
+                yield entry.name, entry.stat(follow_symlinks=False).st_size
+
+
+def _size(folder: str) -> int:
+    size_bytes = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size_bytes += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118  many of them
+    return size_bytes
+
+
+def first_failed(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what is known of the rank that failed first; nothing where no broadcast failed."""
+    error = result.get("error")
+    first = error.get("first") if isinstance(error, dict) else None
+    return first if isinstance(first, dict) else {}
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)

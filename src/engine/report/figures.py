@@ -1,0 +1,137 @@
+"""Charts as the figures of a page: a place for the curves, a summary in words and a table; and the points as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from .charts import Chart, Facts
+from .markup import fold, number, size_text, table, text
+
+DIGITS = 5  # of a value
+
+
+class Arrays:
+    """Arrays of numbers, each once: ranks that log together share their steps."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        self._places: dict[tuple[Any, ...], int] = {}
+
+    def whole(self, values: Sequence[int]) -> int:
+        """Add whole numbers: as first, difference and count where they go on evenly, else as differences."""
+        steps = [after - before for before, after in pairwise(values)]
+        if len(values) > 2 and len(set(steps)) == 1:
+            return self._add(("r", values[0], steps[0], len(values)), {"r": [values[0], steps[0], len(values)]})
+        return self._add(("d", *values), {"d": [*values[:1], *steps]})
+
+    def numbers(self, values: Sequence[float]) -> int:
+        """Add numbers, rounded; those that are none become gaps."""
+        rounded = [short(value) for value in values]
+        return self._add(("f", *rounded), rounded)
+
+    def _add(self, key: tuple[Any, ...], value: Any) -> int:
+        if key not in self._places:
+            self._places[key] = len(self.all)
+            self.all.append(value)
+        return self._places[key]
+
+
+def short(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e15 else rounded
+
+
+def figure(chart: Chart, place: str) -> str:
+    """Return a chart's figure. ``place``: its key in the data of the page."""
+    said = summary(chart)
+    name = f"{chart.name} of {chart.of}" if chart.of != "node" else chart.name
+    return (
+        f'<figure class="chart" id="{place}" data-name="{text(chart.name.lower())}">'
+        f'<figcaption><h3>{text(chart.name)}</h3><span class="of">{text("" if chart.of == "node" else chart.of)}</span>'
+        f'</figcaption><div class="plot" role="img" aria-label="{text(f"{name}. {said}")}"></div>'
+        f'<div class="legend"></div><p class="note">{text(said)}</p>'
+        f"{fold('Values', _values(chart), kind='quiet')}</figure>"
+    )
+
+
+def summary(chart: Chart) -> str:
+    """Return a chart in words."""
+    numbers = [each for each in chart.facts if math.isfinite(each.last)]
+    said = []
+    if chart.band is not None:
+        kind = "nodes" if chart.of == "node" else "curves"
+        said.append(
+            f"{chart.count:,} {kind}: the middle one, a band with 80 % and one with all of them, and the "
+            f"{len(chart.facts)} that differ most"
+        )
+    elif numbers:
+        last = [each.last for each in numbers]
+        shown = (
+            _unit(last[0], chart.unit)
+            if len(last) == 1
+            else f"{_unit(min(last), chart.unit)} to {_unit(max(last), chart.unit)}"
+        )
+        said.append(f"Last {shown}" + (f" on {len(last)} curves" if len(last) > 1 else ""))
+    odd = [each for each in chart.facts if each.odd]
+    if odd:
+        first = min((each.odd_at or 0.0, each.label) for each in odd)
+        where = f"step {number(first[0])}" if chart.by_step else f"{number(first[0])} s"
+        said.append(f"{sum(each.odd for each in odd):,} values are no numbers, from {where} on ({first[1]})")
+    if chart.redone:
+        said.append(f"{chart.redone:,} points were done again: their first values are faint")
+    if chart.thinned:
+        said.append("drawn with the least and greatest value of each pixel or two")
+    return "; ".join(said) + "." if said else "No values."
+
+
+def data(metrics: Sequence[Chart], system: Sequence[Chart], seconds: float) -> dict[str, Any]:
+    """Return the points of all charts."""
+    arrays = Arrays()
+    charts = {
+        f"{kind}{number}": _chart(chart, kind, arrays)
+        for kind, charts in (("m", metrics), ("s", system))
+        for number, chart in enumerate(charts)
+    }
+    return {"seconds": round(seconds, 3), "charts": charts, "arrays": arrays.all}
+
+
+def _chart(chart: Chart, kind: str, arrays: Arrays) -> dict[str, Any]:
+    curves = []
+    for curve in chart.curves:
+        said: dict[str, Any] = {"label": curve.label, "y": arrays.numbers(curve.ys)}
+        said["t"] = arrays.whole([round(at_s * 1000) for at_s in curve.at_s])
+        if curve.steps is not None:
+            said["x"] = arrays.whole(curve.steps)
+        if curve.faint:
+            said["faint"] = curve.generation
+        if curve.dots:
+            said["dots"] = 1
+        curves.append(said)
+    found: dict[str, Any] = {"kind": kind, "unit": chart.unit, "step": chart.by_step, "curves": curves}
+    if chart.band is not None:
+        band = chart.band
+        names = ("xs", "low", "tenth", "middle", "ninetieth", "high")
+        found["band"] = {name: arrays.numbers(getattr(band, name)) for name in names}
+    return found
+
+
+def _values(chart: Chart) -> str:
+    head = ("curve", "points", "first", "last", "least", "greatest")
+    rows = [_row(each, chart.unit) for each in chart.facts]
+    return table(head, rows, caption=f"Values of {chart.name}", numbers=(1, 2, 3, 4, 5))
+
+
+def _row(each: Facts, unit: str) -> list[str]:
+    numbers = (each.first, each.last, each.least, each.greatest)
+    return [text(each.label), f"{each.points:,}", *(text(_unit(value, unit)) for value in numbers)]
+
+
+def _unit(value: float, unit: str) -> str:
+    if unit.startswith("bytes") and math.isfinite(value):
+        return size_text(value) + unit.removeprefix("bytes")
+    return f"{number(value)} {unit}".strip()

@@ -1,0 +1,238 @@
+"""A timeline as HTML and SVG: a bar for each node and generation, and what ran on each node below it.
+
+All places are percentages of the width, so that it fits every screen, and no style is in the markup. A page with a
+script zooms it by the times that are in ``data-a`` and ``data-b``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from .markup import text
+from .timeline import WORDS, Row, Span, Timeline, Work, counts, merged, work_kind
+
+MOST_ROWS = 40  # of nodes; of more those are drawn to which something happened, and all of them as a sum
+MOST_LANES = 24  # of broadcasts
+ROW, BAR, WORK = 30, 16, 5  # heights
+STRIP_BUDGET = 6000  # spans of work on a page
+LABEL_PART = 0.012  # of the width, that a letter takes on a small screen: a longer label is left out
+FATES = {
+    "lost": "lost a node",
+    "failed": "a rank failed, and ran again",
+    "returned": "returned",
+    "raised": "raised an error",
+    "died": "its process died",
+}
+TICKS_S = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    20,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1800,
+    3600,
+    7200,
+    21600,
+    43200,
+    86400,
+)
+
+
+class Shown(NamedTuple):
+    """The nodes that have a row of their own, and how many ``others`` there are."""
+
+    rows: Sequence[Row]
+    others: int
+
+
+def shown_nodes(nodes: Sequence[Row], most: int = MOST_ROWS) -> Shown:
+    """Return all nodes where they are few; else those to which something happened, and the first ones."""
+    if len(nodes) <= most:
+        return Shown(nodes, 0)
+    eventful = [place for place, row in enumerate(nodes) if row.eventful][: most - 2]
+    quiet = [place for place, row in enumerate(nodes) if not row.eventful]
+    places = sorted([*eventful, *quiet[: max(2, 8 - len(eventful))]])
+    return Shown([nodes[place] for place in places], len(nodes) - len(places))
+
+
+def gantt(line: Timeline) -> str:
+    """Return the whole picture."""
+    shown = shown_nodes(line.nodes)
+    lanes = line.rows[: min(line.broadcasts, MOST_LANES)]
+    least_s = line.seconds / max(60.0, STRIP_BUDGET / max(1, len(shown.rows)))
+    parts = [f'<div class="gantt" data-seconds="{line.seconds:.3f}">']
+    if lanes:
+        more = line.broadcasts - len(lanes)
+        parts += _group("Broadcasts", lanes, line.seconds, least_s, f"{more:,} more are in events.jsonl" * (more > 0))
+    if shown.others:
+        parts.append(_sum(line.nodes, line.seconds))
+    note = f"{shown.others:,} others, to which nothing happened, are in the sum above" if shown.others else ""
+    if shown.rows:
+        parts += _group("Nodes", shown.rows, line.seconds, least_s, note)
+    parts += [*_axis(line.seconds), "</div>"]
+    return "".join(parts)
+
+
+def key(line: Timeline) -> str:
+    """Return the key of the colours that are used."""
+    entries = [f'<li><i class="k-{kind}"></i>{WORDS[kind]}</li>' for kind in line.kinds]
+    work = [span for row in line.nodes for span in row.work]
+    if work:
+        entries.append('<li><i class="k-work"></i>what ran on a node</li>')
+    kinds = {work_kind(span) for span in work}
+    if "void" in kinds:
+        entries.append('<li><i class="k-void"></i>and ended with a lost node</li>')
+    if "bad" in kinds:
+        entries.append('<li><i class="k-bad"></i>and failed</li>')
+    if any(row.marks for row in line.nodes):
+        entries.append('<li><i class="k-mark"></i>lost, or never ready</li>')
+    return f'<ul class="key" aria-label="What the colours mean">{"".join(entries)}</ul>'
+
+
+def told(span: Span) -> str:
+    """Return a span in words, with its times."""
+    return f"{said_of(span)}, {clock(span.begin_s)} to {clock(span.end_s)}"
+
+
+def said_of(span: Span) -> str:
+    """Return a span in words."""
+    what = f"{span.text}: {WORDS[span.kind]}" if span.text else WORDS[span.kind]
+    return f"{what}, {FATES.get(span.fate, span.fate)}" if span.fate else what
+
+
+def clock(at_s: float) -> str:
+    """Return a time since the beginning."""
+    if at_s < 60:
+        return f"{at_s:.2f} s"
+    minutes, rest = divmod(int(at_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def tick_s(seconds: float, most: int = 6) -> float:
+    """Return the time between two ticks of an axis, of which there are at most so many."""
+    return next((step for step in TICKS_S if seconds <= most * step), TICKS_S[-1] * (int(seconds / 86400 / most) + 1))
+
+
+def _group(title: str, rows: Sequence[Row], seconds: float, least_s: float, note: str) -> Iterator[str]:
+    yield f'<div class="rows" role="group" aria-label="{text(title)}"><p class="rows-title">{text(title)}</p>'
+    for row in rows:
+        yield from _row(row, seconds, least_s)
+    if note:
+        yield f'<p class="note">{text(note)}.</p>'
+    yield "</div>"
+
+
+def _row(row: Row, seconds: float, least_s: float) -> Iterator[str]:
+    said = "; ".join([*map(told, row.spans[:12]), *(f"{mark.text} at {clock(mark.at_s)}" for mark in row.marks)])
+    yield f'<div class="row"><span class="row-name" title="{text(row.name)}">{text(row.name)}</span>'
+    yield f'<svg class="track" width="100%" height="{ROW}" role="img" aria-label="{text(f"{row.name}: {said}")}">'
+    top = (ROW - BAR) // 2 - (2 if row.work else 0)
+    for span in row.spans:
+        yield from _bar(span, seconds, top)
+    yield from _work(row.work, seconds, top + BAR + 1, least_s)
+    for mark in row.marks:
+        yield f'<svg class="at" x="{_part(mark.at_s, seconds)}" data-a="{mark.at_s:.3f}" overflow="visible">'
+        yield f'<g class="mark"><title>{text(mark.text)} at {clock(mark.at_s)}</title>'
+        middle = top + BAR // 2
+        yield f'<path d="M0 {top - 3}v{BAR + 6}"/><circle r="6" cy="{middle}"/>'
+        yield f'<path class="cross" d="M-2.5 {middle - 2.5}l5 5m0 -5l-5 5"/></g></svg>'
+    yield "</svg></div>"
+
+
+def _bar(span: Span, seconds: float, top: int) -> Iterator[str]:
+    width = max(0.0, span.end_s - span.begin_s)
+    box = f'x="{_part(span.begin_s, seconds)}" width="{_part(width, seconds)}"'
+    times = f'data-a="{span.begin_s:.3f}" data-b="{span.end_s:.3f}"'
+    broken = f" f-{span.fate}" if span.fate in FATES and span.fate != "returned" else ""
+    kind = "generation" if span.kind == "runs" else "node"
+    yield f'<svg class="bar b-{span.kind}{broken}" data-bar="{kind}" {box} {times} y="{top}" height="{BAR}">'
+    yield f'<title>{text(told(span))}</title><rect width="100%" height="{BAR}" rx="2.5"/>'
+    if broken:
+        yield f'<svg x="100%" overflow="visible"><path class="end" d="M-4 0h4v{BAR}h-4z"/></svg>'
+    if span.text and width / seconds > LABEL_PART * len(span.text):
+        yield f'<text x="6" y="12">{text(span.text)}</text>'
+    yield "</svg>"
+
+
+def _work(spans: Sequence[Span], seconds: float, y: int, least_s: float) -> Iterator[str]:
+    """Draw what ran on a node: one path for what went well, and one for what did not."""
+    digits = 3 if seconds < 1000 else 0
+    paths: dict[Work, str] = {"good": "", "void": "", "bad": ""}
+    for begin_s, end_s, kind in merged(spans, least_s):
+        paths[kind] += f"M{begin_s:.{digits}f} 0H{max(end_s, begin_s + least_s / 2):.{digits}f}V1H{begin_s:.{digits}f}z"
+    if not spans:
+        return
+    yield f'<svg class="work" y="{y}" height="{WORK}" viewBox="0 0 {seconds:.3f} 1" preserveAspectRatio="none">'
+    for kind, path in paths.items():
+        if path:
+            yield f'<path class="w-{kind}" d="{path}"/>'
+    yield "</svg>"
+
+
+def _sum(nodes: Sequence[Row], seconds: float) -> str:
+    """Draw how many nodes were in each state, one state upon the other."""
+    buckets = 240
+    by_kind = counts(nodes, seconds, buckets)
+    order = [
+        kind for kind in ("ready", "noticed", "draining", "suspect", "standby", "late", "launching") if kind in by_kind
+    ]
+    base, most = [0] * buckets, max((sum(each) for each in zip(*by_kind.values(), strict=True)), default=1) or 1
+    paths = []
+    for kind in order:
+        top = [below + more for below, more in zip(base, by_kind[kind], strict=True)]
+        area = _area(base, top, seconds / buckets, most)
+        paths.append(f'<path class="b-{kind}" d="{area}"><title>{WORDS[kind]}</title></path>')
+        base = top
+    said = f"{len(nodes):,} nodes; at most {most:,} at the same time. " + ", ".join(
+        f"{WORDS[kind]}: at most {max(by_kind[kind]):,}" for kind in order
+    )
+    return (
+        '<div class="rows" role="group" aria-label="All nodes"><p class="rows-title">All nodes by state</p>'
+        f'<div class="row tall"><span class="row-name">{most:,}<br><small>nodes</small></span>'
+        f'<svg class="track sum" width="100%" height="120" role="img" aria-label="{text(said)}">'
+        f'<svg class="work" height="120" viewBox="0 0 {seconds:.3f} {most}" preserveAspectRatio="none">'
+        f'{"".join(paths)}</svg></svg></div><p class="note">{text(said)}.</p></div>'
+    )
+
+
+def _area(low: Sequence[int], high: Sequence[int], width: float, most: int) -> str:
+    """Return the path around an area with steps; 0 is at the bottom."""
+    there = _stairs(enumerate(high), width, most)
+    back = "".join(f"V{most - value}H{place * width:.3f}" for place, value in reversed(list(enumerate(low))))
+    return f"M0 {most - high[0]}{there}{back}z"
+
+
+def _stairs(values: Iterable[tuple[int, int]], width: float, most: int) -> str:
+    return "".join(f"V{most - value}H{(place + 1) * width:.3f}" for place, value in values)
+
+
+def _axis(seconds: float) -> Iterator[str]:
+    step = tick_s(seconds)
+    yield '<div class="row axis" aria-hidden="true"><span class="row-name"></span>'
+    yield '<svg class="ticks" width="100%" height="22">'
+    for number in range(int(seconds / step) + 1):
+        place = _part(number * step, seconds)
+        anchor = "start" if number == 0 else "end" if number * step > 0.93 * seconds else "middle"
+        yield f'<text x="{place}" y="15" text-anchor="{anchor}">{text(_tick(number * step))}</text>'
+    yield "</svg></div>"
+
+
+def _tick(at_s: float) -> str:
+    return f"{at_s:g} s" if at_s < 60 else clock(at_s)
+
+
+def _part(at_s: float, seconds: float) -> str:
+    return f"{100 * at_s / seconds:.3f}%"

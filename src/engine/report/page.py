@@ -1,0 +1,130 @@
+"""A run's record as one HTML file that asks for nothing else, and of which no text can become code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from ..runs.reader import Run
+from .charts import metric_charts, sample_charts
+from .contents import Contents, read_contents
+from .figures import data
+from .markup import script_json, text
+from .overview import WORDS, head, state_of
+from .sections import (
+    MOST_FIGURES,
+    Link,
+    logs_section,
+    metrics_section,
+    record_section,
+    stacks_section,
+    system_section,
+    timeline_section,
+)
+from .timeline import timeline_of
+
+REPORT = "report.html"
+STYLES, SCRIPTS = ("uPlot.min.css", "page.css"), ("uPlot.iife.min.js", "page.js")
+LICENCE = "uPlot.LICENSE"  # goes with every copy
+NAMES = {
+    "timeline": "Timeline",
+    "metrics": "Metrics",
+    "system": "Nodes",
+    "logs": "Logs",
+    "stacks": "Stacks",
+    "record": "Record",
+}
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Crect width='16' height='16' "
+    "rx='4' fill='%230b5c8a'/%3E%3Cpath d='M3 5h6M5 8h8M4 11h5' stroke='white' stroke-width='1.6'/%3E%3C/svg%3E"
+)
+
+
+def write_report(run: Run, path: Path | None = None) -> Path:
+    """Write the report of ``run``, by default into its record, and return where it is.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    target = run.directory / REPORT if path is None else path
+    content = page(read_contents(run), _links(run.directory, target.parent)).encode(errors="replace")
+    new = target.with_name(f"{target.name}.{os.getpid()}.new")
+    try:
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(file, "wb") as opened:  # noqa: PTH123  a descriptor
+            opened.write(content)
+        new.rename(target)
+    finally:
+        new.unlink(missing_ok=True)
+    return target
+
+
+def page(contents: Contents, link: Link = lambda path: path) -> str:
+    """Return the whole page. ``link``: where it finds a file of the record."""
+    line = timeline_of(contents.events, contents.began, contents.ended)
+    metrics = metric_charts(contents.newest, contents.replaced, contents.began)
+    system = sample_charts(contents.samples, contents.began)
+    sections = {
+        "timeline": timeline_section(line, contents.events),
+        "metrics": metrics_section(metrics),
+        "system": system_section(system),
+        "logs": logs_section(contents),
+        "stacks": stacks_section(contents),
+        "record": record_section(contents, link),
+    }
+    points = script_json(data(metrics[:MOST_FIGURES], system, line.seconds))
+    state = state_of(contents)
+    style = "\n".join(map(asset, STYLES))
+    script = "\n".join([f"/*!\n{asset(LICENCE)}*/", *map(asset, SCRIPTS)])
+    links = "".join(f'<a href="#{name}">{NAMES[name]}</a>' for name, content in sections.items() if content)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        f'<link rel="icon" href="{_ICON}">\n'
+        f"<title>{text(contents.run.name)}: {text(WORDS[state])} - Outrider report</title>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#main">To the report</a>\n'
+        '<div class="bar"><nav aria-label="Sections">'
+        '<a class="mark" href="#main"><i aria-hidden="true"></i>outrider</a>'
+        f'<span class="links">{links}</span></nav>'
+        '<button type="button" id="theme" hidden>Dark</button></div>\n'
+        f'<main id="main">\n<section id="overview" aria-label="Overview">{head(contents)}</section>\n'
+        + "\n".join(filter(None, sections.values()))
+        + '\n<noscript><p class="note">Curves are drawn by a script, which is off here. The tables have their figures.'
+        f"</p></noscript>\n</main>\n<footer><p>Made by Outrider {text(version('outrider'))} from the record of "
+        f'<span class="mono">{text(contents.run.id)}</span>. This file loads nothing from anywhere. '
+        "Curves: uPlot, Copyright (c) 2022 Leon Sorokin, MIT License.</p></footer>\n"
+        f'<script type="application/json" id="data">{points}</script>\n<script>{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def policy(style: str, script: str) -> str:
+    """Return the policy by which a browser runs this script and this style, and loads nothing."""
+    return (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def asset(name: str) -> str:
+    return (Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+def _links(record: Path, folder: Path) -> Link:
+    record, folder = record.absolute(), folder.absolute()
+
+    def link(path: str) -> str | None:
+        return os.path.relpath(record / path, folder) if (record / path).exists() else None
+
+    return link

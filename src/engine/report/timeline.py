@@ -1,0 +1,259 @@
+"""Events as rows of spans: the state of each node over time, what ran there, and the generations. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Literal
+
+from ...actors import events as ev
+
+WORDS = {
+    "launching": "being launched",
+    "late": "not answering yet",
+    "standby": "standing by",
+    "ready": "ready",
+    "suspect": "not answering",
+    "noticed": "will be taken",
+    "draining": "finishing",
+    "runs": "a generation",
+}
+GOOD = ("", "returned")  # fates of spans that nobody needs to look at
+VOID = ("lost", "killed", "terminated")  # of work that ended because of others
+
+
+@dataclass(slots=True)
+class Span:
+    """``fate``: how what ran ended, such as "returned", "raised" or "lost"; empty: not known, or it is a state."""
+
+    kind: str
+    begin_s: float
+    end_s: float
+    text: str = ""
+    fate: str = ""
+    job: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment on a row. ``kind`` is a fault's, or "lost" or "failed"."""
+
+    kind: str
+    at_s: float
+    text: str
+
+
+@dataclass(slots=True)
+class Row:
+    """``work``: what ran on a node meanwhile, in the order in which it began."""
+
+    name: str
+    spans: list[Span] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    work: list[Span] = field(default_factory=list)
+
+    @property
+    def eventful(self) -> bool:
+        """Say whether anything happened here that people look for."""
+        return bool(self.marks) or any(span.kind in ("late", "suspect", "noticed") for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Rows of spans and marks. Seconds count from the beginning."""
+
+    rows: Sequence[Row]  # the generations of each broadcast first, then the nodes by number
+    seconds: float
+    began_at: float = 0.0  # since the epoch
+    broadcasts: int = 0  # how many of the rows are those of broadcasts
+
+    @property
+    def nodes(self) -> Sequence[Row]:
+        return self.rows[self.broadcasts :]
+
+    @property
+    def kinds(self) -> list[str]:
+        used = {span.kind for row in self.rows for span in row.spans}
+        return [kind for kind in WORDS if kind in used]
+
+
+STATES: dict[type[Any], str] = {
+    ev.NodeLaunching: "launching",
+    ev.NodeLate: "late",
+    ev.NodeStandby: "standby",
+    ev.NodeReady: "ready",
+    ev.NodeResumed: "ready",
+    ev.NodeNoticeWithdrawn: "ready",
+    ev.NodeSuspect: "suspect",
+    ev.NodeNoticed: "noticed",
+    ev.NodeDraining: "draining",
+}
+
+
+class Rows:
+    """Rows that grow with each event. ``nodes`` and ``jobs``: by their number."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Row] = {}
+        self.jobs: dict[int, Row] = {}
+        self._names: dict[int, str] = {}  # of the functions of jobs
+        self._running: dict[tuple[int, int], Span] = {}  # tasks by (task, attempt), and generations by (-job, node)
+
+    def node(self, number: int) -> Row:
+        return self.nodes.setdefault(number, Row(f"node {number}"))
+
+    def job(self, number: int) -> Row:
+        return self.jobs.setdefault(number, Row(self._names.get(number, "")))
+
+    def follow(self, event: ev.Event, at_s: float) -> None:
+        match event:
+            case ev.BroadcastSubmitted() | ev.TaskSubmitted():
+                self._names[event.job] = event.function
+            case ev.GenerationStarted():
+                self._generation(event, at_s)
+            case ev.GenerationLost(job=job):
+                self._generation_ended(job, at_s, "lost" if event.nodes else "failed")
+            case ev.BroadcastFinished(job=job):
+                bad = next((each for each in event.verdicts if each not in GOOD), "returned")
+                self._generation_ended(job, at_s, bad)
+            case ev.TaskStarted():
+                span = Span("task", at_s, -1.0, self._names.get(event.job, ""), job=event.job)
+                self.node(event.node).work.append(span)
+                self._running[event.task, event.number] = span
+            case ev.TaskFinished():
+                if (began := self._running.pop((event.task, event.number), None)) is not None:
+                    began.end_s, began.fate = at_s, event.verdict
+            case ev.NodeLost() | ev.NodeFailed() | ev.NodeDismissed():
+                self._node_left(event, at_s)
+            case ev.NodeEvent() if (kind := STATES.get(type(event))) is not None:
+                row = self.node(event.node)
+                rank = f"rank {event.rank}" if isinstance(event, ev.NodeReady) else ""
+                if kind == "ready" and not rank:  # it keeps the rank that it had
+                    rank = next((span.text for span in reversed(row.spans) if span.text), "")
+                begin(row, kind, at_s, rank)
+            case _:
+                pass
+
+    def end(self, at_s: float) -> list[Row]:
+        """End what has not ended; return all rows, the broadcasts' first."""
+        rows = [*self.jobs.values(), *(self.nodes[node] for node in sorted(self.nodes))]
+        for row in rows:
+            end(row, at_s)
+            for span in row.work:
+                span.end_s = at_s if span.end_s < 0 else span.end_s
+        return rows
+
+    def _generation(self, event: ev.GenerationStarted, at_s: float) -> None:
+        begin(self.job(event.job), "runs", at_s, f"g{event.generation}", event.job)
+        for node in event.nodes:
+            self._work_ended(-event.job, node, at_s, "")
+            text = f"{self._names.get(event.job, '') or 'broadcast'} g{event.generation}"
+            span = self._running[-event.job, node] = Span("runs", at_s, -1.0, text, job=event.job)
+            self.node(node).work.append(span)
+
+    def _generation_ended(self, job: int, at_s: float, fate: str) -> None:
+        end(self.job(job), at_s, fate)
+        for key in [key for key in self._running if key[0] == -job]:
+            self._work_ended(*key, at_s, fate)
+
+    def _node_left(self, event: ev.NodeLost | ev.NodeFailed | ev.NodeDismissed, at_s: float) -> None:
+        row = self.node(event.node)
+        end(row, at_s)
+        fate = "" if isinstance(event, ev.NodeDismissed) else "lost"
+        for span in row.work:
+            if span.end_s < 0:
+                span.end_s, span.fate = at_s, fate
+        if isinstance(event, ev.NodeLost):
+            row.marks.append(Mark("lost", at_s, f"lost: {event.cause}"))
+        elif isinstance(event, ev.NodeFailed):
+            row.marks.append(Mark("failed", at_s, f"did not start: {event.cause}"))
+
+    def _work_ended(self, first: int, second: int, at_s: float, fate: str) -> None:
+        span = self._running.pop((first, second), None)
+        if span is not None and span.end_s < 0:
+            span.end_s, span.fate = at_s, fate
+
+
+def begin(row: Row, kind: str, at_s: float, text: str = "", job: int = 0) -> None:
+    end(row, at_s)
+    row.spans.append(Span(kind, at_s, -1.0, text, job=job))
+
+
+def end(row: Row, at_s: float, fate: str = "") -> None:
+    if row.spans and row.spans[-1].end_s < 0:
+        row.spans[-1].end_s, row.spans[-1].fate = at_s, fate
+
+
+def timeline_of(events: Iterable[ev.Event], began_at: float, ended_at: float) -> Timeline:
+    """Return the rows of a run. What had not ended at ``ended_at`` ends there."""
+    rows, closed_s = Rows(), 0.0
+    for event in events:
+        at_s = max(0.0, event.at - began_at)
+        rows.follow(event, at_s)
+        if isinstance(event, ev.PoolClosed):
+            closed_s = at_s
+    seconds = max(ended_at - began_at, closed_s, 0.001)
+    rows.end(closed_s or seconds)
+    lanes = packed(rows.jobs.values())
+    return Timeline(
+        [*lanes, *(rows.nodes[node] for node in sorted(rows.nodes))], seconds, began_at, broadcasts=len(lanes)
+    )
+
+
+def packed(rows: Iterable[Row]) -> list[Row]:
+    """Return rows of which those of one name share one, where no span lies over another."""
+    found: list[Row] = []
+    for row in rows:
+        if not row.spans:
+            continue
+        name = row.name or "broadcast"
+        for lane in found:
+            if lane.name == name and lane.spans[-1].end_s <= row.spans[0].begin_s:
+                lane.spans += row.spans
+                break
+        else:
+            found.append(Row(name, list(row.spans)))
+    return found
+
+
+Work = Literal["good", "void", "bad"]
+
+
+def work_kind(span: Span) -> Work:
+    return "good" if span.fate in GOOD else "void" if span.fate in VOID else "bad"
+
+
+def merged(spans: Sequence[Span], least_s: float) -> list[tuple[float, float, Work]]:
+    """Return (begin, end, kind) of spans; those that begin less than ``least_s`` after the end of one before are one.
+
+    Only spans of one kind are merged, as one failure among a thousand must not be lost.
+    """
+    found: list[tuple[float, float, Work]] = []
+    last: dict[Work, int] = {}
+    for span in sorted(spans, key=lambda each: each.begin_s):
+        kind = work_kind(span)
+        at = last.get(kind)
+        if at is not None and span.begin_s - found[at][1] < least_s and span.kind == "task":
+            found[at] = (found[at][0], max(found[at][1], span.end_s), kind)
+        else:
+            last[kind] = len(found)
+            found.append((span.begin_s, span.end_s, kind))
+    return found
+
+
+def counts(rows: Sequence[Row], seconds: float, buckets: int) -> dict[str, list[int]]:
+    """Return how many rows are in each state in the middle of each of so many equal parts of the time."""
+    found: dict[str, list[int]] = {}
+    changes: dict[str, list[int]] = {}
+    for row in rows:
+        for span in row.spans:
+            first, last = (min(buckets, max(0, round(at_s / seconds * buckets))) for at_s in (span.begin_s, span.end_s))
+            if last > first:
+                change = changes.setdefault(span.kind, [0] * (buckets + 1))
+                change[first] += 1
+                change[last] -= 1
+    for kind in WORDS:
+        if kind in changes:
+            found[kind] = list(accumulate(changes[kind][:-1]))
+    return found
