@@ -31,7 +31,6 @@ LEDGER-18: no task with amounts, of the first `LOOK` kinds, waits while a node h
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from sys import maxsize
 
@@ -58,6 +57,7 @@ from .membership import Roster
 from .placement import Claim, Functions, Host, Placement
 from .queue_timeouts import Expiries
 from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
+from .task_queue import TaskQueue
 from .waiting_line import Lane, WaitingLine
 
 
@@ -78,8 +78,8 @@ class Ledger:
         self._quarantine_after = quarantine_after
         self._ranks = maxsize  # how many ranks the pool is to have
         self._entries: dict[JobId, Entry] = {}
-        self._queue: deque[Entry] = deque()  # entries that are over are passed over
-        self._pinned: dict[int, deque[Entry]] = {}  # by rank
+        self._queue = TaskQueue()
+        self._pinned: dict[int, TaskQueue] = {}  # by rank
         self.line = WaitingLine(self.placement, roster)  # of tasks that need amounts; those for a rank as well
         self._again: list[Entry] = []  # within one batch of reports: failed attempts to be sent again
         self._functions = Functions()
@@ -102,7 +102,7 @@ class Ledger:
             self.line.add(entry)
             self._assign(now)
         elif task.on is not None:
-            self._pinned.setdefault(task.on, deque()).append(entry)
+            self._pinned.setdefault(task.on, TaskQueue()).append(entry)
             self._assign_pinned(task.on, now)
 
     def received(self, node: NodeId, reports: Sequence[Report], now: float) -> list[Report]:
@@ -377,7 +377,7 @@ class Ledger:
         if (entry := host.attempts.get(attempt)) is None:
             return False
         entry.began = True
-        entry.expires_at = None
+        self._expiries.ended(entry)
         return True
 
     def _returned(self, host: Host, attempts: Sequence[AttemptId], now: float) -> None:
@@ -417,7 +417,7 @@ class Ledger:
         if not queue:
             del self._pinned[rank]
 
-    def _send_from(self, queue: deque[Entry], pick: Callable[[int], Host | None], now: float) -> None:
+    def _send_from(self, queue: TaskQueue, pick: Callable[[int], Host | None], now: float) -> None:
         while queue:
             entry = queue[0]
             if entry.state != QUEUED:
@@ -447,10 +447,8 @@ class Ledger:
     def _changed(self, host: Host, now: float) -> None:
         self._place(host)
         self.line.stir()
-        if self._pinned:
-            rank = self._roster.rank(host.id)
-            if rank is not None:
-                self._assign_pinned(rank, now)
+        if self._pinned and (rank := self._roster.rank(host.id)) is not None:
+            self._assign_pinned(rank, now)
         self._assign(now)
 
     def _place(self, host: Host) -> None:
@@ -475,7 +473,7 @@ class Ledger:
             elif entry.task.on is None:
                 self._queue.appendleft(entry)
             else:
-                self._pinned.setdefault(entry.task.on, deque()).appendleft(entry)
+                self._pinned.setdefault(entry.task.on, TaskQueue()).appendleft(entry)
         for entry in entries:
             if entry.task.on is not None:  # another node may have its rank now
                 self._assign_pinned(entry.task.on, now)
@@ -492,9 +490,11 @@ class Ledger:
         self._end(entry, GaveUp(reason, entry.losses))
 
     def _end(self, entry: Entry, ending: GaveUp) -> None:
-        if entry.state == QUEUED and entry.task.needs is not None:
-            self.line.stir()
-        entry.state = OVER
-        entry.expires_at = None
-        del self._entries[entry.task.job]
-        self.decisions.endings.append((entry.task, entry.settle, ending, 0.0))
+        queued, entry.state, task = entry.state == QUEUED, OVER, entry.task
+        if queued and task.needs is not None:
+            self.line.ended(entry)
+        elif queued and (queue := self._queue if task.on is None else self._pinned.get(task.on)):
+            queue.ended()
+        self._expiries.ended(entry)
+        del self._entries[task.job]
+        self.decisions.endings.append((task, entry.settle, ending, 0.0))

@@ -219,9 +219,7 @@ class Placement:
         claim = self.claims[0] if self.claims else None
         if claim is None or claim.needs is None or not claim.least:
             return None
-        hosts = (
-            host for host in self.hosts.values() if host.id not in claim.besides and (host.open or not claim.every)
-        )
+        hosts = (host for host in self.hosts.values() if host.id not in claim.besides and host.open)
         others = [claim.needs.fits_in(host.has) for host in hosts]
         return claim if others and not (all(others) if claim.every else any(others)) else None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from .retries import Entry
+from .task_queue import FEW
 
 
 class Expiries:
@@ -14,10 +15,22 @@ class Expiries:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Entry]] = []
         self._ties = count()
+        self._forgotten = 0  # at most so many entries
 
     def add(self, entry: Entry, at: float) -> None:
         entry.expires_at = at
         heappush(self._heap, (at, next(self._ties), entry))
+
+    def ended(self, entry: Entry) -> None:
+        """Forget an entry if it is in there; its place is cleared before those of forgotten ones are many."""
+        if entry.expires_at is None:
+            return
+        entry.expires_at = None
+        self._forgotten += 1
+        if self._forgotten > FEW and 2 * self._forgotten > len(self._heap):
+            self._heap = [each for each in self._heap if each[2].expires_at == each[0]]
+            heapify(self._heap)
+            self._forgotten = 0
 
     def first_at(self) -> float | None:
         heap = self._heap

@@ -9,7 +9,6 @@ on which no other task with amounts begins. Where its amounts are free and a slo
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from heapq import nsmallest
 
@@ -18,20 +17,21 @@ from .interfaces import JobId
 from .membership import Roster
 from .placement import Host, Placement
 from .retries import QUEUED, Entry
+from .task_queue import TaskQueue
 
 OVERTAKES = 16  # counted, and not timed: 16 short tasks are over at once, and 16 long ones used what was idle
 LOOK = 64  # lanes of tasks for any node that are looked at: each is compared with every node
 
 Lane = tuple[Amounts, int | None]  # of tasks that need the same, on the node of the same rank (None: on any)
 
-Send = Callable[[deque[Entry], Callable[[int], Host | None]], None]  # the tasks of a queue, to what the other picks
+Send = Callable[[TaskQueue, Callable[[int], Host | None]], None]  # the tasks of a queue, to what the other picks
 
 
 class WaitingLine:
     def __init__(self, placement: Placement, roster: Roster) -> None:
         self.stirred = False  # a task in it may fit now
         self._placement, self._roster = placement, roster
-        self._lanes: dict[Lane, deque[Entry]] = {}
+        self._lanes: dict[Lane, TaskQueue] = {}
         self._first: Entry | None = None
         self._saved: Host | None = None
         self._kept: Host | None = None
@@ -48,7 +48,7 @@ class WaitingLine:
         entry.stacks = False
         key = _lane_of(entry)
         self._clear(key)
-        lane = self._lanes.setdefault(key, deque())
+        lane = self._lanes.setdefault(key, TaskQueue())
         if not lane:
             self.stirred = True  # else those before it wait for the same
         if lane and entry.task.job < lane[-1].task.job:
@@ -56,11 +56,17 @@ class WaitingLine:
         else:
             lane.append(entry)
 
+    def ended(self, entry: Entry) -> None:
+        """Say that a task in it has ended: others need not wait any more for what was saved for it."""
+        self.stir()
+        if (lane := self._lanes.get(_lane_of(entry))) is not None:
+            lane.ended()
+
     def stir(self) -> None:
         """Say that something has changed that its tasks may wait for."""
         self.stirred = bool(self._lanes)
 
-    def assign(self, queue: deque[Entry], send: Send) -> None:
+    def assign(self, queue: TaskQueue, send: Send) -> None:
         """Send the tasks that fit now, and those of ``queue``, which need a slot alone: the older first."""
         pick = self._placement.pick
         while True:
@@ -70,7 +76,7 @@ class WaitingLine:
                 if self._fits(entry, host):
                     self._take(entry)
                     host.left = host.left.minus(_needs(entry))
-                    send(deque([entry]), lambda _, host=host: host)  # type: ignore[misc]
+                    send(TaskQueue([entry]), lambda _, host=host: host)  # type: ignore[misc]
             send(queue, pick)
             if not self._save(queued=queue[0].task.job if queue else None):
                 break
@@ -113,17 +119,17 @@ class WaitingLine:
         return freed
 
     def too_large(self) -> list[Lane]:
-        """Return the lanes that no node which is there can ever serve; none of those whose nodes are not there yet."""
+        """Return the lanes that no node which stays can ever serve; none of those whose nodes are not there yet."""
         found: list[Lane] = []
         for needs, on in self._lanes:
-            hosts = self._hosts(on)
+            hosts = self._staying(on)
             if hosts and not any(needs.fits_in(host.has) for host in hosts) and self._living((needs, on)):
                 found.append((needs, on))
         return found
 
     def why(self, lane: Lane) -> str:
         """Return for people what the lane's tasks need, and what the nodes have that they could go to."""
-        return f"{lane[0]}, and the nodes have {told(host.has for host in self._hosts(lane[1]))}"
+        return f"{lane[0]}, and the nodes have {told(host.has for host in self._staying(lane[1]))}"
 
     def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
         """Take whole lanes out of the line; return the tasks that waited in them."""
@@ -151,6 +157,10 @@ class WaitingLine:
             return hosts.values()
         node = self._roster.at(on)
         return () if node is None or node not in hosts else (hosts[node],)
+
+    def _staying(self, on: int | None) -> list[Host]:
+        """Return those of them that take new work: a node that leaves serves nobody who still waits."""
+        return [host for host in self._hosts(on) if host.open]
 
     def _places(self, entry: Entry | None) -> Collection[Host]:
         return () if entry is None else self._hosts(entry.task.on)

@@ -205,6 +205,32 @@ def test_a_broadcasts_seats_hold_amounts_until_they_are_left() -> None:
     assert small in story.running
 
 
+def test_a_node_that_leaves_can_serve_nobody_who_waits() -> None:
+    story = Story()
+    story.node(0, ALL)
+    story.node(1, ONE)
+    story.submit(ALL)
+    large = story.submit(TWO)
+    assert story.ledger.line.too_large() == []
+    story.ledger.node_closed(NodeId(0), 0.0)
+    (lane,) = story.ledger.line.too_large()
+    assert story.ledger.line.why(lane) == "cpus=2, and the nodes have cpus=1, memory_gb=0, gpus=0"
+    story.ledger.refuse(lane, 0.0)
+    story.look()
+    assert large in story.ended
+
+
+def test_a_broadcast_does_not_wait_for_a_node_that_leaves() -> None:
+    story = Story()
+    story.node(0, ALL)
+    story.node(1, ONE)
+    story.submit(ALL)
+    story.ledger.claim(Claim(JobId(100), least=1, needs=TWO), 0.0)
+    assert story.ledger.placement.too_large() is None
+    story.ledger.node_closed(NodeId(0), 0.0)
+    assert story.ledger.placement.too_large() is not None
+
+
 def test_a_broadcast_that_a_node_is_too_small_for_runs_on_no_part_of_the_pool() -> None:
     for busy in (False, True):  # granted at once, or when seats are free
         story = Story(slots=1)
