@@ -23,6 +23,12 @@ class ProviderError(Exception):
         self.advice = advice
 
 
+class UnknownOption(TypeError, ValueError):
+    """A provider, or what it is made of, was given an option that it does not have. As for all that is wrong with
+    options, ``except ValueError`` catches it: `SpecError` of the rest is one as well.
+    """
+
+
 class NoCapacity(ProviderError):
     """No such machine is to be had here now: try elsewhere, or later."""
 

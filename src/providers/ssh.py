@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 
 from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId
-from .errors import BadRequest, NoCapacity
+from .errors import BadRequest, NoCapacity, UnknownOption
 from .key_files import objection
 from .option_names import checking_options
 
@@ -24,7 +24,7 @@ WITNESSES_AT_MOST = 8
 StrPath = str | os.PathLike[str]
 
 
-@partial(checking_options, error=TypeError)
+@partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True)
 class Host:
     """One machine. None means the provider's value, the SSH configuration's (``config=``), or ssh's own default.
@@ -74,7 +74,7 @@ class Host:
         return f"{f'{self.user}@' if self.user else ''}{name}{f':{self.port}' if self.port else ''}"
 
 
-@partial(checking_options, error=TypeError)
+@partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, init=False)
 class SSH:
     """Nodes on hosts that exist already, over your own SSH access.

@@ -450,8 +450,49 @@ PROVIDERS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
 @pytest.mark.parametrize("mistake", PROVIDERS)
 def test_an_option_that_a_provider_does_not_have_says_where_it_belongs(mistake: str) -> None:
     make, options, said = PROVIDERS[mistake]
-    with pytest.raises(TypeError, match=said):
-        make(**options)
+    for kind in (TypeError, ValueError):  # as `SpecError`, which the options of a pool raise
+        with pytest.raises(kind, match=said):
+            make(**options)
+
+
+FUNCTIONS = {
+    "with_timeout": r"has no 'with_timeout': write same\.with_\(timeout=\.\.\.\)",
+    "timeout": r"same\.with_\(timeout=",
+    "set_retries": r"same\.with_\(retries=",
+    "with_timout": r"same\.with_\(timeout=",
+    "with_options": r"same\.with_\(timeout=",
+    "remote": r"same\(\.\.\.\) >> pool",
+    "submit": r"pool\.submit\(same\(\.\.\.\)\)",
+    "map": r"pool\.map\(same, items\)",
+    "fn": r"same\.function",
+    "locl": "did you mean 'local'",
+    "zebra": r"has no 'zebra'$",
+    "_zebra": r"has no '_zebra'$",
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_attribute_that_a_function_does_not_have_says_what_there_is(name: str) -> None:
+    with pytest.raises(AttributeError, match=FUNCTIONS[name]):
+        getattr(same, name)
+    assert not hasattr(same, name)
+
+
+def test_options_of_a_function_are_not_called() -> None:
+    with pytest.raises(NotACall, match=r"f\.with_\(timeout=3\)"):
+        same.options(timeout=3)  # type: ignore[operator]
+
+
+def test_an_attribute_error_of_a_setup_is_its_own() -> None:
+    def load() -> object:
+        return object().weights  # type: ignore[attr-defined]
+
+    @compute(setup=load)
+    def predict(model: object) -> object:
+        return model
+
+    with pytest.raises(AttributeError, match="'object' object has no attribute 'weights'"):
+        predict.local()
 
 
 def test_options_of_the_pool_that_are_given_elsewhere_are_its_own() -> None:

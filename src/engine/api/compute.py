@@ -29,6 +29,7 @@ from ..serialization import function_pickling
 from .calls import Call, Callee, StreamCall
 from .checks import refuse, shown
 from .errors import NotACall, SpecError
+from .foreign_names import meant_of_function
 from .shortened import short
 from .signatures import Streamed, argument_check, streamed, streamed_parameters
 from .task_options import Options, TaskOptions
@@ -141,6 +142,17 @@ class Decorated(Callee, Generic[P]):
     @functools.cached_property
     def streamed(self) -> dict[str, Streamed]:
         return streamed_parameters(self.function)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property has raised an AttributeError, which is its own
+                return object.__getattribute__(self, name)
+            function = self.__dict__.get("__name__", "f")
+            public = [] if name.startswith("_") else [each for each in dir(type(self)) if not each.startswith("_")]
+            meant = public and meant_of_function(function, name, TaskOptions.__annotations__, public)
+            error = f"the @compute function {function} has no {name!r}{f': {meant}' if meant else ''}"
+            raise AttributeError(error, name=name, obj=self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.given:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from ...providers.option_names import closest
+
 _CLOUDS = "machines come from Local, SSH and AWS, or from a provider of your own"
 _PROGRAM = "a pool lives in your program, which you start with Python"
 _COLLECTIONS = "there are no shared collections: return values, and use checkpoints for what has to survive"
@@ -32,3 +36,32 @@ MEANING = {
     **dict.fromkeys(("dict", "set", "counter", "queue", "lock", "barrier"), _COLLECTIONS),
     **dict.fromkeys(("Dict", "Set", "Counter", "Queue", "Lock", "Barrier"), _COLLECTIONS),
 }
+
+_SUBMITTED = "hand a call of it to a pool: {0}(...) >> pool waits for the result, pool.submit({0}(...)) does not"
+_CHANGED = "its options are changed by {0}.with_(timeout=...)"
+_PLAIN = "did you mean {0}.function? {0}.local(...) calls it here"
+OF_FUNCTIONS = {
+    **dict.fromkeys(("remote", "delay", "spawn", "submit", "apply_async", "send", "enqueue", "start"), _SUBMITTED),
+    **dict.fromkeys(("map", "starmap", "for_each", "map_async"), "write pool.map({0}, items)"),
+    **dict.fromkeys(("with_options", "override", "configure", "set", "bind", "opts"), _CHANGED),
+    **dict.fromkeys(("fn", "func", "raw", "original", "get_raw_f", "run"), _PLAIN),
+}
+
+
+def meant_of_function(function: str, name: str, options: Collection[str], known: Collection[str]) -> str:
+    """Return what was probably meant by an attribute ``name`` that a `@compute` function does not have: an option, what
+    a similar library calls so, or one of the ``known``. Empty: nothing is like it.
+    """
+    option = name.removeprefix("with_").removeprefix("set_")
+    if option in options:
+        return f"write {function}.with_({option}=...)."
+    if name in OF_FUNCTIONS:
+        return f"{OF_FUNCTIONS[name].format(function)}."
+    close = closest(name, known) or (closest(option, options) if option != name else "")
+    return (
+        f"did you mean {close!r}?"
+        if close in known
+        else f"did you mean {function}.with_({close}=...)?"
+        if close
+        else ""
+    )

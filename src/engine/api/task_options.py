@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, Self, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack, get_args
 
 from ...actors.amounts import Amounts
 from .amounts import amounts
 from .checks import check_known, count, one_of, refuse, seconds, shown
+from .errors import NotACall
 
 OnLossOption = Literal["auto", "restart", "resend", "fail"]
 
@@ -38,6 +39,12 @@ class Options:
     name: str | None = None  # shown instead of the function's
     setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
     needs: Amounts | None = None  # of a node, while it runs there
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, **options: Any) -> NoReturn:
+            given = ", ".join(f"{name}={shown(value)}" for name, value in options.items())
+            raise NotACall(f"the options of a function are changed by f.with_({given or 'timeout=...'})")
 
     def changed(self, **options: Unpack[TaskOptions]) -> Self:
         check_known("@compute", options, TaskOptions.__annotations__)

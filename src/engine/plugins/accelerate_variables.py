@@ -184,5 +184,12 @@ def _text(value: Any) -> str:
 def _unknown(key: str, where: str, known: Iterable[str]) -> NoReturn:
     if key in ELSEWHERE:
         refuse(f"{key} is not set up by this plugin: put its variables into Image(env=...).")
+    if not where:
+        keys_of: tuple[Iterable[str], ...] = (DEEPSPEED, DYNAMO, FSDP, PARALLELISM)
+        for section, keys in zip(SECTIONS, map(set, keys_of), strict=True):
+            if key == section.removesuffix("_config"):
+                refuse(f"there is no {key!r}. Did you mean {section!r}?")
+            if key in keys:
+                refuse(f"there is no {key!r}: it is one of {section}, as in {section}={{{key!r}: ...}}.")
     close = get_close_matches(key, tuple(known), n=1)
     refuse(f"{where}there is no {key!r}." + (f" Did you mean {close[0]!r}?" if close else ""))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import anyio
 
 from ..base import EntryPoints
+from ..errors import UnknownOption
 from ..option_names import checking_options
 from ..threads import in_thread
 
@@ -21,7 +22,7 @@ T = TypeVar("T")
 Several = str | Iterable[str]
 
 
-@partial(checking_options, error=TypeError)
+@partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, init=False)
 class AWS:
     """Nodes on Amazon EC2, in one region.

@@ -15,14 +15,14 @@ from pathlib import Path
 import anyio
 
 from ..base import EntryPoints
-from ..errors import BadRequest, JournalError, ProviderError
+from ..errors import BadRequest, JournalError, ProviderError, UnknownOption
 from ..option_names import checking_options
 from ..private import state_root
 from .fleet import LocalFleet
 from .state import PoolDirectory
 
 
-@partial(checking_options, error=TypeError)
+@partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, init=False)
 class Local:
     """Nodes on this computer, each a process group with a private directory, where it listens on a unix socket. Linux

@@ -125,6 +125,8 @@ def test_torch_comes_along_with_main_memory_where_that_is_exchanged() -> None:
             r"fsdp_config: .*fsdp_offload_params",
         ),
         ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero": 3}}, "deepspeed_config: there is no 'zero'"),
+        ({"config": {"fsdp": {}}}, "no 'fsdp'. Did you mean 'fsdp_config'"),
+        ({"zero_stage": 3}, r"no 'zero_stage': it is one of deepspeed_config, as in deepspeed_config=\{'zero_stage'"),
         ({"distributed_type": "MEGATRON_LM"}, "distributed_type takes NO, "),
         ({"megatron_lm_config": {}}, r"Image\(env=\.\.\.\)"),
         ({"distributed_type": "FSDP", "fsdp_config": 3}, "takes a mapping"),
