@@ -1,13 +1,16 @@
 """`import outrider` is quick and light, and every public name is there for people and for type checkers."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_args, get_type_hints
 
 import pytest
 
 import outrider
+from outrider.engine.client.mapping import ErrorsOption, MapOptions, OutcomesMapOptions
 
 ERRORS = "outrider.engine.api.errors"  # all its classes are told to type checkers by a star
 HEAVY = {"asyncssh", "rich", "structlog", "torch", "numpy", "pandas", "anyio", "asyncio", "cloudpickle", "msgpack"}
@@ -79,3 +82,30 @@ def test_errors_are_a_module_too() -> None:
     )
     assert fresh(code) == "True True"
     assert fresh("import outrider.errors as e, outrider; print(e is outrider.errors)") == "True"
+
+
+VERBS = sorted(
+    name for name in vars(outrider.SyncPool) if not name.startswith("_") and name not in {"open", "close", "unusable"}
+)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_verbs_of_both_pools_take_the_same(verb: str) -> None:
+    if isinstance(vars(outrider.SyncPool)[verb], property):
+        assert isinstance(getattr(outrider.Pool, verb), property)
+        return
+    mine, others = (inspect.signature(getattr(kind, verb)).parameters for kind in (outrider.SyncPool, outrider.Pool))
+    assert list(mine.values()) == list(others.values())
+
+
+def test_what_type_checkers_hear_of_the_options_of_a_map_is_what_it_takes() -> None:
+    options = {
+        name: parameter
+        for name, parameter in inspect.signature(outrider.Pool.map).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    for told in (MapOptions, OutcomesMapOptions):
+        assert told.__annotations__.keys() == options.keys()
+    assert [get_type_hints(told)["errors"] for told in (MapOptions, OutcomesMapOptions)] == [
+        Literal[each] for each in get_args(ErrorsOption)
+    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -53,3 +55,25 @@ async def test_ddp_trains_one_model_as_one_process_would(place: Any, nodes: int,
             "NODE_RANK": str(r // each),
         }
     assert alone == pytest.approx([3, 1], abs=0.05)
+
+
+@compute
+def sums(steps: int) -> Iterator[tuple[int, float]]:
+    """Each value needs all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    for step in range(steps):
+        total = torch.tensor([float(instance_info().rank + step)])
+        dist.all_reduce(total)
+        yield step, total.item()
+
+
+async def test_ranks_that_train_together_stream_their_values(place: Any) -> None:
+    async def every(values: AsyncIterator[tuple[int, float]]) -> list[tuple[int, float]]:
+        return [value async for value in values]
+
+    async with place.pool(2, plugins.torch()) as pool:
+        ranks = await pool.broadcast(sums(20))
+        values = await asyncio.gather(*map(every, ranks))
+    assert values == [[(step, 2.0 * step + 1.0) for step in range(20)]] * 2

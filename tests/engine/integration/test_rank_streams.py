@@ -22,6 +22,7 @@ from outrider import (
     SpecError,
     TaskKilled,
     TaskStopped,
+    Worker,
     compute,
     gather,
     instance_info,
@@ -95,6 +96,35 @@ async def test_each_rank_has_an_iterator_over_its_values_in_their_order(pool: Po
     for empty in await (places(0) @ pool):
         assert await every(empty) == []
     await all_slots_are_free(pool)
+
+
+@compute
+def trained(steps: int) -> Iterator[tuple[int, int, bytes]]:
+    for step in range(steps):
+        yield instance_info().rank, step, bytes(200_000)  # some do not fit a frame
+
+
+@pytest.mark.parametrize(
+    ("provider", "worker"),
+    [(Local(), Worker(2, "thread")), (Local(as_remote=True), Worker()), (Local(shared_memory=False), Worker())],
+    ids=["threads", "SSH", "socket"],
+)
+async def test_ranks_stream_from_threads_and_from_machines_that_share_nothing(provider: Local, worker: Worker) -> None:
+    async with Pool(provider=provider, nodes=2, worker=worker, console="silent") as pool:
+        ranks = await (trained(8) @ pool)
+        values = await asyncio.gather(*map(every, ranks))
+        assert values == [[(rank, step, bytes(200_000)) for step in range(8)] for rank in range(len(ranks))]
+        first, *_ = failing = await (fails_on(1, count=3) @ pool)
+        with pytest.raises(KeyError, match="bad luck"):
+            await every(failing[1])
+        with pytest.raises(TaskStopped):
+            await every(first)
+        closed, *others = await (places(1000) @ pool)
+        assert await anext(closed) == (0, 0)
+        await closed.aclose()
+        for rank, other in enumerate(others, 1):
+            assert await every(other) == [(rank, number) for number in range(1000)]
+        await all_slots_are_free(pool)
 
 
 async def test_a_rank_of_which_nobody_takes_waits_a_few_values_ahead(pool: Pool, tmp_path: Path) -> None:
