@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     from .engine.api.settings import Nodes as Nodes, Spec as Spec, Worker as Worker
     from .engine.api.volume import Volume as Volume
     from .engine.checkpoint.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
+    from .engine.observe.log_calls import (
+        log_artifact as log_artifact,
+        log_metrics as log_metrics,
+        log_params as log_params,
+        log_text as log_text,
+    )
     from .engine.plugins.registry import plugins as plugins
     from .engine.pool import ComputePool as ComputePool, Pool as Pool
     from .engine.runtime.instance_info import instance_info as instance_info
@@ -61,6 +67,7 @@ _HOMES = {
     "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
     "engine.api.image": ("Image",),
     "engine.runtime.output_filter": ("silent", "stderr", "stdout"),
+    "engine.observe.log_calls": ("log_artifact", "log_metrics", "log_params", "log_text"),
     "engine.api.plugin": ("Plugin",),
     "engine.plugins.registry": ("plugins",),
     "engine.pool": ("Pool", "ComputePool"),

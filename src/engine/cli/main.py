@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from .gc import gc
+from .log import log
 from .logs import logs
 from .ps import ps
 from .report import report
@@ -21,6 +22,7 @@ app = App(
 )
 for command in (gc, logs, ps, report, run, runs, sim):
     app.command(command)
+app.command(log, default_parameter=Parameter(negative=""))
 app.register_install_completion_command()
 
 

@@ -236,6 +236,7 @@ class OpenPool:
             image=image,
             observe=self.observer,
             prints=self.observer.prints,
+            logs=self.observer.logs,
             plugins=hosts,
             interpose=lambda: self.interpose,
         )

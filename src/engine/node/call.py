@@ -15,6 +15,7 @@ from . import blobs, context, limits
 from .environ import RankVariables, Variable
 from .failure import failed, lacking
 from .info import VARIABLE, Info
+from .log_sender import LogSender
 from .worker_streams import Streams
 
 Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
@@ -31,9 +32,10 @@ class Interrupted(BaseException):
 class Caller:
     """Runs attempts, each in the thread that calls `run`."""
 
-    def __init__(self, info: Info, send: Callable[[Message, list[int]], None], *, alone: bool) -> None:
+    def __init__(self, info: Info, send: Callable[[Message, list[int]], None], log: LogSender, *, alone: bool) -> None:
         self._info = info
         self._send = send
+        self._log = log
         self._alone = alone
         self._variable = Variable(VARIABLE)
         self._ranks = RankVariables()
@@ -47,7 +49,7 @@ class Caller:
     def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
         """Run one attempt and return its answer; raises nothing but `Interrupted`, when it comes late."""
         fields, text = self._info.of(run.job, run.number, run.world, thread)
-        task = context.TaskContext(run.attempt, run.job, run.number, fields, streams)
+        task = context.TaskContext(run.attempt, run.job, run.number, fields, streams, log=self._log)
         context.enter(task, alone=self._alone)
         self._variable.set(text)
         if run.world is not None and self._alone:  # threads share one environment, and may be ranks of several worlds
@@ -92,6 +94,7 @@ class Caller:
                 with suppress(Exception):  # how it had failed before is what counts
                     task.close(failed=True)
             context.leave()
+            self._log.finish(run.attempt)
             while fds:  # never loaded
                 os.close(fds.pop())
             if perf_counter_ns() - began > 1_000_000:  # to find one takes 15 us: too long for each

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .log_sender import LogSender
     from .notice_page import NoticePage
     from .worker_streams import Streams
 
@@ -20,16 +21,24 @@ NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where
 class TaskContext:
     """The running task. ``info`` is what `instance_info` is made from."""
 
-    __slots__ = ("attempt", "closing", "info", "job", "number", "raised_ns", "streams")
+    __slots__ = ("attempt", "closing", "info", "job", "log", "number", "raised_ns", "streams")
 
     def __init__(
-        self, attempt: int, job: int, number: int, info: dict[str, Any], streams: Streams | None = None
+        self,
+        attempt: int,
+        job: int,
+        number: int,
+        info: dict[str, Any],
+        streams: Streams | None = None,
+        *,
+        log: LogSender | None = None,
     ) -> None:
         self.attempt = attempt
         self.job = job
         self.number = number  # 1 for the first attempt of this task
         self.info = info
         self.streams = streams
+        self.log = log
         self.closing: list[Callable[[bool], None]] = []  # see `close`
         self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it has not, or nothing came after that
 

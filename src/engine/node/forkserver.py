@@ -28,6 +28,7 @@ import msgpack
 from . import context, limits, process
 from .environ import RANK_VARIABLES
 from .holdings import Allotment
+from .log_socket import VARIABLE, LogEnd
 from .memory_watch import MemoryWatch
 from .notice_page import NoticePage
 from .template import IMPORT_S, Template
@@ -35,7 +36,7 @@ from .worker import ThreadWorker, Worker
 
 # executor server -> fork server
 SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
-FORK = 2  # [FORK, worker, index, fresh, allotment], and the descriptors of its pipe, stdout and stderr
+FORK = 2  # [FORK, worker, index, fresh, allotment], and the descriptors of its pipe, stdout, stderr, and what is logged
 KILL = 3  # [KILL, worker]
 # fork server -> executor server: [worker, status, detail, died, held] of one that is gone; status: of os.waitpid, -1:
 # not forked; died: by the monotonic clock; held: the memory in bytes for which it was killed, or 0
@@ -119,7 +120,7 @@ class ForkServer:
 
     def _on_order(self) -> None:
         try:
-            data, fds = limits.receive(self._control, _MESSAGE_BYTES, 3)
+            data, fds = limits.receive(self._control, _MESSAGE_BYTES, 4)
         except ConnectionError:
             data, fds = b"", []
         if not data:
@@ -237,15 +238,20 @@ class ForkServer:
             process.shield(self._setup["signals"])
             os.setsid()
             process.adopt_orphans()
-            pipe, stdout, stderr = fds
+            pipe, stdout, stderr, *log = fds
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            process.close_all_but({0, 1, 2, pipe})
+            process.close_all_but({0, 1, 2, pipe, *log})
             _draw_other_numbers()
             if not self._settled:
                 _settle_in(self._setup)
             os.environ.update({**allotment.defaults, **os.environ, **allotment.settings})
+            logged = LogEnd(log[0]) if log else None
+            if logged is None:
+                os.environ.pop(VARIABLE, None)  # of the task in which this pool's client runs
+            else:
+                os.environ[VARIABLE] = logged.path
             folder = Path(self._setup["cwd"])
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # again, if a task has removed it
             os.chdir(folder)
@@ -253,7 +259,7 @@ class ForkServer:
             sock = socket.socket(fileno=pipe)
             if self._setup["threads"] > 1 and not fresh:
                 ThreadWorker(sock, index, self._setup).serve()
-            Worker(sock, index, self._setup, fresh=fresh).serve()
+            Worker(sock, index, self._setup, fresh=fresh, logged=logged).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
             os.write(2, traceback.format_exc().encode(errors="replace"))  # whatever lies in the way of sys.stderr
         finally:

@@ -11,12 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ..wire.messages import Message, Output
+from ..wire import log_records
+from ..wire.messages import LOST, Logged, Message, Output
 
 STDOUT, STDERR = 1, 2
 PIECE_BYTES = 64 * 1024
 UNFINISHED_S = 0.5  # after which a line without an end is sent as it is, and so often at most
-AWAY_BYTES = 1 << 20
+AWAY_BYTES, AWAY_RECORDS_BYTES = 1 << 20, 16 << 20  # of what tasks print, and of what they log, that is kept
 
 
 class Printed:
@@ -107,15 +108,25 @@ class Lines:
 
 
 class Backlog:
-    """Messages held while the client is away, in order; of what tasks printed only the last `AWAY_BYTES` are kept."""
+    """Messages that wait while the client is away or slow, in order.
 
-    def __init__(self, limit_bytes: int = AWAY_BYTES) -> None:
-        self._limit = limit_bytes
+    BACKLOG-1: of what tasks printed and logged the newest are kept, up to a limit for each; all others are kept.
+    BACKLOG-2: what is lost of these is counted, by attempt (and stream), on the next message of the same that is kept,
+    or on an empty one in front.
+    """
+
+    def __init__(self, limit_bytes: int = AWAY_BYTES, records_bytes: int = AWAY_RECORDS_BYTES) -> None:
+        self._limit, self._records_limit = limit_bytes, records_bytes
         self._added = 0
         self._entries: dict[int, Message | bytes] = {}
         self._outputs: OrderedDict[int, Output] = OrderedDict()  # those of `_entries`
-        self._bytes = 0
+        self._records: OrderedDict[int, Logged] = OrderedDict()  # those of `_entries`, without artifacts
+        self._bytes = self._records_bytes = 0
         self._lost: dict[tuple[int, int], int] = {}  # (attempt, stream) -> bytes
+        self._lost_records: dict[int, int] = {}  # attempt -> how many
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
 
     def add(self, entry: Message | bytes) -> None:
         """Add a message, or the body of one to be relayed."""
@@ -124,21 +135,41 @@ class Backlog:
         if isinstance(entry, Output):
             self._outputs[self._added] = entry
             self._bytes += len(entry.text)
-        while self._bytes > self._limit:
-            number, output = self._outputs.popitem(last=False)
-            del self._entries[number]
-            self._bytes -= len(output.text)
-            stream = output.attempt, output.stream
-            self._lost[stream] = self._lost.get(stream, 0) + len(output.text) + output.dropped
+            while self._bytes > self._limit:
+                self._lose_output()
+        elif isinstance(entry, Logged) and (entry.blob is None or entry.blob.startswith(LOST)):
+            self._records[self._added] = entry
+            self._records_bytes += len(entry.records)
+            while self._records_bytes > self._records_limit:
+                self._lose_records()
+
+    def _lose_output(self) -> None:
+        number, output = self._outputs.popitem(last=False)
+        del self._entries[number]
+        self._bytes -= len(output.text)
+        stream = output.attempt, output.stream
+        self._lost[stream] = self._lost.get(stream, 0) + len(output.text) + output.dropped
+
+    def _lose_records(self) -> None:
+        number, (attempt, records, dropped, _) = self._records.popitem(last=False)
+        del self._entries[number]
+        self._records_bytes -= len(records)
+        self._lost_records[attempt] = self._lost_records.get(attempt, 0) + log_records.count(records) + dropped
 
     def take(self) -> list[Message | bytes]:
-        """Return everything; lost bytes are counted on the same stream's next output, or on an empty one in front."""
+        """Return everything; nothing is kept any more."""
         entries: list[Message | bytes] = []
         for entry in self._entries.values():
-            if isinstance(entry, Output) and (lost := self._lost.pop((entry.attempt, entry.stream), 0)):
-                entries.append(entry._replace(dropped=entry.dropped + lost))
-            else:
-                entries.append(entry)
+            match entry:
+                case Output(attempt, stream):
+                    lost = self._lost.pop((attempt, stream), 0)
+                    entries.append(entry._replace(dropped=entry.dropped + lost))
+                case Logged(attempt, blob=None):
+                    lost = self._lost_records.pop(attempt, 0)
+                    entries.append(entry._replace(dropped=entry.dropped + lost))
+                case _:
+                    entries.append(entry)
         silenced = [Output(attempt, stream, b"", lost) for (attempt, stream), lost in self._lost.items()]
-        self.__init__(self._limit)  # type: ignore[misc]
-        return [*silenced, *entries]
+        unlogged = [Logged(attempt, log_records.NONE, lost) for attempt, lost in self._lost_records.items()]
+        self.__init__(self._limit, self._records_limit)  # type: ignore[misc]
+        return [*silenced, *unlogged, *entries]

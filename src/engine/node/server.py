@@ -88,6 +88,7 @@ class ExecutorServer:
             send=self._send_at_once,
             failed=self._end,
             devices=len(accelerators),
+            folder=directory,
         )
         self._watcher = PreemptionWatcher(self._notice_page, self._send)
         self._watcher.start([sources.PreemptFile(directory / "preempt")])
@@ -230,9 +231,16 @@ class ExecutorServer:
         self._flush()
 
     def _queue(self, entry: Message | bytes) -> None:
-        if self._control is None:
+        if self._control is None or (isinstance(entry, wire.Logged) and not self._is_keeping_up()):
             self._backlog.add(entry)
-        elif isinstance(entry, bytes):
+            return
+        if self._backlog:  # records: what they belong to must not overtake them
+            for each in self._backlog.take():
+                self._to_session(each)
+        self._to_session(entry)
+
+    def _to_session(self, entry: Message | bytes) -> None:
+        if isinstance(entry, bytes):
             self._session.send_body(entry)
         else:
             self._session.send(entry)
@@ -244,12 +252,19 @@ class ExecutorServer:
             self._throttle()
 
     def _throttle(self) -> None:
-        """Stop or resume the reading of task output.
+        """Stop or resume the reading of task output, and the sending of records.
 
         While the client is away, output is read, and the oldest lost; while the client is slow, tasks that print wait.
+        Who logs never waits: of records the oldest are lost in either case.
         """
-        keeping_up = not self._choked and self._session.kept_bytes < _KEPT_BYTES
+        keeping_up = self._is_keeping_up()
         self._workers.listen(keeping_up or self._control is None)
+        if keeping_up and self._control is not None and self._backlog:
+            for entry in self._backlog.take():
+                self._send(entry)
+
+    def _is_keeping_up(self) -> bool:
+        return not self._choked and self._session.kept_bytes < _KEPT_BYTES
 
     # --- ending ------------------------------------------------------------------------------------------------------
 

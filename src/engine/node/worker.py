@@ -31,6 +31,8 @@ from .blobs import adopt_shared, drop_shared
 from .call import Answer, Caller, Interrupted, aged
 from .failure import lacking
 from .info import Info
+from .log_sender import LogSender
+from .log_socket import LogEnd
 from .output import STDERR, STDOUT, UNFINISHED_S, Lines, Printed
 from .worker_streams import Streams
 
@@ -48,7 +50,8 @@ class WorkerProcess:
         self._limits = limits.watched()
         self._printed = Printed()
         self._info = Info(index, setup["address"], setup["hostname"])
-        self._caller = Caller(self._info, self._send, alone=alone)
+        self.lock = threading.RLock()  # a thread that holds it is not interrupted
+        self._caller = Caller(self._info, self._send, LogSender(self._send, self.lock), alone=alone)
 
     def serve(self) -> NoReturn:
         """Run what comes out of the pipe until the other end is closed."""
@@ -118,9 +121,12 @@ class WorkerProcess:
 class Worker(WorkerProcess):
     """A worker that runs one task at a time, in the only thread of the process that is Outrider's."""
 
-    def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], *, fresh: bool) -> None:
+    def __init__(
+        self, pipe: socket.socket, index: int, setup: dict[str, Any], *, fresh: bool, logged: LogEnd | None
+    ) -> None:
+        """``logged``: the socket to which the task's processes log; None: they have none."""
         super().__init__(pipe, index, setup, alone=True)
-        self._fresh = fresh
+        self._fresh, self._logged = fresh, logged
         self._received: deque[pipes.Datagram] = deque()  # while it waited for something else
 
     def _receive(self) -> pipes.Datagram:
@@ -132,7 +138,7 @@ class Worker(WorkerProcess):
                 answer, blob = self._caller.run(run, fds, streams)
         else:
             answer, blob = self._caller.run(run, fds, None)
-        if self._printed.settle():
+        if self._printed.settle() or (self._logged is not None and self._logged.pending()):
             since = perf_counter_ns()
             self._wait_until_output_is_read()
             answer = aged(answer, since)
@@ -150,7 +156,10 @@ class Worker(WorkerProcess):
         os._exit(0)  # the worker that takes over holds fewer descriptors
 
     def _wait_until_output_is_read(self) -> None:
-        """Keep a task's answer from overtaking its output, and the next task's output from mixing with it."""
+        """Keep a task's answer from overtaking its output, and the next task's output from mixing with it.
+
+        What its processes have logged is waited for likewise.
+        """
         self._send_body(pipes.PAUSE)
         while (datagram := pipes.receive_next(self._pipe))[0] != pipes.PAUSE:
             if not datagram[0]:
@@ -209,8 +218,7 @@ class ThreadWorker(WorkerProcess):
 
     def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any]) -> None:
         super().__init__(pipe, index, setup, alone=False)
-        self._lock = threading.RLock()  # a thread that holds it is not interrupted
-        self._output_credit = threading.Condition(self._lock)
+        self._output_credit = threading.Condition(self.lock)
         self._unread_bytes = 0  # printed, and not yet confirmed as read
         self._credit_requested = False
         self._unfinished = threading.Event()  # a line without an end waits to be sent
@@ -287,19 +295,19 @@ class ThreadWorker(WorkerProcess):
         limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))  # a changed limit stays: others run here
 
     def _begin(self, attempt: int) -> bool:
-        with self._lock:
+        with self.lock:
             if attempt not in self._threads:
                 return False
             self._threads[attempt] = threading.get_ident()
             return True
 
     def _end(self, attempt: int) -> None:
-        with self._lock:
+        with self.lock:
             self._threads.pop(attempt, None)
             self._streams.pop(attempt, None)
 
     def _interrupt(self, attempt: int) -> None:
-        with self._lock:
+        with self.lock:
             streams = self._streams.get(attempt)
             if thread := self._threads.pop(attempt, _NONE_YET):
                 raise_in(thread)
@@ -309,7 +317,7 @@ class ThreadWorker(WorkerProcess):
 
     def _print(self, output: Output) -> None:
         """Send output; wait while too much of it is unread, unless the attempt is over."""
-        with self._lock:
+        with self.lock:
             while self._unread_bytes >= _WINDOW_BYTES and output.attempt in self._threads:
                 if not self._credit_requested:
                     self._send_body(pipes.OUTPUT_CREDIT)
@@ -319,7 +327,7 @@ class ThreadWorker(WorkerProcess):
             self._send(output)
 
     def _on_output_credit(self) -> None:
-        with self._lock:
+        with self.lock:
             self._unread_bytes, self._credit_requested = 0, False
             self._output_credit.notify_all()
 

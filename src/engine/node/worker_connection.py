@@ -7,9 +7,12 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
-from ..wire.messages import Output
+from ..wire.messages import Logged, Output
 from . import pipe as pipes
+from .log_socket import LogSocket
 from .output import UNFINISHED_S, Lines
 
 _READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
@@ -22,8 +25,10 @@ class WorkerConnection:
         self,
         loop: asyncio.AbstractEventLoop,
         worker: int,
+        *,
         on_readable: Callable[[WorkerConnection], None],
         on_output: Callable[[list[Output]], None],
+        on_logged: Callable[[Logged, list[int]], None],
         running: Callable[[int], int],
     ) -> None:
         self.worker = worker
@@ -36,7 +41,9 @@ class WorkerConnection:
         self._loop = loop
         self._on_readable = on_readable
         self._on_output = on_output
+        self._on_logged = on_logged
         self._running = running
+        self._log: LogSocket | None = None
         self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # OSError: there are none left
         self._pipe.setblocking(False)
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
@@ -48,14 +55,21 @@ class WorkerConnection:
         self._credit_requested = False
         loop.add_reader(self._pipe, on_readable, self)
 
-    def open_outputs(self, *, reading: bool) -> list[int]:
-        """Return a new process's descriptors: its pipe, and where it prints. The last two are the caller's to close."""
+    def open_outputs(self, folder: Path, *, reading: bool) -> list[int]:
+        """Return a new process's descriptors: its pipe, where it prints, and the socket to which its processes log.
+
+        That is in ``folder``, and lacking where it cannot be. The second and the third are the caller's to close.
+        """
         fds = [self._far.fileno()]
         for stream in self._lines:
             self._outputs[stream], writing = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(self._outputs[stream], False)
             fds.append(writing)
         self.read_outputs(reading)
+        with suppress(OSError):
+            self._log = LogSocket(folder / f"log-{self.worker}")
+            self._loop.add_reader(self._log.sock, self._log_readable)
+            fds.append(self._log.sock.fileno())
         return fds
 
     def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
@@ -136,6 +150,17 @@ class WorkerConnection:
             outputs += lines.unfinished()
         return outputs
 
+    def receive_logged(self) -> None:
+        """Receive what the processes of the running attempt have logged until now."""
+        if self._log is not None:
+            attempt = self._running(self.worker) or self.last
+            for records, fds in self._log.receive():
+                self._on_logged(Logged(attempt, records, 0, "" if fds else None), fds)
+
+    def _log_readable(self) -> None:
+        self.receive_logged()
+        self._on_output([])  # which sends it
+
     def last_words(self) -> str:
         """Return what the worker printed before it was ready; it mostly tells why the worker could not start."""
         return b"".join(self._unclaimed.values()).decode(errors="replace").strip()
@@ -152,6 +177,9 @@ class WorkerConnection:
         self._outputs.clear()
         self._pipe.close()
         self._far.close()
+        if self._log is not None:
+            self._loop.remove_reader(self._log.sock)
+            self._log.close()
 
     def _readable(self, stream: int) -> None:
         """Read output before messages: a result that was not received yet is of an attempt that printed none of it.

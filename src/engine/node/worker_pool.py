@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, assert_never, cast
 
 import msgpack
@@ -27,13 +28,13 @@ from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt
 from .failure import lacking
 from .freeports import FreePorts
 from .holdings import Allotment, Holdings, named_devices
+from .named_blobs import VALUES, NamedBlobs
 from .notice_page import NoticePage
 from .notices import sources
 from .worker_connection import WorkerConnection
 from .worker_scheduler import WorkerScheduler
 
 _LISTENS = int(wire.RunFlag.LISTENS)
-_VALUES = {wire.Done: "value", wire.Yield: "item", wire.Failed: "error"}  # where messages have what may be a blob
 
 ToClient = wire.Message | bytes  # a message, or the body of one
 
@@ -54,9 +55,10 @@ class WorkerPool:
         notice_page: NoticePage,
         send: Callable[[Sequence[ToClient]], None],
         failed: Callable[[str], None],
+        folder: Path,
         devices: int = 0,
     ) -> None:
-        """``devices``: how many accelerators the node has."""
+        """``folder``: the node's private one. ``devices``: how many accelerators the node has."""
         self._loop = asyncio.get_running_loop()
         self._forks = forks
         self._store = store
@@ -75,8 +77,9 @@ class WorkerPool:
         self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
         self._oom = limits.OomKills()
         self._devices, self._holdings = devices, Holdings()
+        self._folder, self._blobs = folder, NamedBlobs(store)
         self._timer: asyncio.TimerHandle | None = None
-        self._listening = True
+        self._listening, self._threads = True, False
         self._closing = False
         self._loop.add_reader(forks, self._on_fork_server_readable)
 
@@ -85,6 +88,7 @@ class WorkerPool:
     def open(self, setup: dict[str, Any], *, cwd: str, address: str) -> None:
         """Start the workers: the first task finds one that is ready."""
         slots, threads = setup["slots"], setup["kind"] == "thread"
+        self._threads = threads
         order = {
             "env": setup.get("env", {}),
             "cwd": cwd,
@@ -246,10 +250,11 @@ class WorkerPool:
             worker,
             on_readable=self._on_worker_readable,
             on_output=self._on_output,
+            on_logged=self._on_logged,
             running=self._scheduler.running,
         )
         try:
-            fds = connection.open_outputs(reading=self._listening)
+            fds = connection.open_outputs(self._folder, reading=self._listening)
         except OSError:
             connection.close()
             raise
@@ -257,7 +262,7 @@ class WorkerPool:
         try:
             self._tell_fork_server(forkserver.FORK, worker, slot, fresh, allotment, fds=fds)
         finally:
-            for fd in fds[1:]:
+            for fd in fds[1:3]:
                 os.close(fd)
 
     def _not_forked(self, worker: int, error: OSError, effects: list[Effect]) -> None:
@@ -351,26 +356,35 @@ class WorkerPool:
             message, body = decoded
             match message:
                 case wire.Done() | wire.Failed():
-                    connection.owes -= 1
-                    if self._lent:
-                        self._lent.pop(message.attempt, None)
-                    if self._views:
-                        self._views.pop(message.attempt, None)
-                    if self._holdings.holds:
-                        self._holdings.ended(message.attempt)
-                    if not self._scheduler.finished(connection.worker, message.attempt, body, now):
-                        value: wire.Value | None = getattr(message, _VALUES[type(message)])
-                        if value is not None and value.blob is not None:
-                            self._store.drop([value.blob])
+                    self._answered(connection, message, body, now)
                 case wire.Ended(attempt):
                     connection.owes -= 1
                     self._scheduler.finished(connection.worker, attempt, body, now, interrupted=True)
                 case wire.Yield() | wire.Credit():
                     self._outbox.append(body)
-                case wire.Output():  # of a thread; as a message it counts among what is kept while the client is away
+                case (
+                    wire.Output() | wire.Logged()
+                ):  # as messages they count among what is kept while the client is away
                     self._outbox.append(message)
                 case _:  # user code that knows how to
                     pass
+
+    def _answered(
+        self, connection: WorkerConnection, message: wire.Done | wire.Failed, body: bytes, now: float
+    ) -> None:
+        if self._threads:  # which do not wait as a `Worker` does
+            connection.receive_logged()
+        connection.owes -= 1
+        if self._lent:
+            self._lent.pop(message.attempt, None)
+        if self._views:
+            self._views.pop(message.attempt, None)
+        if self._holdings.holds:
+            self._holdings.ended(message.attempt)
+        if not self._scheduler.finished(connection.worker, message.attempt, body, now):
+            value: wire.Value | None = getattr(message, VALUES[type(message)])
+            if value is not None and value.blob is not None:
+                self._store.drop([value.blob])
 
     def _decode(
         self, connection: WorkerConnection, body: bytes, fds: list[int] | None
@@ -393,12 +407,13 @@ class WorkerPool:
             return None
         if fds == []:
             return message, body
-        message = self._with_blob(message, fds)
+        message = self._blobs.named(message, fds)
         return message, codec.body(message)
 
     def _on_mark(self, connection: WorkerConnection, mark: bytes) -> None:
         match mark:
             case pipes.PAUSE:
+                connection.receive_logged()
                 self._outbox += connection.finish_outputs()
                 connection.send(mark)
             case pipes.OUTPUT_CREDIT:
@@ -409,26 +424,12 @@ class WorkerPool:
             case _:  # user code that writes into our pipe
                 pass
 
-    def _with_blob(self, message: wire.Message, fds: list[int] | None) -> wire.Message:
-        """Return the message with a name for its value's blob, or an error in place of the value if that is lost."""
-        field = _VALUES.get(type(message), "")
-        value: wire.Value | None = getattr(message, field, None)
-        if value is None:
-            for fd in fds or ():
-                os.close(fd)
-            return message
-        try:
-            value = value._replace(blob=self._store.add_result(fds[0])) if fds else None
-        except OSError:
-            value = None
-        if value is None and not isinstance(message, wire.Failed):
-            value = wire.Value(b"", None, f"{wire.LOST}{limits.story()}")
-        changed: wire.Message = cast("Any", message)._replace(**{field: value})
-        return changed
-
     def _on_output(self, outputs: list[wire.Output]) -> None:
         self._outbox += outputs
         self._flush()
+
+    def _on_logged(self, message: wire.Logged, fds: list[int]) -> None:
+        self._outbox.append(self._blobs.named(message, fds) if fds else message)
 
     # --- from the fork server ----------------------------------------------------------------------------------------
 
@@ -457,6 +458,7 @@ class WorkerPool:
             self._receive(connection)  # what it had not read ends as well: it would take as much in another process
         else:
             self._take_back(connection)
+        connection.receive_logged()
         self._outbox += connection.finish_outputs()
         cause, code = (wire.Cause.LIMIT, held_bytes) if held_bytes else self._cause_of_death(status)
         if not connection.ready and (words := connection.last_words()):

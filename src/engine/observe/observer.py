@@ -19,6 +19,7 @@ from .failures import failures, item_failure
 from .pool_view import STATES
 from .prints import PrintedLines
 from .surroundings import surroundings
+from .task_logs import TaskLogs
 
 if TYPE_CHECKING:
     from ...actors.interfaces import Ending
@@ -97,6 +98,7 @@ class Observer:
         self._names: dict[int, str] = {}
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
+        self.logs = TaskLogs(lambda: self._record)
         self._all = False  # whether somebody wants the events of every call; the record takes a choice
         self.tasks = self.jobs = False  # whether there are calls whose events are wanted; whether there may be
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
@@ -17,14 +15,18 @@ from ...providers.threads import in_thread
 from ..api.secrets import Scrubber
 from ..runs.control import ControlSocket, Request
 from ..runs.description import program_facts, secrets_of, spec_of
+from ..runs.logged import Batch, Origin
 from ..runs.names import runs_folder, usual_name
 from ..runs.recorded_calls import RecordedCalls
 from ..runs.status import Spending
 from ..runs.writer import Plan, RunEnd, RunWriter
+from . import program_log
+from .program_log import source
 from .sink import Sink
 
 if TYPE_CHECKING:
     from ..api.settings import Settings
+    from ..serialization.payload import Part
 
 _ITEM = re.compile(r"^item \d+ of ")  # how `JobFailed` names an item of a map: its function is what is counted
 PROGRESS_S = 1.0  # between states of a map
@@ -40,7 +42,7 @@ def recording(settings: Settings, cost: Callable[[], Spending], requests: Mappin
         folder=runs_folder(),
         describe=lambda: {**program_facts(), "spec": spec_of(settings)},
         clean=Scrubber(secrets) if secrets else str,
-        source=_source(),
+        source=source(),
     )
     return RecordSink(plan, cost, requests)
 
@@ -62,10 +64,12 @@ class RecordSink(Sink):
         """``observe`` gets the event that the record has failed, on the loop that calls this."""
         self._observe, self._loop = observe, asyncio.get_running_loop()
         self._writer.start()
+        program_log.opened(self._writer)
 
     async def aclose(self, error: BaseException | None = None) -> None:
         """``error``: what the pool's block ends with."""
         self._closing = True
+        program_log.closed(self._writer)
         try:
             if self._control is not None:
                 await self._control.close()
@@ -88,6 +92,20 @@ class RecordSink(Sink):
         elif not isinstance(event, ev.TaskOutput | ev.UnfinishedLine):
             self._writer.spending = self._cost()
         self._writer.put(event, time.time(), function or "")
+
+    def logged(self, origin: Origin, records: bytes, dropped: int) -> None:
+        """Record what a task has logged."""
+        if not self._writer.failure:
+            self._writer.log.put(Batch(origin, records, dropped, time.time()))
+
+    def artifact(self, origin: Origin, records: bytes, content: Part) -> None:
+        """Record an artifact. For a thread: it takes as long as the disk does."""
+        if not self._writer.failure:
+            with memoryview(content) as view:
+                self._writer.log.put_artifact(Batch(origin, records, 0, time.time()), view)
+
+    def lost(self, origin: Origin, why: str) -> None:
+        self._writer.log.lose(origin, why, time.time())
 
     def _worth_it(self, event: ev.JobEvent) -> bool:
         """Return whether an event is recorded that no recorded call brings along: of a map, or of what goes wrong."""
@@ -137,11 +155,3 @@ class RecordSink(Sink):
         if self._writer.failure and (observe := self._observe) is not None:
             self._observe = None
             observe(ev.RecordFailed(self._writer.failure))
-
-
-def _source() -> Path | None:
-    """Return the folder of this program's script; the present one where it has none of its own, as a notebook."""
-    with suppress(OSError):
-        script = Path(sys.argv[0] if sys.argv else "").absolute()
-        return script.parent if script.is_file() and not script.is_relative_to(sys.prefix) else Path.cwd()
-    return None

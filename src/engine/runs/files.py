@@ -68,15 +68,25 @@ class RecordFiles:
         for path in paths:
             (self.directory / path).unlink(missing_ok=True)
 
+    def add(self, path: str, content: bytes | memoryview) -> None:
+        """Write a new file, whose folder is made. Any thread may do so.
+
+        Raises:
+            OSError: the disk would be nearly full, for one.
+        """
+        self._check_room(len(content))
+        (self.directory / path).parent.mkdir(mode=0o700, exist_ok=True)
+        self._append(self.directory / path, content)
+
     def close(self) -> None:
         self._lock.give_back()
 
-    def _check_room(self) -> None:
+    def _check_room(self, size_bytes: int = 0) -> None:
         disk = os.statvfs(self.directory)
-        if disk.f_bavail * disk.f_frsize < min(KEEP_FREE_BYTES, disk.f_blocks * disk.f_frsize // 50):
+        if disk.f_bavail * disk.f_frsize - size_bytes < min(KEEP_FREE_BYTES, disk.f_blocks * disk.f_frsize // 50):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
 
-    def _append(self, path: Path, lines: bytes) -> None:
+    def _append(self, path: Path, lines: bytes | memoryview) -> None:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             before = os.fstat(file).st_size

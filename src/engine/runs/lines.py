@@ -91,7 +91,7 @@ def plain(value: Any, clean: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):
-        return {str(name): plain(each, clean) for name, each in value.items()}
+        return {clean(str(name)): plain(each, clean) for name, each in value.items()}
     if isinstance(value, list | tuple | Set):
         return [plain(each, clean) for each in value]
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)

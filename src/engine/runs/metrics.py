@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ..wire.log_records import number
 from .lines import whole_lines
 
 METRICS = "metrics.jsonl"
 CHUNK = 1024 * 1024  # bytes of a file that are read at a time
-_NOT_IN_JSON = {"nan", "inf", "-inf"}
 
 
 class Logged(NamedTuple):
@@ -87,19 +87,6 @@ def newest(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
 def replaced(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
     """Return the points that `newest` leaves out, of the series that have such: what a view may draw faintly."""
     return {series: older for series, (_, older) in _divided(lines).items() if older}
-
-
-def number(value: Any) -> float:
-    """Return a number of a record, in which those that JSON lacks are the texts "nan", "inf" and "-inf".
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if type(value) in {int, float}:
-        return float(value)
-    if isinstance(value, str) and value in _NOT_IN_JSON:
-        return float(value)
-    raise ValueError(f"not a number: {value!r}")
 
 
 def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Point]]]:

@@ -23,6 +23,7 @@ from .files import RecordFiles
 from .git import GitState, git_state
 from .lines import LOGS, plain
 from .log_parts import LogParts
+from .log_writer import LogWriter
 from .pages import Happened, Pages
 from .retention import sweep_at_times
 from .status import RunStatus, Spending
@@ -75,19 +76,25 @@ class RunWriter:
     """``directory``: the record's, once it is made. ``failure``: why it is written no further; empty: it is."""
 
     def __init__(
-        self, plan: Plan, failed: Callable[[], object] = lambda: None, made: Callable[[], object] = lambda: None
+        self,
+        plan: Plan,
+        failed: Callable[[], object] = lambda: None,
+        made: Callable[[], object] = lambda: None,
+        *,
+        state: str = "starting",
     ) -> None:
         """``failed`` is called once when ``failure`` has been set, and ``made`` when the record has a ``directory`` and
-        says who owns it; in the writer's thread if there is one.
+        says who owns it; in the writer's thread if there is one. ``state``: the run's at first.
         """
         self._plan, self._failed, self._made = plan, failed, made
         self.directory: Path | None = None
         self.failure = ""
         self.spending = Spending()  # the newest that is known
         self._began = time.time()
-        self._pages = Pages(RunStatus("", plan.name, self._began, changed=self._began), plan.clean)
+        self._pages = Pages(RunStatus("", plan.name, self._began, state=state, changed=self._began), plan.clean)
         self._parts = LogParts()
         self._items: deque[Happened] = deque()
+        self.log = LogWriter(plan.clean, self._wake_up)  # what is put there is written; any thread may do so
         self._chars_put = self._chars_taken = 0  # of prints; one thread counts each
         self._dropped = self._dropped_told = 0
         self._about: dict[str, Any] = {}  # what run.json has
@@ -95,6 +102,7 @@ class RunWriter:
         self._git_look = threading.Thread(target=self._look_at_git, name="outrider-record-git", daemon=True)
         self._end = RunEnd()
         self._described = False
+        self._ready = threading.Event()  # or it has failed
         self._wake, self._leaving, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="outrider-record", daemon=True)
 
@@ -104,6 +112,10 @@ class RunWriter:
             self._thread.start()
         except RuntimeError as error:
             self._fail(error)
+
+    def ready(self, within_s: float = CLOSE_S) -> bool:
+        """Wait until the record is made; return whether it is."""
+        return self._ready.wait(within_s) and not self.failure
 
     def put(self, event: ev.Event, at: float, function: str = "") -> None:
         """Record an event, without waiting. Only one thread may call this."""
@@ -117,6 +129,9 @@ class RunWriter:
         self._items.append(Happened(event, at, function))
         if isinstance(event, ev.PoolClosing):  # what is left to be done is done while the nodes end
             self._leaving.set()
+        self._wake_up()
+
+    def _wake_up(self) -> None:
         if not self._wake.is_set():
             self._wake.set()
 
@@ -129,6 +144,12 @@ class RunWriter:
             self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(within_s)
+        left = math.inf
+        while (
+            self._thread.is_alive() and 0 < self.log.waiting_bytes < left
+        ):  # of what tasks have logged nothing is lost
+            left = self.log.waiting_bytes  # as long as the disk goes on taking it
+            self._thread.join(within_s)
 
     # --- in the thread --------------------------------------------------------------------------------------------
 
@@ -139,6 +160,8 @@ class RunWriter:
             self._fail(error)
             return
         self.directory, self._pages.status.id = files.directory, files.directory.name
+        self.log.opened(files)
+        self._ready.set()
         try:
             self._record(files)
         except Exception as error:  # noqa: BLE001
@@ -152,6 +175,7 @@ class RunWriter:
 
     def _fail(self, error: Exception) -> None:
         self.failure = str(error) or type(error).__name__
+        self._ready.set()
         self._items.clear()
         self._failed()
 
@@ -179,6 +203,7 @@ class RunWriter:
         if self._git_look.ident is not None:
             self._git_look.join(GIT_S)
         self._write(files)
+        self.log.end(files)
         self._write_end(files)
         if not swept:
             self._sweep(files)
@@ -216,6 +241,7 @@ class RunWriter:
             self._pages.dropped(dropped - self._dropped_told, time.time())
             self._dropped_told = dropped
         self._append(files, self._pages.taken())
+        self.log.write(files)
         if self._git is not None and "git" not in self._about:
             self._write_git(files, self._git)
 

@@ -153,6 +153,11 @@ def _kept(tasks: set[Any], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return task
 
 
+def is_lost(fetched: asyncio.Task[Received]) -> bool:
+    """Return whether a value will not come, as its node is lost."""
+    return not fetched.cancelled() and isinstance(fetched.exception(), ConnectionError)
+
+
 def refuse_lost(name: str) -> None:
     """Raise an OSError if the node could not keep a value: it says why in place of the blob's name."""
     if name.startswith(wire.LOST):

@@ -156,6 +156,7 @@ class NodeConnection:
             bulk=self,
             reports=self._tell_others if settings.plugins.present else reports,
             prints=settings.prints,
+            logs=settings.logs,
         )
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None

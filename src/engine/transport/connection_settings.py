@@ -17,6 +17,7 @@ from .unix_route import Interpose
 if TYPE_CHECKING:
     from ..image.install_plan import Prepared
     from ..observe.prints import PrintedLines
+    from ..observe.task_logs import TaskLogs
     from .ssh import PoolKey
 
 BOOTSTRAPS = 50  # at once; the machines that wait are connected to, and their leases renewed
@@ -33,6 +34,7 @@ class ConnectionSettings:
     image: Callable[[], Awaitable[Prepared]]  # made once, when the first machine needs it
     observe: Callable[[Event], object]
     prints: PrintedLines
+    logs: TaskLogs
     plugins: PluginHosts
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions

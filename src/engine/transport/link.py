@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ...actors.interfaces import (
@@ -37,18 +37,19 @@ from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
-from .blob_transfers import BlobTransfers, Bulk, refuse_lost
+from .blob_transfers import BlobTransfers, Bulk, is_lost, refuse_lost
 from .task_inputs import InputStream
+from .verdicts import verdict
 
 if TYPE_CHECKING:
     from ..observe.prints import PrintedLines
+    from ..observe.task_logs import TaskLogs
     from ..wire.session import Session
     from .instance_views import InstanceViews
 
 # Plain numbers: an enumeration's operators cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
 FIRST_BESIDE = 1 << 62  # attempts of Outrider's own: the pool actor, which never hears of these, counts its own from 1
-_FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine sends to its processes
 
 
 class NodeLink:
@@ -65,9 +66,10 @@ class NodeLink:
         bulk: Bulk,
         reports: Callable[[Sequence[Report]], None],
         prints: PrintedLines,
+        logs: TaskLogs,
     ) -> None:
         self.node, self.session, self._machine = node, session, machine
-        self._views, self._same_host, self._prints = views, same_host, prints
+        self._views, self._same_host, self._prints, self._logs = views, same_host, prints, logs
         self._reports = self._pool_reports = reports
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
@@ -300,9 +302,23 @@ class NodeLink:
                 self._wanted(attempt, stream, count)
             case wire.Output(attempt=attempt):
                 self._prints.wrote(self.node, self._orders.get(attempt), message)
+            case wire.Logged():
+                self._logged(message)
             case _:
                 pass  # Pong: the connection has seen that something came
         return None
+
+    def _logged(self, message: wire.Logged) -> None:
+        """Handle what an attempt has logged. Its end is reported when its artifacts are here, as with its items."""
+        order = self._orders.get(message.attempt) if self._runs(message.attempt) else None
+        if message.blob is None:
+            if order is not None:
+                self._logs.received(self.node, order, message)
+        elif order is None or not self._logs.wanted:
+            self.send(wire.Drop((message.blob,)))
+        else:
+            fetch = partial(self._fetch_item, order, wire.Value(b"", None, message.blob))
+            self._spawn(order.attempt, self._logs.artifact(self.node, order, message, fetch))
 
     def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:
         """Return the report of an attempt's end; None: its value is fetched first, or the node runs no such attempt."""
@@ -311,7 +327,7 @@ class NodeLink:
             return None
         if isinstance(message, wire.Ended):
             self._over(attempt)
-            return Finished(AttemptId(attempt), _verdict(message), message, 0.0)
+            return Finished(AttemptId(attempt), verdict(message), message, 0.0)
         value = message.value if isinstance(message, wire.Done) else message.error
         items = {*self._items.get(attempt, ())}
         if items or (value is not None and value.blob is not None and not self._same_host):
@@ -396,7 +412,7 @@ class NodeLink:
         try:
             if items:
                 await asyncio.wait(items)
-                if any(map(_lost, items)):
+                if any(map(is_lost, items)):
                     return
             if value is None or value.blob is None or self._same_host:
                 received = None if value is None else self._arrived(value, message.duration_us)
@@ -422,14 +438,15 @@ class NodeLink:
         if not self._credit.get(attempt):
             raise ProtocolError(f"attempt {attempt} sends more values than it was granted")
         self._credit[attempt] -= 1
-        received = self._arrived(item) if item.blob is None else self._item(order, item)
+        received = self._arrived(item) if item.blob is None else self._spawn(attempt, self._fetch_item(order, item))
         output.of(order.rank).push(received, lambda count: self._grant(attempt, count))
 
-    def _item(self, order: Order, item: wire.Value) -> asyncio.Task[Received]:
-        items = self._items.setdefault(order.attempt, set())
-        fetching = self._loop.create_task(self._fetch_item(order, item))
+    def _spawn(self, attempt: int, work: Coroutine[Any, Any, Received]) -> asyncio.Task[Received]:
+        """Fetch what is an attempt's before its end is reported."""
+        items = self._items.setdefault(attempt, set())
+        fetching = self._loop.create_task(work)
         items.add(fetching)
-        fetching.add_done_callback(lambda task: None if _lost(task) else items.discard(task))
+        fetching.add_done_callback(lambda task: None if is_lost(task) else items.discard(task))
         return fetching
 
     def _grant(self, attempt: int, count: int) -> None:
@@ -477,21 +494,3 @@ class NodeLink:
                 feed = self._inputs.pop((attempt, stream), None)
                 if feed is not None:
                     feed.close()
-
-
-def _lost(fetched: asyncio.Task[Received]) -> bool:
-    return not fetched.cancelled() and isinstance(fetched.exception(), ConnectionError)
-
-
-def _verdict(ended: wire.Ended) -> Verdict:
-    match ended.cause:
-        case wire.Cause.KILLED:
-            return Verdict.KILLED
-        case wire.Cause.TIMEOUT:
-            return Verdict.TIMED_OUT
-        case wire.Cause.SIGNAL if ended.code in _FROM_OUTSIDE:
-            return Verdict.TERMINATED
-        case wire.Cause.EXIT if ended.code - 128 in _FROM_OUTSIDE:  # as shells and handlers say it
-            return Verdict.TERMINATED
-        case _:
-            return Verdict.DIED

@@ -53,6 +53,7 @@ TAGS: dict[type[m.Message], int] = {
     m.Ports: 38,
     m.Asked: 39,
     m.Unfit: 40,
+    m.Logged: 41,
     m.Put: 50,
     m.Get: 51,
     m.Have: 52,

@@ -275,6 +275,18 @@ class Output(NamedTuple):
     dropped: Number
 
 
+class Logged(NamedTuple):
+    """Records that an attempt has logged (see `log_records`). ``dropped``: how many were lost before them.
+
+    With a ``blob`` it is one record, of an artifact, whose content the blob is.
+    """
+
+    attempt: Number
+    records: bytes
+    dropped: Number
+    blob: str | None = None
+
+
 class Asked(NamedTuple):
     """The highest number of times that a rank of this generation on this node has asked whether to stop."""
 
@@ -356,7 +368,9 @@ class Missing(NamedTuple):
 
 
 ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | Bye | Input
-ToClient = Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Output | Asked | Ports | Unfit
+ToClient = (
+    Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Output | Asked | Ports | Unfit | Logged
+)
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing
 Message = ToNode | ToClient | BothWays | Bulk

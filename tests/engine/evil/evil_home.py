@@ -37,6 +37,12 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
     m.Yield: lambda attempt: m.Yield(attempt, FORGED),
     m.Credit: lambda attempt: m.Credit(attempt, attempt % 3 - 1, 2**63 - 1),
     m.Output: lambda attempt: m.Output(attempt, 1, b"", 2**63 - 1),
+    m.Logged: lambda attempt: m.Logged(
+        attempt,
+        b"\x91\x94\x00\x01\x02\x81\xa1x\x03" if attempt % 2 else b"{",
+        2**63 - 1,
+        "forged" if attempt % 5 == 0 else None,
+    ),
     m.PreemptionNotice: lambda attempt: m.PreemptionNotice(f"forged {attempt}", None),
     m.Asked: lambda attempt: m.Asked(attempt, attempt % 5, attempt % 7, 2**63 - 1),
     m.Ports: lambda attempt: m.Ports(tuple(range(1 + attempt % 60_000, 400 + attempt % 60_000))),

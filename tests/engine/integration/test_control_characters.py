@@ -38,6 +38,7 @@ from outrider.engine.observe.observer import completed
 from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.prints import PrintedLines, marked
 from outrider.engine.observe.table import View, summary
+from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.serialization import error_translation
 from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.serialization.versions import version_mismatch
@@ -292,7 +293,7 @@ async def raised(text: str) -> list[BaseException]:
     node = NodeLink(
         NodeId(0), Session(), machine=MachineId("0"), views=InstanceViews("pool", 1),
         same_host=False, bulk=bulk,  # type: ignore[arg-type]
-        reports=lambda _: None, prints=PrintedLines(lambda _: None),
+        reports=lambda _: None, prints=PrintedLines(lambda _: None), logs=TaskLogs(lambda: None),
     )  # fmt: skip
     order = Order(AttemptId(1), Task(TaskId(1), JobId(1), b"", payload, None, 3, False, None), 1)
     connection, route = NodeConnection.__new__(NodeConnection), SSHRoute.__new__(SSHRoute)

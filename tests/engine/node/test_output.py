@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outrider.engine.node.output import PIECE_BYTES, Backlog, Lines
+from outrider.engine.wire import log_records
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
@@ -222,3 +225,80 @@ def test_a_backlog_counts_what_was_dropped_before_it() -> None:
     backlog.add(m.Output(1, 1, b"aaa", 7))
     backlog.add(m.Output(1, 1, b"bbb", 0))
     assert backlog.take() == [m.Output(1, 1, b"bbb", 10)]
+
+
+ENTRIES = st.lists(
+    st.one_of(
+        st.builds(m.Output, st.integers(1, 2), st.integers(1, 2), st.binary(max_size=6), st.integers(0, 2)),
+        st.builds(
+            m.Logged,
+            st.integers(1, 2),
+            st.sampled_from([b"\x91\x01", b"\x93\x01\x02\x03"]),
+            st.integers(0, 2),
+            st.none(),
+        ),
+        st.builds(m.Logged, st.just(1), st.just(b"\x91\x01"), st.just(0), st.just("b1")),
+        st.binary(min_size=1, max_size=1),
+    ),
+    max_size=20,
+)
+
+
+def check_backlog(backlog: Backlog, entries: list[m.Message | bytes]) -> None:
+    """``backlog`` keeps 8 bytes of each kind."""
+    for entry in entries:
+        backlog.add(entry)
+    kept = backlog.take()
+    bounded = [x for x in entries if isinstance(x, m.Output) or (isinstance(x, m.Logged) and x.blob is None)]
+    assert [x for x in kept if isinstance(x, bytes) or getattr(x, "blob", None)] == [
+        x for x in entries if x not in bounded
+    ], "BACKLOG-1"
+    for kind, size in ((m.Output, lambda x: len(x.text)), (m.Logged, lambda x: len(x.records))):
+        added = [x for x in bounded if isinstance(x, kind)]
+        left = [
+            x for x in kept if isinstance(x, kind) and not getattr(x, "blob", None) and size(x) > (kind is m.Logged)
+        ]
+        newest = [x for x in added if size(x)][len([x for x in added if size(x)]) - len([x for x in left if size(x)]) :]
+        assert [x._replace(dropped=0) for x in left if size(x)] == [x._replace(dropped=0) for x in newest], "BACKLOG-1"
+        assert sum(map(size, left)) <= 8, "BACKLOG-1"
+    assert counted(kept) == counted(entries), "BACKLOG-2"
+
+
+def counted(entries: list[m.Message | bytes]) -> dict[tuple[int, ...], int]:
+    """What of each attempt, and stream, is there or said to be lost."""
+    found: dict[tuple[int, ...], int] = {}
+    for entry in entries:
+        match entry:
+            case m.Output(attempt, stream, text, dropped):
+                found[attempt, stream] = found.get((attempt, stream), 0) + len(text) + dropped
+            case m.Logged(attempt, records, dropped):
+                found[(attempt,)] = found.get((attempt,), 0) + log_records.count(records) + dropped
+            case _:
+                pass
+    return {key: value for key, value in found.items() if value}
+
+
+@given(ENTRIES)
+def test_a_backlog_keeps_the_newest_of_what_is_bounded_and_counts_the_rest(entries: list[m.Message | bytes]) -> None:
+    check_backlog(Backlog(8, 8), entries)
+
+
+class KeepsTheOldest(Backlog):
+    def add(self, entry: m.Message | bytes) -> None:
+        if self._bytes < 6 or not isinstance(entry, m.Output):
+            super().add(entry)
+
+
+class Forgets(Backlog):
+    def take(self) -> list[m.Message | bytes]:
+        self._lost_records.clear()
+        return super().take()
+
+
+@pytest.mark.parametrize(("broken", "rule"), [(KeepsTheOldest, "BACKLOG-1"), (Forgets, "BACKLOG-2")])
+def test_the_backlog_falls_without_its_guards(broken: type[Backlog], rule: str) -> None:
+    printed: list[m.Message | bytes] = [m.Output(1, 1, text, 0) for text in (b"aaaa", b"bbbb", b"cccc")]
+    logged: list[m.Message | bytes] = [m.Logged(1, b"\x93\x01\x02\x03", 0) for _ in range(3)]
+    check_backlog(Backlog(8, 8), printed + logged)
+    with pytest.raises(AssertionError, match=rule):
+        check_backlog(broken(8, 8), printed + logged)

@@ -372,7 +372,13 @@ async def test_a_worker_inherits_nothing(make: Any) -> None:
         return sorted(link.partition(":")[0] for link in found)
 
     client = await make(slots=2)
-    assert await client.call(descriptors) == ["/dev/null", "pipe", "pipe", "socket"]
+    assert await client.call(descriptors) == [
+        "/dev/null",
+        "pipe",
+        "pipe",
+        "socket",
+        "socket",
+    ]  # its own pipe, and the one to which its processes log
 
 
 async def test_a_task_knows_where_it_runs(make: Any) -> None:

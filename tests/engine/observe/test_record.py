@@ -255,11 +255,11 @@ def test_a_notebook_leaves_one_though_it_logs(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("script")
 def test_the_repository_of_the_script_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    assert module._source() == Path("/")  # there is no such script
+    assert module.source() == Path("/")  # there is no such script
     (tmp_path / "train.py").write_text("")
-    assert module._source() == tmp_path
+    assert module.source() == tmp_path
     monkeypatch.setattr(sys, "argv", [f"{sys.prefix}/bin/python"])
-    assert module._source() == Path("/")
+    assert module.source() == Path("/")
 
 
 @pytest.mark.usefixtures("script")

@@ -28,9 +28,10 @@ from outrider.actors.interfaces import (
 from outrider.engine.node.notices.watcher import NAME_CHARS
 from outrider.engine.node.worker_streams import WINDOW
 from outrider.engine.observe.prints import PrintedLines
+from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.serialization.client_streams import AHEAD, Values
 from outrider.engine.serialization.payload import Blob, Part, Payload
-from outrider.engine.transport import blob_transfers, link
+from outrider.engine.transport import blob_transfers, link, verdicts
 from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.link import NodeLink
@@ -60,7 +61,7 @@ PATIENCE_S = 60.0
 def test_how_an_attempt_ended_without_a_word_is_told_by_its_cause(
     cause: wire.Cause, code: int, verdict: Verdict
 ) -> None:
-    assert link._verdict(wire.Ended(1, cause, code, "")) is verdict
+    assert verdicts.verdict(wire.Ended(1, cause, code, "")) is verdict
 
 
 @pytest.fixture
@@ -106,6 +107,7 @@ class Node:
         self.link = NodeLink(
             NodeId(0), Session(), machine=MachineId("m"), views=InstanceViews("pool", 1), same_host=same_host,
             bulk=self.bulk, reports=self.batches.put_nowait, prints=PrintedLines(lambda _: None),
+            logs=TaskLogs(lambda: None),
         )  # fmt: skip
         self.link.session.resume(0)
         self.link.attach(lambda _: None)

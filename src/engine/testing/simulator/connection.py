@@ -25,6 +25,7 @@ from ....actors.interfaces import (
 )
 from ....providers.base import Machine, PreemptionNotice
 from ...observe.prints import PrintedLines
+from ...observe.task_logs import TaskLogs
 from ...serialization.payload import Blob, Part, Received
 from ...transport.blob_transfers import TransferProgress
 from ...transport.link import NodeLink
@@ -136,6 +137,7 @@ class PlayedConnection:
             bulk=self,
             reports=self._tell,
             prints=PrintedLines(lambda _: None),
+            logs=TaskLogs(lambda: None),
         )
         self.link.sim, self.link.host = sim, self._host
         self._phase_s = HEARTBEAT_S * sim.dice.of("heartbeat", int(node)).random()

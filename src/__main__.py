@@ -1,0 +1,12 @@
+"""`python -m outrider`: the command `outrider`. On nodes it is `outrider log` alone that works."""
+
+import sys
+
+if sys.argv[1:2] == ["log"]:
+    from outrider.engine.cli.log import main as log
+
+    sys.exit(log(sys.argv[2:]))
+else:
+    from outrider.engine.cli.main import main
+
+    main()

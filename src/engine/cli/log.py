@@ -1,0 +1,109 @@
+"""`outrider log`: log numbers, texts, settings and files from shells and programs that a task has started.
+
+It runs on nodes too, as `python -m outrider log`, where there is no cyclopts: arguments are parsed by `main` there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..node.log_socket import VARIABLE
+
+DONE, LOST, WRONG = 0, 1, 2  # exit codes
+
+
+def log(
+    *values: str,
+    step: int | None = None,
+    text: str | None = None,
+    name: str | None = None,
+    param: list[str] | None = None,
+    artifact: list[Path] | None = None,
+) -> int:
+    """Log from what a task has started, as a shell script: into the record of the run.
+
+    Exits with 2 where no task has started it or something cannot be understood, with 1 where the node does not take it.
+
+    Example: `outrider log loss=0.3 accuracy=0.9 --step 7`
+
+    Parameters
+    ----------
+    values:
+        Numbers, as loss=0.3; nan and inf are some.
+    step:
+        The step that the numbers, or the text, are of.
+    text:
+        A text, such as a sample that a model has generated.
+    name:
+        The name of the text, or of the artifact.
+    param:
+        A setting of the run, as lr=0.1; may be given several times.
+    artifact:
+        A file to be copied into the record; may be given several times.
+    """
+    if not os.environ.get(VARIABLE):
+        return _refused(f"log is for what a task of a pool has started: {VARIABLE} is not set here")
+    from ..observe import log_calls
+
+    try:
+        if values:
+            log_calls.log_metrics({key: _number(key, value) for key, value in map(_pair, values)}, step=step)
+        if text is not None:
+            log_calls.log_text(text, name=name or "text", step=step)
+        if param:
+            log_calls.log_params({key: _setting(value) for key, value in map(_pair, param)})
+        for path in artifact or ():
+            log_calls.log_artifact(path, name if len(artifact or ()) == 1 else None)
+    except (ValueError, TypeError) as error:
+        return _refused(str(error))
+    except OSError as error:
+        return _refused(f"{error.filename or 'the file'} cannot be read: {error.strerror or error}")
+    return LOST if log_calls.has_lost() else DONE
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command with these arguments, without any package but our own."""
+    parser = argparse.ArgumentParser(prog="outrider log", description="Log from what a task has started.")
+    parser.add_argument("values", nargs="*", metavar="NAME=NUMBER")
+    parser.add_argument("--step", type=int)
+    parser.add_argument("--text")
+    parser.add_argument("--name")
+    parser.add_argument("--param", action="append", metavar="NAME=VALUE")
+    parser.add_argument("--artifact", action="append", type=Path)
+    given = parser.parse_intermixed_args(words)
+    return log(
+        *given.values, step=given.step, text=given.text, name=given.name, param=given.param, artifact=given.artifact
+    )
+
+
+def _pair(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        raise ValueError(f"give values as NAME=VALUE, not {word!r}")
+    return name, value
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"{name} is no number: {value!r}; --text logs texts, and --param settings") from None
+
+
+def _setting(value: str) -> str | float | int:
+    """Return a setting as a number where it is written as one."""
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _refused(said: str) -> int:
+    print(f"outrider: {said}", file=sys.stderr)
+    return WRONG

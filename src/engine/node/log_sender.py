@@ -1,0 +1,95 @@
+"""Sends what the attempts of a worker log: a batch each 0.25 s or 2,000 records, and the rest before their answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NoReturn
+
+from ..wire.log_records import BATCH, Packed, packed
+from ..wire.messages import Logged, Message
+
+EVERY_S = 0.25
+FULL = 2000  # records that are sent at once
+MOST = 200_000  # that wait while the node does not take them; further ones are counted, and lost
+
+
+class LogSender:
+    """A list for each attempt, to which any of its threads appends, and which the thread that sends empties.
+
+    ``lock``, a reentrant one, is held while records are taken and sent: whoever may interrupt a thread takes it first.
+    """
+
+    def __init__(self, send: Callable[[Message, list[int]], None], lock: AbstractContextManager[object]) -> None:
+        self._send, self._lock = send, lock
+        self._pid = os.getpid()
+        self._waiting: dict[int, list[Packed]] = {}  # by attempt
+        self._lost: dict[int, int] = {}  # by attempt, how many
+        self._awake = False  # the thread, or it is about to be
+        self._wake, self._full = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def here(self) -> bool:
+        """Return whether this is the worker's own process, which alone may speak through its pipe: no forked child."""
+        return os.getpid() == self._pid
+
+    def put(self, attempt: int, record: Packed) -> None:
+        """Log a record, without waiting."""
+        records = self._waiting.get(attempt)
+        if records is None:
+            records = self._waiting.setdefault(attempt, [])
+        if len(records) >= MOST:
+            self._lost[attempt] = self._lost.get(attempt, 0) + 1
+            return
+        records.append(record)
+        if not self._awake:
+            self._awake = True
+            self._begin()
+        elif len(records) >= FULL and not self._full.is_set():
+            self._full.set()
+
+    def put_blob(self, attempt: int, record: Packed, fd: int) -> None:
+        """Send a record with the blob that it is about, and close that."""
+        with self._lock:
+            (body,) = packed([record])
+            self._send(Logged(attempt, body, 0, ""), [fd])
+
+    def finish(self, attempt: int) -> None:
+        """Send what is left of an attempt that is about to be answered."""
+        if attempt in self._waiting and self.here:
+            with self._lock:
+                self._flush(attempt)
+                self._waiting.pop(attempt, None)
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-log")
+                    self._thread.start()
+        self._wake.set()
+
+    def _run(self) -> NoReturn:
+        while True:
+            self._wake.wait()
+            self._full.wait(EVERY_S)
+            self._full.clear()
+            self._wake.clear()
+            self._awake = False  # before they are taken: what is put from now on wakes this thread again
+            for attempt in [*self._waiting]:
+                with self._lock:
+                    self._flush(attempt)
+
+    def _flush(self, attempt: int) -> None:
+        records = self._waiting.get(attempt, [])
+        while records:
+            batch = records[:BATCH]
+            del records[: len(batch)]  # others append meanwhile, at its end
+            try:
+                for body in packed(batch):
+                    self._send(Logged(attempt, body, self._lost.pop(attempt, 0)), [])
+            except OSError:  # no descriptors for so large a message; or the node ends, and this process with it
+                self._lost[attempt] = self._lost.get(attempt, 0) + len(batch)

@@ -1,0 +1,125 @@
+"""The socket to which the processes that a task has started log: a datagram for each record, as JSON.
+
+It is a unix datagram socket of one worker, in the node's private folder and for this user alone. Its path is in the
+environment of what the worker runs. A forked child must not use the worker's own pipe, and needs none.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import termios
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from . import limits
+
+VARIABLE = "OUTRIDER_LOG"  # the environment variable with the socket's path
+DATAGRAM_BYTES = 126 * 1024  # of one record; larger buffers are mapped anew for each: 16 us
+PATIENCE_S = 5.0  # of who logs, for a node that does not read
+_AT_ONCE = 64  # datagrams in one turn
+_JOINED_BYTES = 64 * 1024
+_PATH_BYTES = 107  # <linux/un.h>: UNIX_PATH_MAX, and its end
+
+
+class LogSocket:
+    """The node's end of one worker's socket."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError where there can be none."""
+        self.path, self._folder = str(path), -1
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            if len(os.fsencode(self.path)) > _PATH_BYTES:  # another name of the same folder, as long as this is open
+                self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self.path = f"/proc/{os.getpid()}/fd/{self._folder}/{path.name}"
+            os.fchmod(self.sock.fileno(), 0o600)  # which the file has from its beginning
+            Path(self.path).unlink(missing_ok=True)
+            self.sock.bind(self.path)
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self) -> Iterator[tuple[bytes, list[int]]]:
+        """Yield what has come: records, as many as may go together, or one with a descriptor, now the caller's."""
+        lines: list[bytes] = []
+        size_bytes = 0
+        for _ in range(_AT_ONCE):
+            try:
+                line, fds = limits.receive(self.sock, DATAGRAM_BYTES, 1)
+            except (BlockingIOError, ConnectionError):
+                break
+            if fds:
+                yield line, fds
+            elif fds is not None:
+                lines.append(line)
+                size_bytes += len(line)
+            if size_bytes > _JOINED_BYTES:
+                yield b"\n".join(lines), []
+                lines, size_bytes = [], 0
+        if lines:
+            yield b"\n".join(lines), []
+
+    def close(self) -> None:
+        with suppress(OSError):
+            Path(self.path).unlink()
+        self.sock.close()
+        if self._folder >= 0:
+            os.close(self._folder)
+
+
+class LogEnd:
+    """The worker's end of its socket: it knows the path, and whether something lies there unread."""
+
+    def __init__(self, fd: int) -> None:
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            self.path: str = sock.getsockname()
+        self._fd = fd
+        self._waiting = array.array("i", [0])
+
+    def pending(self) -> bool:
+        try:
+            fcntl.ioctl(self._fd, termios.FIONREAD, self._waiting)
+        except OSError:  # the task has closed it
+            return False
+        return bool(self._waiting[0])
+
+
+class LogClient:
+    """The end of a process that a task has started. ``path``: what its environment has."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._sock: socket.socket | None = None
+
+    def send(self, line: bytes, fds: list[int] | None = None) -> None:
+        """Send a record. Who reads too slowly is waited for, up to `PATIENCE_S`.
+
+        Raises:
+            OSError: the node has ended, or does not read.
+            ValueError: it is too large.
+        """
+        if len(line) > DATAGRAM_BYTES:
+            raise ValueError(f"a process that a task has started may log {DATAGRAM_BYTES} bytes at a time")
+        sock = self._sock
+        if sock is None:
+            sock = self._sock = self._connected()
+        try:
+            socket.send_fds(sock, [line], fds or [])
+        except OSError:
+            self._sock = None
+            sock.close()
+            raise
+
+    def _connected(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            sock.settimeout(PATIENCE_S)
+            sock.connect(self.path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock

@@ -1,0 +1,61 @@
+"""Names for the blobs that come from workers: of values, and of artifacts until the client has fetched them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+from ..wire.messages import LOST, Done, Failed, Logged, Message, Value, Yield
+from . import limits
+from .blobs import BlobStore
+
+ARTIFACTS_BYTES = 1 << 30  # of artifacts that the client has not fetched: they take memory
+
+VALUES = {Done: "value", Yield: "item", Failed: "error"}  # where messages have what may be a blob
+
+
+class NamedBlobs:
+    """Gives names to what comes with messages of workers. Of artifacts a node keeps so many bytes at a time."""
+
+    def __init__(self, store: BlobStore, limit_bytes: int = ARTIFACTS_BYTES) -> None:
+        self._store, self._limit = store, limit_bytes
+        self._sizes: dict[str, int] = {}  # by blob
+
+    def named(self, message: Message, fds: list[int] | None) -> Message:
+        """Return the message with a name for its blob, or an error in place of that. ``fds`` None: they are lost."""
+        if isinstance(message, Logged):
+            return self._artifact(message, fds)
+        field = VALUES.get(type(message), "")
+        value: Value | None = getattr(message, field, None)
+        if value is None:
+            for fd in fds or ():
+                os.close(fd)
+            return message
+        try:
+            value = value._replace(blob=self._store.add_result(fds[0])) if fds else None
+        except OSError:
+            value = None
+        if value is None and not isinstance(message, Failed):
+            value = Value(b"", None, f"{LOST}{limits.story()}")
+        changed: Message = cast("Any", message)._replace(**{field: value})
+        return changed
+
+    def _artifact(self, message: Logged, fds: list[int] | None) -> Logged:
+        if not fds:
+            return message._replace(blob=None if fds is not None else f"{LOST}{limits.story()}")
+        fd, *others = fds
+        for other in others:
+            os.close(other)
+        size_bytes = os.fstat(fd).st_size
+        self._sizes = {name: size for name, size in self._sizes.items() if self._store.fd(name) is not None}
+        waiting = sum(self._sizes.values())
+        if waiting + size_bytes > self._limit:
+            os.close(fd)
+            story = f"{waiting} bytes of artifacts wait on its node to be fetched, which keeps {self._limit}"
+            return message._replace(blob=f"{LOST}{story}")
+        try:
+            name = self._store.add_result(fd)
+        except OSError:
+            return message._replace(blob=f"{LOST}{limits.story()}")
+        self._sizes[name] = size_bytes
+        return message._replace(blob=name)

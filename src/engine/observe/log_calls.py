@@ -1,0 +1,189 @@
+"""The functions that log, in tasks and outside of them: `log_metrics`, `log_params`, `log_text`, `log_artifact`.
+
+In a task, records go through its worker's pipe. A process that a task has started, by a fork or otherwise, writes them
+to the socket that its environment names. Elsewhere they are the program's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from ..node import context, log_socket
+from ..wire import log_records
+from ..wire.log_records import ARTIFACT_BYTES, Packed
+from .log_values import checked_metrics, checked_name, checked_params, checked_step, checked_text
+
+_PIECE_BYTES = 1024 * 1024
+_now = time.time
+
+
+def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None) -> None:
+    """Record numbers, as of a training step, in the record of the run, with rank and generation.
+
+    It waits for nothing, from any thread and process of a task. Values are what `float` takes: numbers, and arrays or
+    tensors with a single element (of a GPU, this waits for it). nan and infinities are kept. Outside of tasks they are
+    recorded as the program's own.
+
+    Raises:
+        TypeError: a value is no single number; the message names it.
+        ValueError: there are more than 500 values, or a name has more than 128 characters.
+    """
+    record = log_records.metrics(_now(), checked_step(step), checked_metrics(values))
+    task = context.current()
+    if task is not None and task.log is not None and task.log.here:
+        task.log.put(task.attempt, record)
+    else:
+        _log_elsewhere(record)
+
+
+def log_params(params: Mapping[str, Any]) -> None:
+    """Record settings of the run, such as a learning rate. A name that is logged again has the newest value.
+
+    Values that JSON has no form for are recorded as texts.
+
+    Raises:
+        TypeError: it is no mapping, or a name no text.
+        ValueError: they are more than 65,536 characters of JSON.
+    """
+    _log(log_records.params(_now(), checked_params(params)))
+
+
+def log_text(text: str, *, name: str = "text", step: SupportsIndex | None = None) -> None:
+    """Record a text of at most 65,536 characters, such as a sample that a model has generated.
+
+    Raises:
+        ValueError: it is longer: `log_artifact` takes files.
+    """
+    _log(log_records.text(_now(), checked_step(step), checked_name(name), checked_text(text)))
+
+
+def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
+    """Copy a file of at most 256 MiB into the record of the run, under ``name`` (its own, if left out).
+
+    The file is read before this returns, and may be changed then. A task ends when its artifacts have arrived.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+        ValueError: it is too large.
+    """
+    chosen = checked_name((Path(path).name or "file") if name is None else name)
+    fd, size_bytes, digest = _copied(Path(path))
+    try:
+        record = log_records.artifact(_now(), chosen, size_bytes, digest)
+        if not size_bytes:
+            _log(record)
+            return
+        task = context.current()
+        if task is not None and task.log is not None and task.log.here:
+            task.log.put_blob(task.attempt, record, os.dup(fd))
+        else:
+            _log_elsewhere(record, fd)
+    finally:
+        os.close(fd)
+
+
+def has_lost() -> bool:
+    """Return whether something that this process has logged is lost."""
+    return _Elsewhere.warned
+
+
+def _log(record: Packed) -> None:
+    task = context.current()
+    if task is not None and task.log is not None and task.log.here:
+        task.log.put(task.attempt, record)
+    else:
+        _log_elsewhere(record)
+
+
+class _Elsewhere:
+    client: log_socket.LogClient | None = None
+    warned = False
+
+
+def _log_elsewhere(record: Packed, fd: int | None = None) -> None:
+    path = os.environ.get(log_socket.VARIABLE)
+    if path and not _is_program():
+        try:
+            _sent(path, log_records.line(record), [] if fd is None else [fd])
+        except OSError as error:
+            _warn(f"the node does not take it ({error.strerror or error})")
+        return
+    from . import program_log
+
+    (records,) = log_records.packed([record])
+    if fd is None:
+        program_log.log(records)
+    else:
+        program_log.log_artifact(records, _content(fd))
+
+
+def _is_program() -> bool:
+    """Return whether a pool of this process has a record: then it logs there, also in a task of another pool."""
+    module = sys.modules.get("outrider.engine.observe.program_log")
+    return module is not None and module.is_here()
+
+
+def _sent(path: str, line: bytes, fds: list[int]) -> None:
+    client = _Elsewhere.client
+    if client is None or client.path != path:
+        client = _Elsewhere.client = log_socket.LogClient(path)
+    try:
+        client.send(line, fds)
+    except ConnectionError:
+        raise
+    except OSError:  # whoever started this process has closed its descriptors, this one too
+        client.send(line, fds)
+
+
+def _warn(why: str) -> None:
+    """Say once that what this process logs is lost: who trains goes on."""
+    if not _Elsewhere.warned:
+        _Elsewhere.warned = True
+        with suppress(Exception):  # no stderr
+            print(f"outrider: what this process logs is lost: {why}", file=sys.stderr, flush=True)
+
+
+def _copied(path: Path) -> tuple[int, int, str]:
+    """Return the descriptor of a copy of the file in memory, its size and its SHA-256."""
+    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
+    try:
+        about = os.fstat(source)
+        if not stat.S_ISREG(about.st_mode):
+            raise IsADirectoryError(f"{path} is no file: log_artifact takes files, so pack a folder into one")
+        _check_size(path, about.st_size)
+        digest, size_bytes = hashlib.sha256(), 0
+        copy = os.memfd_create("artifact", os.MFD_CLOEXEC)
+        try:
+            while piece := os.read(source, _PIECE_BYTES):
+                size_bytes += len(piece)
+                _check_size(path, size_bytes)  # it grows
+                digest.update(piece)
+                left = memoryview(piece)
+                while left:
+                    left = left[os.write(copy, left) :]
+        except BaseException:
+            os.close(copy)
+            raise
+        return copy, size_bytes, digest.hexdigest()
+    finally:
+        os.close(source)
+
+
+def _check_size(path: Path, size_bytes: int) -> None:
+    if size_bytes > ARTIFACT_BYTES:
+        raise ValueError(
+            f"{path} has {size_bytes:,} bytes, and log_artifact takes at most {ARTIFACT_BYTES:,}: keep larger files by "
+            "checkpoint(), on a volume, or by Pool(keep=...)"
+        )
+
+
+def _content(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)

@@ -1,0 +1,133 @@
+"""The queue of what tasks log: anybody fills it, and the writer's thread empties it into the files of a record."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from ..wire.log_records import Artifact, count, unpacked
+from .files import RecordFiles
+from .logged import PARAMS, SLOW, Batch, LoggedPages, Origin
+from .tensorboard import TensorBoardFiles
+
+BACKLOG_BYTES = 16 * 1024 * 1024  # of records that are kept until the disk takes them; further ones are counted
+TEXT_CHARS = 1024 * 1024  # that are appended at once
+TENSORBOARD_S = 0.05  # of each `FLUSH_S`; who logs more has the rest written later
+TENSORBOARD_END_S = 1.0  # of the end of a run
+ARTIFACTS = "artifacts"
+NAME_CHARS = 100  # of an artifact's file
+Placed = tuple[Origin, Artifact, str]  # an artifact, and where it lies
+
+
+class LogWriter:
+    """The records of one run. ``wake`` is called when there is something to be written."""
+
+    def __init__(self, clean: Callable[[str], str], wake: Callable[[], object]) -> None:
+        self._pages, self._wake = LoggedPages(clean), wake
+        self._batches: deque[Batch] = deque()
+        self._placed: deque[Placed] = deque()
+        self._lost: deque[tuple[Origin, int, str, float]] = deque()
+        self._lock = threading.Lock()
+        self.waiting_bytes = 0  # of records that are still to be written
+        self._overflow = Counter[Origin]()  # records for which there was no room
+        self._files: RecordFiles | None = None  # while the record is open
+        self._tensorboard: TensorBoardFiles | None = None
+        self._names: dict[str, int] = {}  # files of artifacts, and how often each was wanted
+
+    def opened(self, files: RecordFiles) -> None:
+        self._files = files
+        self._tensorboard = TensorBoardFiles(files.directory)
+
+    def put(self, batch: Batch) -> None:
+        """Take records, without waiting for anything."""
+        with self._lock:
+            if self.waiting_bytes + len(batch.data) > BACKLOG_BYTES:
+                self._overflow[batch.origin] += count(batch.data) + batch.dropped
+            else:
+                self.waiting_bytes += len(batch.data)
+                self._batches.append(batch)
+        self._wake()
+
+    def put_artifact(self, batch: Batch, content: bytes | memoryview) -> None:
+        """Write an artifact and what is told of it. It takes as long as the disk does, and is for a thread of its own.
+        An error is told in the record, and raised by nothing.
+        """
+        records = [each for each in unpacked(batch.data, batch.at) if isinstance(each, Artifact)]
+        if len(records) != 1 or self._files is None:
+            return
+        (artifact,) = records
+        digest = hashlib.sha256(content).hexdigest()
+        try:
+            path = self._place(self._files, artifact.name, content)
+        except OSError as error:
+            self.lose(batch.origin, f"the artifact {artifact.name!r} could not be written: {error.strerror}", batch.at)
+            return
+        if digest != artifact.sha256:
+            self.lose(batch.origin, f"the artifact {artifact.name!r} is not what its task has read", batch.at)
+        self._placed.append((batch.origin, artifact._replace(size_bytes=len(content), sha256=digest), path))
+        self._wake()
+
+    def lose(self, origin: Origin, why: str, at: float) -> None:
+        """Have it told that a record is lost."""
+        self._lost.append((origin, 1, why, at))
+        self._wake()
+
+    # --- in the writer's thread -----------------------------------------------------------------------------------
+
+    def write(self, files: RecordFiles) -> None:
+        """Append what is waiting. The interpreter is let go in between: the event loop must not wait for this.
+
+        Raises:
+            OSError: the disk is nearly full, for one.
+        """
+        for _ in range(len(self._batches)):
+            batch = self._batches.popleft()
+            with self._lock:
+                self.waiting_bytes -= len(batch.data)
+            self._pages.add(batch)
+            if self._pages.size > TEXT_CHARS:
+                files.append(self._pages.taken())
+            time.sleep(0)
+        with self._lock:
+            overflow, self._overflow = self._overflow, Counter()
+        for origin, lost in overflow.items():
+            self._pages.lost(origin, lost, SLOW, time.time())
+        while self._pages.empty:
+            origin, artifact = self._pages.empty.pop()
+            self._placed.append((origin, artifact, self._place(files, artifact.name, b"")))
+        for _ in range(len(self._placed)):
+            self._pages.artifact(*self._placed.popleft())
+        for _ in range(len(self._lost)):
+            self._pages.lost(*self._lost.popleft())
+        files.append(self._pages.taken())
+        params = self._pages.changed_params()
+        if params is not None:
+            files.replace(PARAMS, params)
+        self._write_tensorboard(TENSORBOARD_S)
+
+    def end(self, files: RecordFiles) -> None:
+        """Write what is left. Nothing is taken any more."""
+        self._files = None
+        self.write(files)
+        self._write_tensorboard(TENSORBOARD_END_S)
+
+    def _write_tensorboard(self, within_s: float) -> None:
+        if self._tensorboard is not None:
+            with suppress(OSError):  # they can be made again, from what is in the record
+                if not self._tensorboard.catch_up(within_s):
+                    self._wake()
+
+    def _place(self, files: RecordFiles, name: str, content: bytes | memoryview) -> str:
+        """Write an artifact to a file that no other has, and return its path."""
+        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[-NAME_CHARS:].lstrip("-.") or "artifact"
+        with self._lock:
+            number = self._names[safe] = self._names.get(safe, 0) + 1
+        stem, dot, ending = safe.partition(".")
+        path = f"{ARTIFACTS}/{safe if number == 1 else f'{stem}-{number}{dot}{ending}'}"
+        files.add(path, content)
+        return path

@@ -1,0 +1,138 @@
+"""The lines that a record has of what tasks log. No I/O: the writer's thread calls this, and appends them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..api.printable import one_line
+from ..wire.log_records import Artifact, Metrics, Params, Text, unpacked
+from .lines import EVENTS, plain
+from .metrics import METRICS
+
+TEXTS, ARTIFACTS, PARAMS = "texts.jsonl", "artifacts.jsonl", "params.json"
+PARAMS_MOST = 10_000  # names of params in a record
+SLOW = "they came faster than they could be sent or written"
+NO_RECORD = "they are no records, or there is no room for more params"
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_ENCODE = _ENCODER.encode
+
+
+class Origin(NamedTuple):
+    """A task that has logged. The program itself is no function, job or node. ``rank``: None outside of broadcasts."""
+
+    function: str = ""
+    job: int = 0
+    rank: int | None = None
+    node: int | None = None
+    generation: int = 1
+
+
+class Batch(NamedTuple):
+    """Records as they came. ``dropped``: how many were lost before them. ``at``: when they came, in unix time."""
+
+    origin: Origin
+    data: bytes
+    dropped: int
+    at: float
+
+
+class LoggedPages:
+    """The text that is to be appended to each file, and the params. Keys are paths within the record."""
+
+    def __init__(self, clean: Callable[[str], str] = str) -> None:
+        """``clean`` is called with each text: it hides secrets."""
+        self._clean = clean
+        self._text: dict[str, list[str]] = {}
+        self.size = 0  # characters that are to be taken
+        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts without content, which come alone
+        self._params: dict[str, Any] = {}
+        self._params_changed = False
+        self._origin, self._origin_text = Origin(), _fields(Origin())
+
+    def add(self, batch: Batch) -> None:
+        origin = self._of(batch.origin)
+        lost, unread = batch.dropped, 0
+        lines: list[str] = []
+        for record in unpacked(batch.data, batch.at):
+            match record:
+                case Metrics(at, step, values):
+                    shown = "null" if step is None else step
+                    lines.append(f'{{"at":{at!r},{origin},"step":{shown},"values":{_numbers(values)}}}\n')
+                case Text(at, step, name, text):
+                    said = {"step": step, "name": self._clean(name), "text": self._clean(text)}
+                    self._append(TEXTS, f'{{"at":{at!r},{origin},{_inner(said)}}}\n')
+                case Params(_, values):
+                    unread += self._set(values)
+                case Artifact(size_bytes=0):
+                    self.empty.append((batch.origin, record))
+                case _:
+                    unread += 1
+        if lines:
+            self._append(METRICS, self._clean("".join(lines)))
+        if lost:
+            self.lost(batch.origin, lost, SLOW, batch.at)
+        if unread:
+            self.lost(batch.origin, unread, NO_RECORD, batch.at)
+
+    def lost(self, origin: Origin, count: int, why: str, at: float) -> None:
+        """Add the event that records are lost, and why."""
+        said = {"count": count, "why": self._clean(why)}
+        self._append(EVENTS, f'{{"event":"records_lost","at":{at!r},{self._of(origin)},{_inner(said)}}}\n')
+
+    def artifact(self, origin: Origin, artifact: Artifact, path: str) -> None:
+        """Add the line of an artifact that lies at ``path``, below the record."""
+        at, name, size_bytes, sha256 = artifact
+        said = {"name": self._clean(name), "path": path, "size_bytes": size_bytes, "sha256": sha256}
+        self._append(ARTIFACTS, f'{{"at":{at!r},{self._of(origin)},{_inner(said)}}}\n')
+
+    def taken(self) -> dict[str, bytes]:
+        """Return what has been added since the last call."""
+        text, self._text, self.size = self._text, {}, 0
+        return {path: "".join(parts).encode(errors="replace") for path, parts in text.items()}
+
+    def changed_params(self) -> dict[str, Any] | None:
+        """Return all params if some have been added since the last call."""
+        if not self._params_changed:
+            return None
+        self._params_changed = False
+        return self._params
+
+    def _set(self, values: Mapping[str, Any]) -> int:
+        """Set params; return how many there is no room for."""
+        lost = 0
+        for name, value in plain(values, self._clean).items():
+            shown = self._clean(name)
+            if shown in self._params or len(self._params) < PARAMS_MOST:
+                self._params[shown] = value
+                self._params_changed = True
+            else:
+                lost += 1
+        return lost
+
+    def _append(self, path: str, text: str) -> None:
+        self._text.setdefault(path, []).append(text)
+        self.size += len(text)
+
+    def _of(self, origin: Origin) -> str:
+        if origin != self._origin:
+            self._origin, self._origin_text = origin, _fields(origin)
+        return self._origin_text
+
+
+def _fields(origin: Origin) -> str:
+    function, job, rank, node, generation = origin
+    return _inner({"function": one_line(function), "job": job, "rank": rank, "node": node, "generation": generation})
+
+
+def _inner(said: Mapping[str, Any]) -> str:
+    """Return an object as JSON without its braces."""
+    return _ENCODE(said)[1:-1]
+
+
+def _numbers(values: Mapping[str, float]) -> str:
+    try:
+        return _ENCODE(values)
+    except ValueError:  # JSON has no other numbers than finite ones
+        return _ENCODE(plain(values, str))

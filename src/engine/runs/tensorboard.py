@@ -1,0 +1,192 @@
+"""TensorBoard's event files of a record, made from its metrics: a folder for each rank, or for each other function.
+
+A file is a row of records, each with its length and masked CRC-32C, of Event messages (TensorFlow's tf_record format,
+and `event.proto` and `summary.proto` of TensorBoard). A generation that begins anew at an earlier step says so by a
+session that starts: TensorBoard shows no later steps of the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .metrics import METRICS, Logged, metrics_in
+
+FOLDER = "tb"
+CHUNK = 16 * 1024  # bytes of the metrics that are read at a time
+_MASK = 0xA282EAD8
+_START = 1  # SessionLog.START
+_HEADER, _DOUBLE, _FLOAT, _U32 = struct.Struct("<Q"), struct.Struct("<d"), struct.Struct("<f"), struct.Struct("<I")
+
+
+def write_tensorboard(directory: Path) -> None:
+    """Write the event files of a record in ``directory`` anew, as of a run that was killed before it could."""
+    for file in (directory / FOLDER).rglob("events.out.tfevents.*"):
+        file.unlink()
+    TensorBoardFiles(directory).catch_up(float("inf"))
+
+
+@dataclass(slots=True)
+class _Series:
+    path: Path
+    generation: int
+    step: int  # the last one
+
+
+class TensorBoardFiles:
+    """The event files of one record, of which another call writes what has been logged since."""
+
+    def __init__(self, directory: Path) -> None:
+        self._metrics, self._folder = directory / METRICS, directory / FOLDER
+        self._read = 0  # bytes
+        self._series: dict[str, _Series] = {}
+
+    def catch_up(self, within_s: float) -> bool:
+        """Write what was logged since the last call; return whether that is all. What takes longer is left to the next.
+
+        Raises:
+            OSError
+        """
+        until = time.monotonic() + within_s
+        while lines := self._next_lines():
+            events: dict[Path, list[bytes]] = {}
+            for logged in metrics_in(lines):
+                for path, event in self._events(logged):
+                    events.setdefault(path, []).append(event)
+            for path, parts in events.items():
+                _append(path, b"".join(parts))
+            if time.monotonic() > until:
+                return False
+            time.sleep(0)  # who shares the interpreter with this goes first
+        return True
+
+    def _next_lines(self) -> list[bytes]:
+        try:
+            with self._metrics.open("rb", buffering=0) as file:
+                file.seek(self._read)
+                content = file.read(CHUNK)
+                while content and b"\n" not in content and (more := file.read(CHUNK)):
+                    content += more
+        except FileNotFoundError:
+            return []
+        whole, newline, _ = content.rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        return whole.split(b"\n") if newline else []
+
+    def _events(self, logged: Logged) -> Iterator[tuple[Path, bytes]]:
+        name = _folder_name(logged)
+        series = self._series.get(name)
+        if series is None:
+            path = (
+                self._folder
+                / name
+                / f"events.out.tfevents.{int(logged.at):010}.outrider.{os.getpid()}.{len(self._series)}"
+            )
+            series = self._series[name] = _Series(path, logged.generation, -1)
+            yield path, record(version_event(logged.at))
+        step = series.step + 1 if logged.step is None else logged.step
+        if logged.generation > series.generation:
+            if step <= series.step:
+                yield series.path, record(restart_event(logged.at, step))
+            series.generation = logged.generation
+        series.step = step
+        yield series.path, record(scalars_event(logged.at, step, logged.values))
+
+
+def _folder_name(logged: Logged) -> str:
+    """Return what TensorBoard shows as a run: each of one function's broadcasts but the first has its job's number."""
+    function = re.sub(r"[^A-Za-z0-9._-]+", "-", logged.function).strip("-.") or "program"
+    whose = f"{function}-{logged.job}" if logged.job else function
+    return f"{whose}/rank-{logged.rank:03}" if logged.rank is not None else whose
+
+
+def record(event: bytes) -> bytes:
+    """Return an event as a record of the file."""
+    header = _HEADER.pack(len(event))
+    return b"".join((header, _U32.pack(masked(crc32c(header))), event, _U32.pack(masked(crc32c(event)))))
+
+
+def version_event(at: float) -> bytes:
+    return _time(at) + _text(3, b"brain.Event:2")  # Event.file_version
+
+
+def restart_event(at: float, step: int) -> bytes:
+    return _time(at) + _step(step) + _text(7, b"\x08" + _varint(_START))  # Event.session_log, SessionLog.status
+
+
+def scalars_event(at: float, step: int, values: dict[str, float]) -> bytes:
+    """Return an Event with a Summary of simple values."""
+    summary = b"".join(
+        _text(1, _text(1, name.encode(errors="replace")) + b"\x15" + _single(value)) for name, value in values.items()
+    )
+    return _time(at) + _step(step) + _text(5, summary)
+
+
+def masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli; RFC 3720, B.4)."""
+    crc = 0xFFFFFFFF
+    table = _TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def _time(at: float) -> bytes:
+    return b"\x09" + _DOUBLE.pack(at)  # Event.wall_time
+
+
+def _step(step: int) -> bytes:
+    return b"\x10" + _varint(step & 0xFFFFFFFFFFFFFFFF)
+
+
+def _text(field: int, content: bytes) -> bytes:
+    return bytes((field << 3 | 2,)) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _single(value: float) -> bytes:
+    try:
+        return _FLOAT.pack(value)
+    except OverflowError:  # beyond what a float of 32 bits holds
+        return _FLOAT.pack(float("inf") if value > 0 else float("-inf"))
+
+
+def _append(path: Path, events: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        left = memoryview(events)
+        while left:
+            left = left[os.write(file, left) :]
+    finally:
+        os.close(file)
+
+
+def _table() -> list[int]:
+    table = []
+    for number in range(256):
+        crc = number
+        for _ in range(8):
+            crc = crc >> 1 ^ 0x82F63B78 if crc & 1 else crc >> 1
+        table.append(crc)
+    return table
+
+
+_TABLE = _table()

@@ -1,0 +1,226 @@
+"""Records that tasks log, as bytes and back: what `Logged` carries. Nodes relay them unread. No I/O.
+
+The bytes are one msgpack array of records, or lines of JSON, as programs of any language write them to a node's socket.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from .messages import LONGEST_S
+
+NAME_CHARS = 128  # of a metric, a text, an artifact
+NAMES = 500  # of metrics in one call
+TEXT_CHARS = 64 * 1024  # of a text, and of params as JSON; what is larger is a file
+ARTIFACT_BYTES = 256 * 1024 * 1024
+NOT_IN_JSON = {"nan", "inf", "-inf"}
+BATCH = 500  # records packed at a time
+BATCH_BYTES = 512 * 1024  # of records in one message, unless one of them alone is larger
+NONE = b"\x90"  # no records
+_STEPS = 2**63
+_METRICS, _TEXT, _PARAMS, _ARTIFACT = range(4)
+
+
+class Metrics(NamedTuple):
+    at: float  # unix time
+    step: int | None
+    values: Mapping[str, float]
+
+
+class Text(NamedTuple):
+    at: float
+    step: int | None
+    name: str
+    text: str
+
+
+class Params(NamedTuple):
+    at: float
+    values: Mapping[str, Any]  # as JSON has them
+
+
+class Artifact(NamedTuple):
+    """A file, whose content is the blob that comes with it."""
+
+    at: float
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+Record = Metrics | Text | Params | Artifact
+Packed = tuple[Any, ...]  # a record as it is packed: its kind, then its fields
+
+
+def metrics(at: float, step: int | None, values: Mapping[str, float]) -> Packed:
+    return _METRICS, at, step, values
+
+
+def text(at: float, step: int | None, name: str, said: str) -> Packed:
+    return _TEXT, at, step, name, said
+
+
+def params(at: float, said: str) -> Packed:
+    """``said``: an object as JSON."""
+    return _PARAMS, at, said
+
+
+def artifact(at: float, name: str, size_bytes: int, sha256: str) -> Packed:
+    return _ARTIFACT, at, name, size_bytes, sha256
+
+
+def packed(records: Sequence[Packed]) -> list[bytes]:
+    """Return records as the bytes of as many messages as they need."""
+    data: bytes = _pack(records)
+    if len(data) <= BATCH_BYTES or len(records) == 1:
+        return [data]
+    half = len(records) // 2
+    return packed(records[:half]) + packed(records[half:])
+
+
+def line(record: Packed) -> bytes:
+    """Return a record as the JSON that a node's socket takes."""
+    match record:
+        case (0, at, step, values):
+            said = {"at": at, "step": step, "values": values}
+        case (1, at, step, name, text_):
+            said = {"at": at, "step": step, "name": name, "text": text_}
+        case (2, at, said_):
+            said = {"at": at, "params": json.loads(said_)}
+        case (_, at, name, size_bytes, sha256):
+            said = {"at": at, "artifact": name, "size_bytes": size_bytes, "sha256": sha256}
+        case _:
+            raise AssertionError(f"no record: {record!r}")
+    return json.dumps(said, ensure_ascii=False).encode(errors="replace")
+
+
+def unpacked(data: bytes, at: float) -> Iterator[Record | None]:
+    """Return the records in these bytes, in order; None in place of each that is none. ``at``: for those without a
+    time.
+    """
+    if data[:1] == b"{":
+        for each in data.split(b"\n"):
+            if each.strip():
+                yield _of_line(each, at)
+        return
+    try:
+        records = msgpack.unpackb(data, use_list=False)
+        listed = iter(records)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        yield None
+        return
+    for record in listed:
+        yield _of_fields(record)
+
+
+def count(data: bytes) -> int:
+    """Return how many records these bytes say they are, without reading one."""
+    if data[:1] == b"{":
+        return data.count(b"\n") + 1
+    if not data or not 0x90 <= data[0] <= 0x9F:
+        return int.from_bytes(data[1:3], "big") if data[:1] == b"\xdc" else 1
+    return data[0] - 0x90
+
+
+def number(value: Any) -> float:
+    """Return a number, where those that JSON lacks may be the texts "nan", "inf" and "-inf".
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if type(value) in {int, float}:
+        return float(value)
+    if isinstance(value, str) and value in NOT_IN_JSON:
+        return float(value)
+    raise ValueError(f"not a number: {value!r}")
+
+
+def _of_fields(record: Any) -> Record | None:
+    """Return the record with these fields; None: there is none with such."""
+    try:
+        match record:
+            case (0, at, step, values):
+                return Metrics(_time(at), _step(step), _values(values))
+            case (1, at, step, name, said):
+                return Text(_time(at), _step(step), _name(name), _text(said))
+            case (2, at, said):
+                return Params(_time(at), _object(json.loads(_text(said))))
+            case (3, at, name, size_bytes, sha256):
+                return Artifact(_time(at), _name(name), _size(size_bytes), _digest(sha256))
+            case _:
+                return None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _of_line(said: bytes, now: float) -> Record | None:
+    try:
+        fields = json.loads(said)
+        at, step = fields.get("at") or now, fields.get("step")
+        if "values" in fields:
+            return Metrics(_time(at), _step(step), _values(fields["values"]))
+        if "text" in fields:
+            return Text(_time(at), _step(step), _name(fields.get("name") or "text"), _text(fields["text"]))
+        if "params" in fields:
+            return Params(_time(at), _object(fields["params"]))
+        return Artifact(_time(at), _name(fields["artifact"]), _size(fields["size_bytes"]), _digest(fields["sha256"]))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _time(at: Any) -> float:
+    if type(at) not in {int, float} or not 0 <= at <= LONGEST_S:
+        raise ValueError
+    return float(at)
+
+
+def _step(step: Any) -> int | None:
+    if step is None:
+        return None
+    if type(step) is not int or not -_STEPS <= step < _STEPS:
+        raise ValueError
+    return step
+
+
+def _values(values: Any) -> dict[str, float]:
+    if type(values) is not dict or len(values) > NAMES:
+        raise ValueError
+    return {_name(name): value if type(value) is float else number(value) for name, value in values.items()}
+
+
+def _name(name: Any) -> str:
+    if type(name) is not str or not 0 < len(name) <= NAME_CHARS:
+        raise ValueError
+    return name
+
+
+def _text(said: Any) -> str:
+    if type(said) is not str or len(said) > TEXT_CHARS:
+        raise ValueError
+    return said
+
+
+def _object(values: Any) -> dict[str, Any]:
+    if type(values) is not dict:
+        raise ValueError
+    return values
+
+
+def _size(size_bytes: Any) -> int:
+    if type(size_bytes) is not int or not 0 <= size_bytes <= ARTIFACT_BYTES:
+        raise ValueError
+    return size_bytes
+
+
+def _digest(sha256: Any) -> str:
+    if type(sha256) is not str or len(sha256) != 64 or math.isnan(int(sha256, 16)):
+        raise ValueError
+    return sha256
+
+
+_pack = msgpack.Packer(use_bin_type=True, unicode_errors="replace").pack
