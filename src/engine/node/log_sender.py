@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import NoReturn
 
-from ..wire.log_records import BATCH, Packed, packed
+from ..wire.log_records import BATCH, NONE, Packed, packed
 from ..wire.messages import Logged, Message
 
 EVERY_S = 0.25
@@ -63,6 +63,9 @@ class LogSender:
             with self._lock:
                 self._flush(attempt)
                 self._waiting.pop(attempt, None)
+                if lost := self._lost.pop(attempt, 0):
+                    with suppress(OSError):
+                        self._send(Logged(attempt, NONE, lost), [])
 
     def _begin(self) -> None:
         if self._thread is None:
@@ -90,6 +93,7 @@ class LogSender:
             del records[: len(batch)]  # others append meanwhile, at its end
             try:
                 for body in packed(batch):
-                    self._send(Logged(attempt, body, self._lost.pop(attempt, 0)), [])
+                    self._send(Logged(attempt, body, self._lost.get(attempt, 0)), [])
+                    self._lost.pop(attempt, None)
             except OSError:  # no descriptors for so large a message; or the node ends, and this process with it
                 self._lost[attempt] = self._lost.get(attempt, 0) + len(batch)

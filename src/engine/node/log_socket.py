@@ -52,14 +52,14 @@ class LogSocket:
                 line, fds = limits.receive(self.sock, DATAGRAM_BYTES, 1)
             except (BlockingIOError, ConnectionError):
                 break
-            if fds:
-                yield line, fds
-            elif fds is not None:
+            if not fds and fds is not None:
                 lines.append(line)
                 size_bytes += len(line)
-            if size_bytes > _JOINED_BYTES:
+            if lines and (fds or size_bytes > _JOINED_BYTES):
                 yield b"\n".join(lines), []
                 lines, size_bytes = [], 0
+            if fds:
+                yield line, fds
         if lines:
             yield b"\n".join(lines), []
 
@@ -113,6 +113,10 @@ class LogClient:
             self._sock = None
             sock.close()
             raise
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
 
     def _connected(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -134,6 +134,8 @@ def _is_program() -> bool:
 def _sent(path: str, line: bytes, fds: list[int]) -> None:
     client = _Elsewhere.client
     if client is None or client.path != path:
+        if client is not None:
+            client.close()
         client = _Elsewhere.client = log_socket.LogClient(path)
     try:
         client.send(line, fds)
