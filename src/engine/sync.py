@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from .testing.chaos.report import Report
 
 _DEAF_S = 1.0  # another thread may have got the signal: Python then has its handler wait until the main thread wakes up
+A = TypeVar("A")
+B = TypeVar("B")
 R = TypeVar("R")
 T = TypeVar("T")
 H = TypeVar("H")
@@ -202,6 +204,22 @@ class SyncPool(Runner):
         job = self._wait(_called, lambda: self._pool.submit(call, *more, on=on))
         return self._start(lambda: job)
 
+    @overload
+    def gather(self, a: Call[A], /) -> tuple[A]: ...
+    @overload
+    def gather(self, a: Call[A], b: Call[B], /) -> tuple[A, B]: ...
+    @overload
+    def gather(self, *calls: Call[T]) -> tuple[T, ...]: ...
+    @overload
+    def gather(self, a: StreamCall[A], b: Call[B], /) -> tuple[Iterator[A], B]: ...
+    @overload
+    def gather(self, a: Call[A], b: StreamCall[B], /) -> tuple[A, Iterator[B]]: ...
+    @overload
+    def gather(self, a: StreamCall[A], b: StreamCall[B], /) -> tuple[Iterator[A], Iterator[B]]: ...
+    @overload
+    def gather(self, *calls: StreamCall[T]) -> tuple[Iterator[T], ...]: ...
+    @overload
+    def gather(self, *calls: AnyCall) -> tuple[Any, ...]: ...
     def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
         """See `Pool.gather`."""
         return self.run_group(Group(calls))
