@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PICTURE = re.compile(r'(?:src|srcset)="([^"\s]+)"')
 
 
 def prose(page: Path) -> str:
@@ -26,7 +27,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_resolve(page: Path) -> None:
     dead = []
-    for link in LINK.findall(prose(page)):
+    for link in LINK.findall(prose(page)) + PICTURE.findall(prose(page)):
         target, _, anchor = link.partition("#")
         if "://" in target or target.startswith("mailto:"):
             continue

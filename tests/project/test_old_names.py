@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "decisions" / "0036-rooms-of-the-engine.md"
 OF_OTHER_THINGS = """
     base board box choice claim clean core definitions ec2 executor hand home leaving places ports post reach
     refusal remote rules runtime shield sides silence site source spec task terms testing translate views wanted
-    Asked At Blow Calls Ending Front Host Left Place Printed Refused Seen Snapshot Template Turn Where Wish World
-    alike calls ending front hits inventory kinds pace seen turn where wishes words world
+    Asked At Blow Calls Ending Front Host Left Place Printed Refused Runtime Seen Snapshot Template Turn Where
+    Wish World alike calls ending front hits inventory kinds pace seen turn where wishes words world
     agreement loading reading run saving writing Found Loading Reader
     leftovers launch scheduling LOOK_S Watch on_preemption console descriptions writer
     advice agent explained frames inbox mounts patterns phase plan prepare root shell target_of uv

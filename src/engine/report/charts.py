@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import NamedTuple
 
 from ..runs.metrics import Point, Series
 from .series import Band, band, thinned
 
 MOST_CURVES = 12  # of a chart; more are a band
-FAR = 3  # of the curves of a band that are drawn besides: those farthest from its middle
+FAR = 3  # of the curves of a band that are drawn besides: those farthest from its middle,
+FAR_FROM = 1.5  # where they are so many times as far from it as the usual one
 BUCKETS, LEAST_BUCKETS = 500, 40  # of a curve: a chart is some 600 pixels wide
 BUDGET = 24_000  # points of a page
 BAND_BUCKETS = 240
+SAMPLES = 40_000  # of all nodes, that a report counts: some 10 us each
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +65,36 @@ class Chart:
     unit: str = ""
     thinned: bool = False
     redone: int = 0  # points that were done again
+    stride: int = 1  # of so many samples of a node one counts
 
 
-def metric_charts(
-    newest: Mapping[Series, Sequence[Point]], replaced: Mapping[Series, Sequence[Point]], began_at: float
-) -> list[Chart]:
-    """Return a chart for each metric of each function, those of the names that come first in the record first."""
+Logged = Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]
+
+
+def metric_charts(logged: Logged, began_at: float) -> list[Chart]:
+    """Return a chart for each metric of each function, those of the names that come first in the record first.
+
+    ``logged``: of each series the points that count, and those that were done again.
+    """
     by_chart: dict[tuple[str, str], list[Series]] = defaultdict(list)
-    for series in newest:
+    for series in logged:
         by_chart[series.function, series.name].append(series)
-    charts = [_metric_chart(key, all_series, newest, replaced, began_at) for key, all_series in by_chart.items()]
-    return _thin(charts)
+    return _thin([_metric_chart(key, all_series, logged, began_at) for key, all_series in by_chart.items()])
 
 
 def _metric_chart(
     key: tuple[str, str],
     all_series: Sequence[Series],
-    newest: Mapping[Series, Sequence[Point]],
-    replaced: Mapping[Series, Sequence[Point]],
+    logged: Logged,
     began_at: float,
 ) -> Chart:
     function, name = key
-    by_step = all(point.step is not None for series in all_series for point in newest[series])
+    by_step = all(point.step is not None for series in all_series for point in logged[series][0])
     chart = Chart(name, function or "the program", by_step)
     if len(all_series) > MOST_CURVES and all(series.rank is None for series in all_series):
-        longest = max(len(newest[series]) for series in all_series)
+        longest = max(len(logged[series][0]) for series in all_series)
         if longest <= 2:  # of a map, for one
-            points = sorted((point for series in all_series for point in newest[series]), key=lambda each: each.at)
+            points = sorted((point for series in all_series for point in logged[series][0]), key=lambda each: each.at)
             calls = _curve(f"{len(all_series):,} calls", points, by_step=False, began_at=began_at, dots=True)
             chart.by_step, chart.curves, chart.facts, chart.count = False, [calls], [facts(calls)], 1
             return chart
@@ -98,9 +104,9 @@ def _metric_chart(
     faint: dict[str, list[Curve]] = {}
     for series in ordered:
         label = label_of(series, several_jobs=len(jobs) > 1)
-        solid.append(_curve(label, newest[series], by_step=by_step, began_at=began_at))
+        solid.append(_curve(label, logged[series][0], by_step=by_step, began_at=began_at))
         older: dict[int, list[Point]] = defaultdict(list)
-        for point in replaced.get(series, ()):
+        for point in logged[series][1]:
             older[point.generation].append(point)
             chart.redone += 1
         faint[label] = [
@@ -124,13 +130,18 @@ class Measured(NamedTuple):
     read: Callable[[Mapping[str, object]], float | None]
 
 
-def sample_charts(samples: Iterable[Mapping[str, object]], began_at: float) -> list[Chart]:
-    """Return a chart for each kind of measurement, with a curve for each node."""
+def sample_charts(samples: Sequence[Mapping[str, object]], began_at: float) -> list[Chart]:
+    """Return a chart for each kind of measurement, with a curve for each node. Of very many samples some count."""
     kinds = measured()
     found: list[dict[int, tuple[list[float], list[float]]]] = [defaultdict(lambda: ([], [])) for _ in kinds]
+    stride = 1 + len(samples) // SAMPLES
+    seen: Counter[int] = Counter()
     for sample in samples:
         at, node = sample.get("at"), sample.get("node")
         if not isinstance(at, int | float) or not isinstance(node, int):
+            continue
+        seen[node] += 1
+        if seen[node] % stride != 1 % stride:
             continue
         for kind, by_node in zip(kinds, found, strict=True):
             value = kind.read(sample)
@@ -140,7 +151,7 @@ def sample_charts(samples: Iterable[Mapping[str, object]], began_at: float) -> l
     charts = []
     for kind, by_node in zip(kinds, found, strict=True):
         if by_node:
-            chart = Chart(kind.name, "node", by_step=False, unit=kind.unit)
+            chart = Chart(kind.name, "node", by_step=False, unit=kind.unit, stride=stride)
             curves = [Curve(f"node {node}", None, at_s, ys) for node, (at_s, ys) in sorted(by_node.items())]
             _fill(chart, curves, {})
             charts.append(chart)
@@ -197,10 +208,29 @@ def _fill(chart: Chart, solid: Sequence[Curve], faint: Mapping[str, Sequence[Cur
     shown = list(solid)
     if len(solid) > MOST_CURVES:
         chart.band, distances = band([(curve.xs, curve.ys) for curve in solid], BAND_BUCKETS)
+        usual = FAR_FROM * median(distances)
         far = sorted(range(len(solid)), key=lambda place: -distances[place])[:FAR]
-        shown = [solid[place] for place in sorted(far)]
+        shown = [solid[place] for place in sorted(far) if distances[place] > usual]
+        chart.facts = [_facts_of_all(solid, chart.band)]
     chart.curves = [each for curve in shown for each in (*faint.get(curve.label, ()), curve)]
-    chart.facts = [facts(curve) for curve in shown]
+    chart.facts += [facts(curve) for curve in shown]
+
+
+def _facts_of_all(curves: Sequence[Curve], made: Band) -> Facts:
+    """Return the figures of a band: the first and last of its middle, and the outermost values."""
+    odd = [(x, y) for curve in curves for x, y in zip(curve.xs, curve.ys, strict=True) if not math.isfinite(y)]
+    points = sum(len(curve.ys) for curve in curves)
+    first, last = (made.middle[0], made.middle[-1]) if made.middle else (math.nan, math.nan)
+    return Facts(
+        "all, in the middle",
+        points,
+        first,
+        last,
+        min(made.low, default=math.nan),
+        max(made.high, default=math.nan),
+        len(odd),
+        min((x for x, _ in odd), default=None),
+    )
 
 
 def _curve(label: str, points: Sequence[Point], *, by_step: bool, began_at: float, faint: bool = False,

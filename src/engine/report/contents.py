@@ -14,7 +14,7 @@ from typing import Any
 from ...actors import events as ev
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS, LOGS, parsed_events
-from ..runs.metrics import Point, Series, newest, read_metrics, replaced
+from ..runs.metrics import Point, Series, divided, read_metrics
 from ..runs.reader import Owned, Run, read_json
 from .excerpts import Excerpt, excerpts, logs_in
 
@@ -32,8 +32,7 @@ class Contents:
     about: Mapping[str, Any]
     result: Mapping[str, Any]
     events: Sequence[ev.Event]
-    newest: Mapping[Series, Sequence[Point]]
-    replaced: Mapping[Series, Sequence[Point]]
+    metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]  # that count, and that were done again
     samples: Sequence[Mapping[str, Any]]
     params: Mapping[str, Any]
     texts: Sequence[Mapping[str, Any]]
@@ -68,7 +67,6 @@ def read_contents(run: Run) -> Contents:
     folder = run.directory
     owner = None if run.ended else run.owner
     events = list(events_in(_content(folder / EVENTS)))
-    logged = read_metrics(folder)
     result = read_json(folder / "result.json")
     shown, left = excerpts(folder / LOGS, _logs(folder / LOGS, events, result))
     return Contents(
@@ -78,8 +76,7 @@ def read_contents(run: Run) -> Contents:
         about=read_json(folder / "run.json"),
         result=result,
         events=events,
-        newest=newest(logged),
-        replaced=replaced(logged),
+        metrics=divided(read_metrics(folder)),
         samples=list(parsed_events(_content(folder / SYSTEM))),
         params=read_json(folder / PARAMS),
         texts=list(parsed_events(_content(folder / TEXTS))),

@@ -63,12 +63,14 @@ def summary(chart: Chart) -> str:
     """Return a chart in words."""
     numbers = [each for each in chart.facts if math.isfinite(each.last)]
     said = []
-    if chart.band is not None:
+    if chart.band is not None and chart.band.xs:
         kind = "nodes" if chart.of == "node" else "curves"
-        said.append(
-            f"{chart.count:,} {kind}: the middle one, a band with 80 % and one with all of them, and the "
-            f"{len(chart.facts)} that differ most"
+        low, middle, high = (
+            _unit(each[-1], chart.unit) for each in (chart.band.low, chart.band.middle, chart.band.high)
         )
+        said.append(f"{chart.count:,} {kind}, at the end {middle} in the middle, {low} to {high} in all")
+        if chart.curves:
+            said.append("those that differ most have a line of their own")
     elif numbers:
         last = [each.last for each in numbers]
         shown = (
@@ -84,6 +86,8 @@ def summary(chart: Chart) -> str:
         said.append(f"{sum(each.odd for each in odd):,} values are no numbers, from {where} on ({first[1]})")
     if chart.redone:
         said.append(f"{chart.redone:,} points were done again: their first values are faint")
+    if chart.stride > 1:
+        said.append(f"of {chart.stride} samples of a node one is shown")
     if chart.thinned:
         said.append("drawn with the least and greatest value of each pixel or two")
     return "; ".join(said) + "." if said else "No values."

@@ -129,7 +129,7 @@ def head(contents: Contents) -> str:
         f"<div><dt>{text(name)}</dt><dd><b>{text(value)}</b>{note and f' <small>{line(note)}</small>'}</dd></div>"
         for name, value, note in figures(contents, state)
     )
-    command = " ".join(map(str, about.get("argv") or ()))
+    command = shown_command(about.get("argv"))
     shown = f'<p class="command"><code>{line(command)}</code></p>' if command else ""
     return (
         f'<p class="eyebrow"><time datetime="{when:%Y-%m-%dT%H:%M:%SZ}">{when:%d %B %Y, %H:%M:%S} UTC</time>'
@@ -139,6 +139,13 @@ def head(contents: Contents) -> str:
         f'<p class="lead">{text(summary(contents, state))}{_as_of(contents, state)}</p>'
         f'{shown}<dl class="figures">{rows}</dl>{_failure(contents)}'
     )
+
+
+def shown_command(words: object) -> str:
+    """Return the command of a program, with the interpreter's name in place of its path."""
+    if not isinstance(words, list) or not words:
+        return ""
+    return " ".join([str(words[0]).rpartition("/")[2], *map(str, words[1:])])
 
 
 def _as_of(contents: Contents, state: State) -> str:

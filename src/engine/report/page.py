@@ -66,7 +66,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
 def page(contents: Contents, link: Link = lambda path: path) -> str:
     """Return the whole page. ``link``: where it finds a file of the record."""
     line = timeline_of(contents.events, contents.began, contents.ended)
-    metrics = metric_charts(contents.newest, contents.replaced, contents.began)
+    metrics = metric_charts(contents.metrics, contents.began)
     system = sample_charts(contents.samples, contents.began)
     sections = {
         "timeline": timeline_section(line, contents.events),

@@ -133,16 +133,13 @@ def record_section(contents: Contents, link: Link) -> str:
         )
     if contents.texts:
         parts.append(fold("Texts", "".join(_texts(contents)), note=f"{len(contents.texts):,}"))
-    for title, name in (("Versions", "versions"), ("Settings of the pool", "spec"), ("Seeds", "seeds")):
-        if said := contents.about.get(name):
-            parts.append(
-                fold(
-                    title,
-                    _mapping(said)
-                    if name != "spec"
-                    else f'<pre class="plain" tabindex="0">{text(json_text(said))}</pre>',
-                )
-            )
+    parts += [
+        fold(title, _mapping(said, title))
+        for title, name in (("Versions", "versions"), ("Seeds", "seeds"))
+        if (said := contents.about.get(name))
+    ]
+    if said := contents.about.get("spec"):
+        parts.append(fold("Settings of the pool", f'<pre class="plain" tabindex="0">{text(json_text(said))}</pre>'))
     if contents.files:
         rows = [(_linked(path, link), text(size_text(size))) for path, size in contents.files if path != "report.html"]
         parts.append(fold("Files of the record", table(("file", "size"), rows, caption="Files", numbers=(1,))))
@@ -234,11 +231,11 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json_text(value)
 
 
-def _mapping(said: Any) -> str:
+def _mapping(said: Any, title: str) -> str:
     if not isinstance(said, Mapping):
         return f"<p>{line(said)}</p>"
     rows = [(f"<code>{line(name)}</code>", line(_value(value))) for name, value in said.items()]
-    return table(("name", "value"), rows, caption="Values")
+    return table(("name", "value"), rows, caption=title)
 
 
 def _artifact(each: Mapping[str, Any], began: float, link: Link) -> tuple[str, ...]:

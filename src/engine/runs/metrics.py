@@ -84,6 +84,11 @@ def newest(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
     return {series: points for series, (points, _) in _divided(lines).items()}
 
 
+def divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Point]]]:
+    """Return of each series the points of `newest` and those of `replaced`, in one pass over all of them."""
+    return _divided(lines)
+
+
 def replaced(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
     """Return the points that `newest` leaves out, of the series that have such: what a view may draw faintly."""
     return {series: older for series, (_, older) in _divided(lines).items() if older}

@@ -7,7 +7,7 @@ from typing import Any
 
 from outrider.engine.report.charts import MOST_CURVES, Chart, metric_charts, sample_charts
 from outrider.engine.report.figures import data, figure, summary
-from outrider.engine.runs.metrics import Logged, newest, replaced
+from outrider.engine.runs.metrics import Logged, divided
 
 
 def logged(
@@ -24,7 +24,7 @@ def logged(
 
 
 def charts(lines: list[Logged]) -> list[Chart]:
-    return metric_charts(newest(lines), replaced(lines), 100.0)
+    return metric_charts(divided(lines), 100.0)
 
 
 def test_each_step_is_once_in_its_curve_and_what_was_redone_is_faint() -> None:
@@ -65,7 +65,7 @@ def test_many_ranks_are_a_band_and_the_odd_one_is_drawn() -> None:
     assert chart.count == 100
     assert "rank 77" in [curve.label for curve in chart.curves]
     assert len(chart.curves) < MOST_CURVES
-    assert "100 curves" in summary(chart)
+    assert "100 curves, at the end 1.49 in the middle" in summary(chart)
 
 
 def test_single_values_of_many_calls_are_dots_over_time() -> None:
@@ -141,3 +141,11 @@ def test_gpus_of_a_node_are_one_curve() -> None:
     assert found["GPUs"] == 50.0
     assert found["GPU memory"] == 40.0
     assert found["GPU power"] == 100.0
+
+
+def test_of_very_many_samples_some_count_and_the_page_says_so() -> None:
+    found = sample_charts([sample(at, node) for at in range(60) for node in range(1000)], 100.0)
+    assert found[0].band is not None
+    assert "1,000 nodes, at the end 50 % in the middle, 50 % to 50 % in all" in summary(found[0])
+    assert "of 2 samples of a node one is shown" in summary(found[0])
+    assert found[0].curves == [], "none differs from the others"

@@ -16,7 +16,7 @@ import pytest
 
 from outrider.actors import events as ev
 from outrider.engine.report.contents import read_contents
-from outrider.engine.report.overview import failure_of, state_of
+from outrider.engine.report.overview import failure_of, shown_command, state_of
 from outrider.engine.report.page import page, write_report
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import Run, found_runs
@@ -254,3 +254,16 @@ def test_the_log_of_the_rank_that_failed_first_comes_first_and_is_open(tmp_path:
     content = made(training(tmp_path, steps=10, losses=0, exit_code=1, error=error))
     logs = re.findall(r'<details class="log-fold"( open)?><summary>(rank \d)', content)
     assert logs == [(" open", "rank 2"), ("", "rank 0"), ("", "rank 1"), ("", "rank 3")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["/home/ada/.venv/bin/python", "train.py", "--lr", "1e-3"], "python train.py --lr 1e-3"),
+        ([], ""),
+        (None, ""),
+        (3, ""),
+    ],
+)
+def test_the_command_is_told_without_the_interpreters_path(words: object, said: str) -> None:
+    assert shown_command(words) == said

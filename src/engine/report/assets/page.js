@@ -56,7 +56,7 @@
       return `${+value.toPrecision(3)} ${names[place]}${unit.slice(5)}`;
     }
     const size = Math.abs(value);
-    const text = size !== 0 && (size < 1e-3 || size >= 1e7) ? value.toExponential(2) : String(+value.toPrecision(4));
+    const text = size !== 0 && (size < 1e-4 || size >= 1e7) ? (+value.toPrecision(3)).toExponential() : String(+value.toPrecision(4));
     return unit ? `${text} ${unit}` : text;
   }
 
@@ -118,7 +118,7 @@
     const log = chart.kind === "m" && scale === "log" && data.slice(1).some((ys) => ys.some((y) => y > 0));
     if (log) for (const ys of data.slice(1)) ys.forEach((y, n) => { if (y !== undefined && y !== null && y <= 0) ys[n] = null; });
     const options = {
-      width: Math.max(160, place.clientWidth), height: place.clientHeight, legend: {show: false}, padding: [8, 16, 0, 0],
+      width: Math.max(160, place.clientWidth), height: place.clientHeight, legend: {show: false}, padding: [8, byTime ? 26 : 16, 0, 0],
       cursor: {drag: {x: true, y: false}, focus: {prox: 24}, points: {size: 6}, ...(byTime ? {sync: {key: "time", setSeries: false}} : {})},
       focus: {alpha: 0.25},
       scales: {
@@ -345,7 +345,7 @@
         log.fold.hidden = !count;
         log.fold.open = count > 0 && found <= 8;
       }
-      document.getElementById("found").textContent = wanted ? `${hits.toLocaleString("en")} lines in ${found} of ${logs.length} logs` : "";
+      document.getElementById("found").textContent = wanted ? `${hits.toLocaleString("en")} ${hits === 1 ? "line" : "lines"} in ${found} of ${logs.length} logs` : "";
     };
   }
 

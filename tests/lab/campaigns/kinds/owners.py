@@ -85,17 +85,10 @@ def attach(life: Life) -> None:
     _same(life, before)
 
 
-def _delete_state(life: Life) -> None:
-    """Delete the state directory at one moment: a living client writes on in it, by its path."""
-    away = life.site.state.with_name("deleted")
-    life.site.state.rename(away)
-    shutil.rmtree(away)
-
-
 def deleted(life: Life) -> None:
     """the state directory is deleted after the death: nothing is attached to, and gc has to be told where"""
     _dead(life, lease_s=4.0)
-    _delete_state(life)
+    shutil.rmtree(life.site.state)
     life.end(life.client(Wish(attach=True, lease_s=4.0), fits=("SpecError",), whole=False))
     _told_where(life)
 
@@ -104,7 +97,7 @@ def live_deleted(life: Life) -> None:
     """the state directory is deleted while the pool lives, and a gc comes: it works on"""
     client = life.client(Wish(waits=True, lease_s=30.0))
     client.wait("ready", 120.0)
-    _delete_state(life)
+    shutil.rmtree(life.site.state)
     life.site.gc("--apply", "--region", life.site.cloud.region)
     there = len(life.site.running(client))
     life.expect(there == client.wish.nodes, f"CHAOS-9: {there} machines are left of a living pool")

@@ -1,0 +1,113 @@
+"""A headless Chromium, driven through pipes by its own protocol: no package and no port is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_S = 60.0
+
+
+class Chromium:
+    """One page. ``complaints``: what the console showed, and exceptions; ``requests``: the URLs that were asked for."""
+
+    def __init__(self, profile: Path) -> None:
+        assert BROWSER is not None
+        ours, theirs = os.pipe(), os.pipe()
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+        flags += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "--disable-background-networking"]
+
+        placed = f'exec "$0" "$@" 3<&{ours[0]} 4>&{theirs[1]}'  # Chromium reads orders from 3, and answers to 4
+        self._process = subprocess.Popen(
+            ["bash", "-c", placed, BROWSER, *flags, "about:blank"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(ours[0], theirs[1]),
+            start_new_session=True,
+        )
+        os.close(ours[0])
+        os.close(theirs[1])
+        self._orders, self._answers = ours[1], theirs[0]
+        self._rest, self._number, self._session = b"", 0, ""
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        targets = self._ask("Target.getTargets")["targetInfos"]
+        target = next(each["targetId"] for each in targets if each["type"] == "page")
+        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._ask(f"{domain}.enable")
+
+    def close(self) -> None:
+        os.close(self._orders)
+        os.close(self._answers)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def show(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
+        self.complaints.clear()
+        self.requests.clear()
+        self._ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        self._ask("Page.navigate", url=path.as_uri())
+        self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+
+    def evaluate(self, expression: str) -> Any:
+        """Return the value of an expression, of which a promise is waited for."""
+        said = self._ask("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in said, said
+        return said["result"].get("value")
+
+    def wait(self, expression: str) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not self.evaluate(expression):
+            assert time.monotonic() < until, f"never: {expression}"
+
+    def screenshot(self, path: Path) -> None:
+        said = self._ask("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(said["data"]))
+
+    def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+        self._number += 1
+        order: dict[str, Any] = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            order["sessionId"] = self._session
+        os.write(self._orders, json.dumps(order).encode() + b"\0")
+        while True:
+            said = self._next()
+            if said.get("id") == self._number:
+                assert "error" not in said, f"{method}: {said['error']}"
+                return said["result"]
+            self._heard(said.get("method", ""), said.get("params", {}))
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            assert select.select([self._answers], [], [], PATIENCE_S)[0], "Chromium does not answer"
+            chunk = os.read(self._answers, 1 << 16)
+            assert chunk, "Chromium has ended"
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(line)
+
+    def _heard(self, method: str, params: dict[str, Any]) -> None:
+        match method:
+            case "Network.requestWillBeSent":
+                self.requests.append(params["request"]["url"])
+            case "Log.entryAdded":
+                self.complaints.append(params["entry"]["text"])
+            case "Runtime.consoleAPICalled":
+                self.complaints.append(str(params["args"]))
+            case "Runtime.exceptionThrown":
+                self.complaints.append(str(params["exceptionDetails"]))
