@@ -14,6 +14,7 @@ class NotPrivate(PermissionError):
     """A folder belongs to another user, or others may write in it."""
 
     def __init__(self, folder: Path, why: str) -> None:
+        self.why = why
         super().__init__(errno.EPERM, f"{why}, and what is in it would be believed and run", str(folder))
 
 

@@ -17,7 +17,7 @@ from ..runs.names import runs_folder
 from ..runs.reader import Owned, Run, found_runs
 from .pool_search import NOTHING, AsJson
 
-DEAD = {"dead": "its owner died", "elsewhere": "of another computer"}
+DEAD = {"dead": "its owner died", "elsewhere": "of another computer", "unknown": "its lock cannot be read"}
 COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...providers.pool_lock import Lock, make_directory
+from ...providers.private import NotPrivate
 from .lines import EVENTS, LOGS
 from .names import new_id
 
@@ -30,7 +31,12 @@ class RecordFiles:
         Raises:
             OSError: the folder cannot be written, or others may write in it.
         """
-        make_directory(folder)
+        try:
+            make_directory(folder)
+        except NotPrivate as error:
+            raise PermissionError(
+                errno.EPERM, f"{error.why}, and they could change the records in it", error.filename
+            ) from None
         for _ in range(TRIES):
             directory = folder / new_id(name, began)
             try:

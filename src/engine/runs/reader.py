@@ -16,7 +16,7 @@ from ...providers.pool_lock import Lock, Owner
 from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in
 
-Owned = Literal["alive", "dead", "elsewhere"]
+Owned = Literal["alive", "dead", "elsewhere", "unknown"]  # unknown: its lock cannot be read
 _LOG = re.compile(r"(rank|node)-(\d+)(?:\.(\d+))?\.log")  # with the number of a part but the first
 CHUNK = 64 * 1024  # bytes of each log that are read at a time
 
@@ -37,8 +37,11 @@ class Run:
     @property
     def owner(self) -> Owned:
         """Say whether the process that writes the record lives: the record's lock knows, on the owner's computer."""
-        if Lock.is_taken(self.directory):
-            return "alive"
+        try:
+            if Lock.is_taken(self.directory):
+                return "alive"
+        except OSError:  # such as another user's, in a folder that was copied
+            return "unknown"
         about = read_json(self.directory / "run.json").get("owner")
         with suppress(TypeError):
             if about is not None and not Owner(**about).near(self.directory):

@@ -12,6 +12,7 @@ from outrider.engine.cli.runs import cells
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import Run
 from outrider.engine.runs.status import RunStatus
+from outrider.providers.pool_lock import Lock
 
 if TYPE_CHECKING:
     from .conftest import Outrider
@@ -76,3 +77,17 @@ def test_no_runs_are_no_error(folder: Path, outrider: Outrider) -> None:
     assert outrider("runs") == 0
     assert outrider.said() == f"No runs in {folder}.\n"
     assert outrider.json("runs") == []
+
+
+def test_a_lock_that_cannot_be_opened_is_told(
+    folder: Path, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(folder, "train", 1.0, state="running").close()
+
+    def refuse(directory: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(directory / "lock"))
+
+    monkeypatch.setattr(Lock, "is_taken", refuse)
+    assert outrider("runs") == 0
+    assert "its lock cannot be read" in outrider.said()
+    assert outrider.json("runs")[0]["owner"] == "unknown"
