@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..providers.base import Provider
     from .api.settings import ConsoleOption, Spec
     from .client.open_pool import OpenPool
+    from .runs.whole_program import WholeProgram
     from .sync import SyncPool
     from .testing.chaos.fault_injector import FaultInjector
     from .testing.chaos.plan import Chaos
@@ -47,6 +48,8 @@ class PoolLife(Runner):
         self._called_off = False  # before it began to open
         self._opening: asyncio.Future[None] | None = None  # done: it is open, or opening it has failed
         self._sync: Any = None
+        self._interrupt: BaseException | None = None  # what has another thread cancel what it waits for
+        self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
         self.unusable = NOT_OPEN
 
     async def open(self) -> Self:
@@ -135,6 +138,12 @@ class PoolLife(Runner):
         elif not self._ended and self._opening is not None and not self._opening.done():
             await self._call_off(self._core, self._opening)
 
+    def _cause_of(self, error: BaseException | None) -> BaseException | None:
+        """Return what a block ends with, or the opening of its pool; in place of a cancellation its reason, if any."""
+        if isinstance(error, asyncio.CancelledError) and self._interrupt is not None:
+            return self._interrupt
+        return self._hold.cause_of(error)
+
     async def _open(self) -> None:
         opening = Opening(self._settings)
         try:
@@ -162,7 +171,7 @@ class PoolLife(Runner):
                 if self._injector is not None:
                     await self._injector.end()
             finally:
-                await observer.aclose(error)
+                await observer.aclose(self._cause_of(error))
             raise
         if self._injector is not None:
             self._injector.start()
@@ -177,11 +186,14 @@ class PoolLife(Runner):
                     ending.push_async_callback(file_transfer.keep, core, self._settings.keep, error)
                 if self._injector is not None:
                     ending.push_async_callback(self._injector.end)
-        except BaseException as failure:
+        except CleanupError as failure:
             error = error or failure
             raise
+        except BaseException as failure:
+            error = failure  # which is raised in place of the block's own
+            raise
         finally:
-            await core.observer.aclose(error)
+            await core.observer.aclose(self._cause_of(error))
             if self._injector is not None:
                 await self._injector.collect()
 

@@ -174,6 +174,7 @@ class SyncPool(Runner):
             return future.result()  # where it raises a TimeoutError, that is its own
         except BaseException as error:  # an interrupt of this thread: the task is not wanted any more
             if not future.done():
+                self._pool._interrupt = error
                 future.cancel()
             cut(error)
             raise

@@ -6,25 +6,24 @@ import sys
 
 from cyclopts import App, Parameter
 
-from .gc import gc
-from .log import log
-from .logs import logs
-from .ps import ps
-from .report import report
-from .run import run, with_program_apart
-from .runs import runs
-from .sim import sim
+from .run import with_program_apart
+
+COMMANDS = ("gc", "log", "logs", "ps", "report", "run", "runs", "sim", "stop", "wait")  # each is imported when it is called
 
 app = App(
     name="outrider",
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
 )
-for command in (gc, logs, ps, report, run, runs, sim):
-    app.command(command)
-app.command(log, default_parameter=Parameter(negative=""))
+for command in COMMANDS:
+    options = {"default_parameter": Parameter(negative="")} if command == "log" else {}
+    app.command(f"{__package__}.{command}:{command}", name=command, **options)
 app.register_install_completion_command()
 
 
 def main() -> None:
-    app(with_program_apart(sys.argv[1:]))
+    tokens = with_program_apart(sys.argv[1:])
+    if not {*tokens[:1]} & {*COMMANDS}:  # help says what each of them is for
+        for command in COMMANDS:
+            app[command]
+    app(tokens)

@@ -8,17 +8,22 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import anyio
 from cyclopts import Parameter, Token
 
 from ..api.errors import BroadcastFailed, OutriderError, SpecError
 from ..api.printable import plain
+from ..runs.names import runs_folder
+
+if TYPE_CHECKING:
+    from ..runs.files import RecordFiles
+    from ..scripts.driver import Starter
+    from ..scripts.run import Planned
 
 COMMAND = "--command"  # put in by `with_program_apart`: what follows is no script
 _LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "plugins", "hosts"})
-_NO_VALUE = frozenset({"--help", "-h"})
+_NO_VALUE = frozenset({"--help", "-h", "--detach", "-d"})
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
 
 
@@ -55,6 +60,8 @@ class RunOptions:
         The pool of outrider.toml, or of pyproject.toml, to take. Default: the header's, or the one named default.
     name:
         The pool's name.
+    detach:
+        Give the terminal back at once: the run goes on by itself, also when the terminal is closed.
     set:
         Any option of Pool, as lease=60 or provider.region=eu-west-1; may be given several times.
     """
@@ -68,6 +75,7 @@ class RunOptions:
     image: Repeated = None
     pool: str | None = None
     name: str | None = None
+    detach: Annotated[bool, Parameter(name=["--detach", "-d"], negative="")] = False
     set: Repeated = None
     command: Annotated[bool, Parameter(name=COMMAND, negative="", show=False)] = False
 
@@ -86,7 +94,9 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS) -> int:
 
     Exits with 0 when all ranks end well, else with the exit code of the rank that failed first (128 + n for signal n).
     With 2 when an option, the header or the file is wrong, with 125 when no rank failed and yet there is no result: no
-    machines, or lost for good; with 130 after Ctrl-C.
+    machines, or lost for good; with 130 after Ctrl-C, and 143 after `outrider stop`.
+
+    With --detach it prints the run's id, and how to follow, wait for and stop it; then the code is 0 if it goes on.
 
     Parameters
     ----------
@@ -94,38 +104,81 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS) -> int:
         The script and its arguments. Options of the run stand before it.
     """
     given = asdict(options)
-    is_script, pool = not given.pop("command"), given.pop("pool")
+    is_script, pool, detached = not given.pop("command"), given.pop("pool"), given.pop("detach")
     try:
-        return _run([str(word) for word in program], is_script=is_script, given=given, pool=pool)
+        planned = _planned([str(word) for word in program], is_script=is_script, given=given, pool=pool)
+        return _detached(planned) if detached else _run(planned)
     except SpecError as error:
         print(f"outrider: {plain(str(error))}", file=sys.stderr)
         return 2
 
 
-def _run(words: Sequence[str], *, is_script: bool, given: dict[str, Any], pool: str | None) -> int:
-    from ..scripts.exit_codes import exit_code
+def _planned(words: Sequence[str], *, is_script: bool, given: dict[str, Any], pool: str | None) -> Planned:
     from ..scripts.run import Program, planned
 
     if not words:
         raise SpecError("what is to be run is missing: outrider run [OPTIONS] train.py ARGS, or -- COMMAND ARGS.")
-    run_ = planned(Program(tuple(words), is_script, Path.cwd()), table_of(given), pool=pool)
+    return planned(Program(tuple(words), is_script, Path.cwd()), table_of(given), pool=pool)
+
+
+def _run(planned: Planned, files: RecordFiles | None = None, starter: Starter | None = None) -> int:
+    """``files`` and ``starter``: of a driver, its record and who waits for its start."""
+    import anyio
+
+    from ..scripts.exit_codes import exit_code
+
     try:
-        anyio.run(run_)
+        anyio.run(planned.owned(files), starter.opened if starter is not None else lambda: None)
     except (OutriderError, KeyboardInterrupt) as error:
-        code = exit_code(error)
-        _tell(error, code)
+        code, said = exit_code(error), _said(error)
+        sys.stdout.flush()
+        if said:
+            print(f"outrider: {said}", file=sys.stderr, flush=True)
+        if starter is not None:
+            starter.failed(code, said)
         return code
     return 0
 
 
-def _tell(error: BaseException, code: int) -> None:
-    sys.stdout.flush()
+def _detached(planned: Planned) -> int:
+    """Have a driver run it, and say how to go on. In the driver this raises SystemExit when the run has ended.
+
+    Raises:
+        SpecError: the run would leave no record.
+    """
+    from ..observe.record import record_name
+    from ..observe.surroundings import VARIABLE, leaves_record
+    from ..scripts.driver import DRIVER_LOG, detach
+
+    settings = planned.pool._settings
+    if not leaves_record(settings.run):
+        raise SpecError(
+            "--detach: a detached run is found by its record, so it must leave one: leave out run=false, and "
+            f"{VARIABLE}=0 of the environment."
+        )
+    start = detach(record_name(settings), lambda files, starter: _run(planned, files, starter))
+    if start.run:
+        print(start.run, flush=True)
+    if start.code:
+        found = f"; {runs_folder() / start.run / DRIVER_LOG} has all of it" if start.run else ""
+        print(f"outrider: the run has ended at once: {plain(start.said)}{found}", file=sys.stderr)
+        return start.code
+    for words in ("logs -f", "wait", "stop"):
+        print(f"  outrider {words} {start.run}", file=sys.stderr)
+    return 0
+
+
+def _said(error: BaseException) -> str:
+    """Return what is said of an error that ended the run; nothing of Ctrl-C."""
     if isinstance(error, BroadcastFailed):
-        told = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {code})"
-        print(f"outrider: {plain(error.message)}{told}", file=sys.stderr)
-    elif isinstance(error, OutriderError):
+        from ..scripts.exit_codes import exit_code
+
+        told = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {exit_code(error)})"
+        return f"{plain(error.message)}{told}"
+    if isinstance(error, OutriderError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-        print(f"outrider: {type(error).__name__}: {plain(str(error))}{plain(notes)}", file=sys.stderr)
+        return f"{type(error).__name__}: {plain(str(error))}{plain(notes)}"
+    return ""
 
 
 # --- what the command line says ---------------------------------------------------------------------------------------

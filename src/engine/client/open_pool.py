@@ -293,7 +293,7 @@ class OpenPool:
         from ..observe.record import recording
         from .run_requests import requests_to
 
-        return recording(self.settings, self._budget.spending, requests_to(self))
+        return recording(self.settings, self._budget.spending, requests_to(self), self.pool._program)
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
         """Return None where the pool's machines end with this program: nobody can take them over."""

@@ -74,6 +74,16 @@ class TaskHold(Hold):
         finally:
             self.release()
 
+    def cause_of(self, error: BaseException | None) -> BaseException | None:
+        """Return the error that ends a block, and in place of a cancellation what has come: Ctrl-C or a signal."""
+        if not isinstance(error, asyncio.CancelledError):
+            return error
+        if self._cancelled and self._handler is not None:
+            return SystemExit(128 + self._handler.came).with_traceback(error.__traceback__)
+        if _InterruptHandler.has_come(self):
+            return KeyboardInterrupt().with_traceback(error.__traceback__)
+        return error
+
     def release(self) -> None:
         _InterruptHandler.release(self)
         super().release()
@@ -196,6 +206,12 @@ class _InterruptHandler:
         there.holds.remove(hold)
         if not there.holds and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, there.runners)
+
+    @classmethod
+    def has_come(cls, hold: TaskHold) -> bool:
+        """Return whether a SIGINT was passed on while ``hold`` was there."""
+        there: Any = signal.getsignal(signal.SIGINT)
+        return isinstance(there, cls) and hold in there.holds and there._passed_on is not None
 
     @classmethod
     def lingers_s(cls, hold: TaskHold) -> float:

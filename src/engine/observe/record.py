@@ -19,6 +19,7 @@ from ..runs.logged import Batch, Origin
 from ..runs.names import runs_folder, usual_name
 from ..runs.recorded_calls import RecordedCalls
 from ..runs.status import Spending
+from ..runs.whole_program import WholeProgram
 from ..runs.writer import Plan, RunEnd, RunWriter
 from . import program_log
 from .program_log import source
@@ -32,26 +33,42 @@ _ITEM = re.compile(r"^item \d+ of ")  # how `JobFailed` names an item of a map: 
 PROGRESS_S = 1.0  # between states of a map
 
 
-def recording(settings: Settings, cost: Callable[[], Spending], requests: Mapping[str, Request]) -> RecordSink:
+def record_name(settings: Settings) -> str:
+    return settings.run or settings.name or usual_name()
+
+
+def recording(
+    settings: Settings,
+    cost: Callable[[], Spending],
+    requests: Mapping[str, Request],
+    program: WholeProgram | None = None,
+) -> RecordSink:
     """Return the sink for a pool's record, not yet open. ``cost``: the pool's, at present. ``requests``: what it does
-    when it is asked to, as long as it lives.
+    when it is asked to, as long as it lives. ``program``: None: it may be more than this run.
     """
     secrets = secrets_of(settings)
     plan = Plan(
-        name=settings.run or settings.name or usual_name(),
+        name=record_name(settings),
         folder=runs_folder(),
         describe=lambda: {**program_facts(), "spec": spec_of(settings)},
         clean=Scrubber(secrets) if secrets else str,
         source=source(),
+        files=None if program is None else program.files,
     )
-    return RecordSink(plan, cost, requests)
+    return RecordSink(plan, cost, requests, None if program is None else program.exit_code)
 
 
 class RecordSink(Sink):
     """A sink that records events. It takes 1 us for each; all else happens in the writer's thread."""
 
-    def __init__(self, plan: Plan, cost: Callable[[], Spending], requests: Mapping[str, Request] | None = None) -> None:
-        self._cost, self._requests = cost, requests or {}
+    def __init__(
+        self,
+        plan: Plan,
+        cost: Callable[[], Spending],
+        requests: Mapping[str, Request] | None = None,
+        exit_code: Callable[[BaseException], int] | None = None,
+    ) -> None:
+        self._cost, self._requests, self._exit_code = cost, requests or {}, exit_code
         self._control: ControlSocket | None = None
         self._closing = False
         self.calls = RecordedCalls()
@@ -75,7 +92,8 @@ class RecordSink(Sink):
                 await self._control.close()
         finally:
             self._writer.spending = self._cost()
-            end = RunEnd(error, self.calls.counts())
+            code = None if error is None or self._exit_code is None else self._exit_code(error)
+            end = RunEnd(error, self.calls.counts(), code)
             try:
                 await in_thread(self._writer.close, end)
             except RuntimeError:  # the system has no thread that could wait

@@ -139,6 +139,8 @@ def ask(run: Run, request: str, *, within_s: float, **fields: Any) -> dict[str, 
             raise NoAnswer(f"run {run.id} {said}")
         case "elsewhere":
             raise NoAnswer(f"run {run.id} is of another computer, {_owner(run, 'host')}: ask there")
+        case "unknown":
+            raise NoAnswer(f"run {run.id} has a lock that cannot be read, so it is not known who owns it")
         case "alive":
             pass
     silent = f"process {_owner(run, 'pid')}, which runs {run.id},"

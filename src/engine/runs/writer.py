@@ -47,18 +47,23 @@ class Plan:
     describe: Callable[[], Mapping[str, Any]] = dict
     clean: Callable[[str], str] = str  # of each text: hides secrets
     source: Path | None = None  # a folder, whose git repository is looked at
+    files: RecordFiles | None = None  # where the record has been made already
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run. ``calls``: how many of each function there were."""
+    """The end of a run. ``calls``: how many of each function there were. ``code``: the exit code of its program; None:
+    Python's, for a program that ends with this error.
+    """
 
     error: BaseException | None = None
     calls: Mapping[str, Any] | None = None
+    code: int | None = None
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a program that ends with this error."""
+        if self.code is not None:
+            return self.code
         match self.error:
             case None:
                 return 0
@@ -155,7 +160,7 @@ class RunWriter:
 
     def _run(self) -> None:
         try:
-            files = RecordFiles.make(self._plan.folder, self._plan.name, self._began)
+            files = self._plan.files or RecordFiles.make(self._plan.folder, self._plan.name, self._began)
         except Exception as error:  # noqa: BLE001  whatever it is, the pool goes on
             self._fail(error)
             return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..api.errors import BroadcastFailed, SpecError, TaskKilled, TaskTimeout
+from ..api.errors import BroadcastFailed, RunStopped, SpecError, TaskKilled, TaskTimeout
 from .program import ProgramFailed
 
 OPTIONS = 2  # something is wrong in the options, a file or a header: nothing was started
 OUTRIDER = 125  # no rank failed: machines did not come, were lost for good, or could not be prepared
 TIMEOUT = 124  # as of timeout(1)
 INTERRUPTED = 130  # Ctrl-C
+STOPPED = 143  # `outrider stop`, as if by SIGTERM
 OUT_OF_MEMORY = 137  # 128 + SIGKILL, by which the kernel ends it
 
 
@@ -19,6 +20,10 @@ def exit_code(error: BaseException) -> int:
             return _of_rank(error.first.error)
         case KeyboardInterrupt():
             return INTERRUPTED
+        case SystemExit(code=int(code)):  # of a signal
+            return code
+        case RunStopped():
+            return STOPPED
         case SpecError():
             return OPTIONS
         case _:

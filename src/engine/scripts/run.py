@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ..api.checks import check_known, refuse
 from ..api.compute import compute
@@ -15,12 +15,15 @@ from ..api.task_options import TaskOptions
 from ..config import files, script_header
 from ..config.tables import POOL_KEYS, RUN_KEYS, Table, at, merged, pool_options, telling
 from ..runs.names import name_of
+from ..runs.whole_program import WholeProgram
+from .exit_codes import exit_code
 from .program import Place, run_command, run_script
 from .ranks import ScriptRanks
 
 if TYPE_CHECKING:
     from ..plugins.rank_layout import Ranks
     from ..pool import Pool
+    from ..runs.files import RecordFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Program:
         return Path(self.words[0]).name
 
     def check(self) -> None:
-        """Refuse a script that is not there.
+        """Refuse a script that is not there, or cannot be read.
 
         Raises:
             SpecError
@@ -51,6 +54,11 @@ class Program:
                 f"the script {self.script} {kind}. To run a command on each node: "
                 f"outrider run [OPTIONS] -- {' '.join(self.words)}"
             )
+        if self.is_script:
+            try:
+                self.script.open("rb").close()
+            except OSError as error:
+                refuse(f"the script {self.script} cannot be read: {error.strerror}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +70,8 @@ class Planned:
     program: Program
     max_restarts: int
 
-    async def __call__(self) -> None:
-        """Run it. Cancelling ends the ranks and the pool.
+    async def __call__(self, opened: Callable[[], object] = lambda: None) -> None:
+        """Run it. Cancelling ends the ranks and the pool. ``opened`` is called when the pool is there.
 
         Raises:
             BroadcastFailed: ranks failed; `exit_code` says with what.
@@ -73,12 +81,18 @@ class Planned:
         if self.max_restarts:
             options["max_restarts"] = self.max_restarts
         async with self.pool as pool:
+            opened()
             first, *others = self.program.words
             if not self.program.is_script:
                 await pool.broadcast(compute(**options)(run_command)(self.place, first, *others))
                 return
             script = first if self.place.root is None else self._inside(first)
             await pool.broadcast(compute(**options)(run_script)(self.place, script, *others))
+
+    def owned(self, files: RecordFiles | None = None) -> Self:
+        """Let the run's record have the exit code of `outrider run`. ``files``: the record, if it is made already."""
+        self.pool._program = WholeProgram(exit_code, files)
+        return self
 
     def _inside(self, script: str) -> str:
         folder = Path(self.place.folder)

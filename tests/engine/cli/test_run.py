@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engine.cli.run import table_of, with_program_apart
+from outrider.engine.runs.reader import found_runs, read_json
 from outrider.errors import SpecError
 
 OUTRIDER = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()"]
@@ -44,6 +45,8 @@ def test_the_programs_options_are_its_own() -> None:
         "ls",
         "-l",
     ]
+    assert with_program_apart(["run", "--detach", "train.py"]) == ["run", "--detach", "--", "train.py"]
+    assert with_program_apart(["run", "-d", "--", "ls"]) == ["run", "-d", "--command", "--", "ls"]
     assert with_program_apart(["run", "--help"]) == ["run", "--help"]
     assert with_program_apart(["ps", "--json"]) == ["ps", "--json"]
 
@@ -96,6 +99,13 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not left.exists() or list(left.iterdir()) == []
 
 
+def recorded(state: Path) -> tuple[int, int, str]:
+    """What the record of the one run says: the exit code in both of its files, and the error."""
+    (found,) = found_runs(state / "runs")
+    result = read_json(found.directory / "result.json")
+    return found.status["exit"], result["exit"], found.status["error"]
+
+
 def run(*words: str, look: Callable[[subprocess.Popen[str], str], object] | None = None) -> tuple[int, str, str]:
     """Return the exit code, and what is on stdout and stderr. ``look``: called with each line of stdout."""
     with subprocess.Popen(
@@ -128,9 +138,13 @@ def test_all_ranks_run_and_their_lines_say_which() -> None:
         ("raise", 1, "train.py failed on rank 1 of 2: LookupError: no such shard (exit code 1)"),
     ],
 )
-def test_the_exit_code_is_that_of_the_rank_that_failed(how: str, code: int, told: str) -> None:
+def test_the_exit_code_is_that_of_the_rank_that_failed(
+    how: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
     found, _, err = run("--nodes", "2", "train.py", how)
     assert (found, told in err) == (code, True), err
+    assert recorded(tmp_path / "state") == (code, code, "BroadcastFailed")
     assert ("[rank 1 · train.py] LookupError: no such shard" in err) is (how == "raise")
 
 
@@ -154,9 +168,42 @@ def test_a_lost_node_is_replaced_and_all_ranks_run_again() -> None:
     assert (code, len(lost), out.count("restarts 1")) == (0, 1, 2), err
 
 
-def test_ctrl_c_ends_the_run_and_its_pool() -> None:
-    code, _, _ = run("train.py", "wait", look=lambda process, line: process.send_signal(signal.SIGINT))
-    assert code == 130
+@pytest.mark.parametrize(
+    ("sent", "status", "code", "error"),
+    [
+        (signal.SIGINT, 130, 130, "KeyboardInterrupt"),
+        (signal.SIGTERM, -signal.SIGTERM, 143, "SystemExit"),
+        (signal.SIGHUP, -signal.SIGHUP, 129, "SystemExit"),
+    ],
+)
+def test_ctrl_c_and_other_signals_end_the_run_and_its_pool(
+    *, sent: signal.Signals, status: int, code: int, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
+    found, _, err = run("train.py", "wait", look=lambda process, line: process.send_signal(sent))
+    assert found == status
+    assert "Traceback" not in err
+    assert recorded(tmp_path / "state") == (code, code, error)
+
+
+def test_ctrl_c_while_nodes_are_being_started_is_recorded_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
+    hosts = ("--hosts", "nobody@127.0.0.1:1", "--set", "boot_timeout=60")
+    with subprocess.Popen([*OUTRIDER, "run", *hosts, "train.py"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "starting 1 node" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+        assert process.wait(60) == 130
+    assert recorded(tmp_path / "state") == (130, 130, "KeyboardInterrupt")
+
+
+def test_a_run_without_machines_is_recorded_with_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
+    assert run("--accelerator", "H100:8", "train.py")[0] == 125
+    assert recorded(tmp_path / "state") == (125, 125, "CapacityError")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ def failed(first: Exception, *others: Exception) -> errors.BroadcastFailed:
         (errors.CapacityError("x"), 125),
         (errors.NodeLost("x"), 125),
         (KeyboardInterrupt(), 130),
+        (errors.RunStopped("x"), 143),
+        (SystemExit(129), 129),
     ],
     ids=repr,
 )

@@ -116,3 +116,17 @@ def test_a_pools_own_plugins_and_provider_stay(tmp_path: Path) -> None:
     found = plan(tmp_path, {**SSH_TABLE, "plugins": ["huggingface"]})
     assert [plugin.name for plugin in found.pool._settings.plugins] == ["huggingface", "script"]
     assert isinstance(found.pool._settings.provider, SSH)
+
+
+def test_a_script_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("")
+    real = Path.open
+
+    def refuse(path: Path, *given: Any, **options: Any) -> Any:  # root may read everything
+        if path.name == "train.py":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *given, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(SpecError, match=r"the script .*train\.py cannot be read: Permission denied\."):
+        planned(Program(("train.py",), True, tmp_path), {})

@@ -1,0 +1,85 @@
+"""`outrider stop`: end the pool of a run, in order."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from ..api.printable import plain
+from ..runs.control import NoAnswer, Refused, ask
+from ..runs.reader import Run, read_json, run_of
+from .pool_search import NOTHING, SOMETHING, UNKNOWN, AsJson
+from .run_choice import chosen_run
+
+PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outrider run` does
+POLL_S = 0.02
+ON_THE_CLIENT = frozenset({"local", "ssh", ""})  # providers that leave no machines
+
+
+def stop(run: str, /, *, timeout: float = 600.0, as_json: AsJson = False) -> int:
+    """End a run: all that its nodes do, and the nodes. A program gets the error RunStopped from its pool.
+
+    Exits with 0 when nothing of the run is left, or it had ended before; with 1 when machines may be left; and with 2
+    when that is not known: there is no such run, it is of another computer, or its program does not answer.
+
+    Parameters
+    ----------
+    run:
+        The run's id, the beginning of it, or its name: the newest of that name.
+    timeout:
+        Seconds to wait for the end of all machines. On this computer it takes less than one.
+    as_json:
+        Print JSON, for programs.
+    """
+    began, found = time.monotonic(), chosen_run(run)
+    code, said, facts = _stop(found, timeout)
+    if as_json:
+        facts = {"id": found.id, "exit_code": code, "said": said, **facts, "took_s": time.monotonic() - began}
+        print(json.dumps(facts, indent=2))
+    else:
+        print(f"outrider: {plain(said)}", file=sys.stderr)
+    return code
+
+
+def _stop(run: Run, timeout: float) -> tuple[int, str, dict[str, object]]:
+    """Return the exit code, what is to be said, and further facts."""
+    owner = run.owner
+    if owner == "dead":
+        return *_without_owner(run_of(run.directory)), {"stopped": False}
+    try:
+        answer = ask(run, "stop", within_s=timeout)
+    except (NoAnswer, Refused) as error:
+        if run_of(run.directory).ended:  # just now, by itself
+            return NOTHING, f"run {run.id} has ended", {"stopped": False}
+        pid = _pid(run)
+        advice = f"; `kill {pid}` ends it as well" if owner == "alive" and pid else ""
+        return UNKNOWN, f"{error}{advice}", {"stopped": False}
+    if answer["left"]:
+        return SOMETHING, f"run {run.id} has ended, and {answer['left']}", {"stopped": True}
+    program = "" if _program_ended(run) else f"; its program, process {_pid(run)}, goes on"
+    return NOTHING, f"run {run.id} has ended{program}", {"stopped": True, "program_ended": not program}
+
+
+def _without_owner(run: Run) -> tuple[int, str]:
+    if run.ended:
+        return NOTHING, f"run {run.id} had ended already"
+    if run.status.get("provider", "") in ON_THE_CLIENT:
+        return NOTHING, f"run {run.id} runs no more: its owner died"
+    left = "machines may be left, which `outrider gc` shows and removes"
+    return SOMETHING, f"run {run.id} runs no more: its owner died, and {left}"
+
+
+def _program_ended(run: Run) -> bool:
+    """Return whether the program has left its pool, or ended."""
+    until = time.monotonic() + PROGRAM_S
+    while run.owner == "alive":
+        if time.monotonic() > until:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _pid(run: Run) -> int | None:
+    owner = read_json(run.directory / "run.json").get("owner")
+    return owner.get("pid") if isinstance(owner, dict) else None

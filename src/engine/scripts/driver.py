@@ -1,0 +1,132 @@
+"""The driver of a detached run: a process in a session of its own, which goes on when the terminal is closed.
+
+It is forked from the command, which has checked all options by then: so the prompt is back at once, and what is wrong
+with them is told there. The command waits for the first moments of the run, so that a start which fails is told there
+too. The driver owns the record from the run's beginning to the end of its own process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ...providers.pool_lock import Lock
+from ..runs.files import RecordFiles
+from ..runs.names import runs_folder
+from ..runs.status import RunStatus
+from ..runs.writer import STATUS
+from .exit_codes import OUTRIDER
+
+DRIVER_LOG = "driver.log"
+MADE_S = 30.0  # in which the record is made: a disk may be slow
+FIRST_MOMENTS_S = 0.4  # of the run, that the command waits for
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start of a detached run, as its command hears of it. ``run``: its id; "": it could not begin. ``code``: the
+    exit code with which it has ended already, and ``said`` why; None: it goes on.
+    """
+
+    run: str = ""
+    code: int | None = None
+    said: str = ""
+
+
+class Starter:
+    """The driver's end of the pipe to its command, which waits for how the run starts."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+
+    def made(self, run: str) -> None:
+        self._tell(run=run)
+
+    def opened(self) -> None:
+        """The pool is there: the command need not wait any longer."""
+        self._tell(open=True)
+        self._close()
+
+    def failed(self, code: int, said: str) -> None:
+        self._tell(code=code, said=said)
+        self._close()
+
+    def _tell(self, **facts: Any) -> None:
+        with suppress(OSError):  # it waits no longer; or the pipe is closed
+            os.write(self._pipe, json.dumps(facts).encode() + b"\n")
+
+    def _close(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+
+def detach(name: str, drive: Callable[[RecordFiles, Starter], int]) -> Start:
+    """Fork a driver, and return how it has started. It runs ``drive``, with the record that it owns.
+
+    Raises:
+        SystemExit: in the driver, with the exit code that ``drive`` returns.
+    """
+    ours, its = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork() == 0:
+        os.close(ours)
+        raise SystemExit(_drive(name, drive, Starter(its)))
+    os.close(its)
+    try:
+        return _heard(ours)
+    finally:
+        os.close(ours)
+
+
+def _drive(name: str, drive: Callable[[RecordFiles, Starter], int], starter: Starter) -> int:
+    os.setsid()
+    began = time.time()
+    try:
+        files = RecordFiles.make(runs_folder(), name, began)
+        Lock.take(files.directory)  # again: whoever ends the record gives it back once, and the process holds it
+        files.replace(STATUS, RunStatus(files.directory.name, name, began, changed=began).facts(began, 0.0, 0.0))
+        _redirect(str(files.directory / DRIVER_LOG))
+    except OSError as error:
+        starter.failed(OUTRIDER, f"its record cannot be written: {error.filename or runs_folder()}: {error.strerror}")
+        return OUTRIDER
+    starter.made(files.directory.name)
+    return drive(files, starter)
+
+
+def _redirect(log: str) -> None:
+    """Let nothing of this process refer to the terminal any more."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    for file, standard in ((nothing, 0), (written, 1), (written, 2)):
+        os.dup2(file, standard)
+    for file in {nothing, written} - {0, 1, 2}:
+        os.close(file)
+
+
+def _heard(pipe: int) -> Start:
+    """Return what the driver tells in its first moments, or what follows from its silence."""
+    run, text, until = "", b"", time.monotonic() + MADE_S
+    try:
+        while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not (piece := os.read(pipe, 4096)):
+                return Start(run, OUTRIDER, "its process has ended without a word")
+            *lines, text = (text + piece).split(b"\n")
+            for said in map(json.loads, lines):
+                if "open" in said:
+                    return Start(run)
+                if "code" in said:
+                    return Start(run, said["code"], said["said"])
+                run, until = said["run"], time.monotonic() + FIRST_MOMENTS_S
+    except KeyboardInterrupt:  # it is in another session, and has not been interrupted
+        if not run:
+            raise
+    return Start(run) if run else Start("", OUTRIDER, f"its record was not made within {MADE_S:g} s")

@@ -1,0 +1,160 @@
+"""`outrider stop` and `outrider wait` say in clear words what there is to be stopped or waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from outrider.engine.cli import stop as stop_module
+from outrider.engine.cli import wait as wait_module
+from outrider.engine.runs.control import NoAnswer, Refused
+from outrider.engine.runs.files import RecordFiles
+from outrider.engine.runs.reader import Run
+from outrider.engine.runs.status import RunStatus
+
+if TYPE_CHECKING:
+    from .conftest import Outrider
+
+ID = "20261125-031113-train-1a2b"
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RecordFiles]:
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr(stop_module, "PROGRAM_S", 0.1)
+    monkeypatch.setattr("outrider.engine.runs.files.new_id", lambda name, at: ID)
+
+    def made(**facts: Any) -> RecordFiles:
+        files = RecordFiles.make(tmp_path / "state" / "runs", "train", 1.0)
+        said = RunStatus(ID, "train", 1.0).facts(11.0, 0.0, 0.0)
+        files.replace("status.json", said | {"state": "running", "provider": "local"} | facts)
+        files.replace("run.json", {"owner": {"pid": 4711, "host": "elsewhere"}})
+        return files
+
+    return made
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | Exception) -> None:
+    def ask(run: Run, request: str, *, within_s: float) -> dict[str, Any]:
+        assert (run.id, request, within_s) == (ID, "stop", 600.0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(stop_module, "ask", ask)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "told"),
+    [
+        ({"left": None}, 0, f"run {ID} has ended; its program, process 4711, goes on"),
+        ({"left": "2 machines may be running"}, 1, f"run {ID} has ended, and 2 machines may be running"),
+        (NoAnswer("process 4711 has not answered"), 2, "has not answered; `kill 4711` ends it as well"),
+        (Refused("it refuses"), 2, "it refuses; `kill 4711` ends it as well"),
+    ],
+    ids=["ended", "left", "silent", "refused"],
+)
+def test_a_living_run_is_asked(
+    *,
+    answer: Any,
+    code: int,
+    told: str,
+    record: Callable[..., RecordFiles],
+    outrider: Outrider,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers(monkeypatch, answer)
+    files = record()
+    assert outrider("stop", "train") == code
+    files.close()
+    assert told in capsys.readouterr().err
+
+
+def test_a_run_that_ends_by_itself_meanwhile_has_ended(
+    record: Callable[..., RecordFiles],
+    outrider: Outrider,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = record()
+
+    def ask(run: Run, request: str, *, within_s: float) -> dict[str, Any]:
+        files.replace("status.json", {"state": "ended", "exit": 0})
+        raise NoAnswer("it ended before it had answered")
+
+    monkeypatch.setattr(stop_module, "ask", ask)
+    assert outrider("stop", ID[:-3]) == 0
+    files.close()
+    assert capsys.readouterr().err == f"outrider: run {ID} has ended\n"
+
+
+@pytest.mark.parametrize(
+    ("provider", "code", "told"),
+    [("local", 0, "its owner died\n"), ("aws", 1, "machines may be left, which `outrider gc` shows and removes\n")],
+)
+def test_a_run_whose_owner_died_cannot_be_asked(
+    *,
+    provider: str,
+    code: int,
+    told: str,
+    record: Callable[..., RecordFiles],
+    outrider: Outrider,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record(provider=provider).close()
+    assert outrider("stop", "train") == code
+    assert capsys.readouterr().err.endswith(told)
+    assert outrider("wait", "train") == 125
+    assert capsys.readouterr().err == f"outrider: run {ID} did not end: its owner died\n"
+
+
+@pytest.mark.parametrize("owner", ["elsewhere", "unknown"])
+def test_runs_of_others_are_left_alone(
+    owner: str,
+    record: Callable[..., RecordFiles],
+    outrider: Outrider,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record().close()
+    monkeypatch.setattr(Run, "owner", owner)
+    told = {"elsewhere": "is of another computer", "unknown": "has a lock that cannot be read"}[owner]
+    for command in ("stop", "wait"):
+        assert outrider(command, "train") == 2
+        said = capsys.readouterr().err
+        assert told in said
+        assert "kill" not in said
+    record_said = outrider.json("stop", "train")
+    assert (record_said["id"], record_said["stopped"], record_said["exit_code"]) == (ID, False, 2)
+
+
+@pytest.mark.parametrize("command", ["stop", "wait"])
+def test_a_run_that_is_not_there_is_refused(
+    command: str, record: Callable[..., RecordFiles], outrider: Outrider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outrider(command, "nobody") == 2
+    assert "there is no run 'nobody'" in capsys.readouterr().err
+
+
+def test_the_end_of_a_run_is_waited_for(
+    record: Callable[..., RecordFiles], outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = record()
+    assert outrider("wait", "train", "--timeout", "0.01") == 124
+    ending = threading.Timer(0.05, lambda: files.replace("status.json", {"state": "ended", "exit": 7}))
+    ending.start()
+    assert outrider("wait", "train") == 7
+    ending.join()
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    files.replace("status.json", {"state": "running"})
+    monkeypatch.setattr(wait_module.time, "sleep", interrupt)
+    assert outrider("wait", "train") == 130
+    files.close()

@@ -1,0 +1,96 @@
+"""The driver of a detached run tells its command how it starts; what it does not tell follows from its silence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider.engine.runs.reader import found_runs
+from outrider.engine.scripts import driver
+from outrider.engine.scripts.driver import Start, Starter
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, Starter]]:
+    ours, its = os.pipe()
+    starter = Starter(its)
+    yield ours, starter
+    starter._close()
+    os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("tell", "heard"),
+    [
+        (lambda driver: (driver.made("id"), driver.opened()), Start("id")),
+        (lambda driver: (driver.made("id"), driver.failed(125, "no machines")), Start("id", 125, "no machines")),
+        (lambda driver: driver.failed(125, "no disk"), Start("", 125, "no disk")),
+        (lambda driver: (driver.made("id"), driver._close()), Start("id", 125, "its process has ended without a word")),
+        (lambda driver: driver._close(), Start("", 125, "its process has ended without a word")),
+        (lambda driver: driver.made("id"), Start("id")),
+        (lambda driver: None, Start("", 125, "its record was not made within 0.3 s")),
+    ],
+    ids=["open", "failed", "no record", "killed", "killed at once", "slow", "silent"],
+)
+def test_a_start_is_heard_of(
+    pipe: tuple[int, Starter],
+    tell: Callable[[Starter], object],
+    heard: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "FIRST_MOMENTS_S", 0.1)
+    monkeypatch.setattr(driver, "MADE_S", 0.3)
+    tell(pipe[1])
+    assert driver._heard(pipe[0]) == heard
+
+
+def test_a_message_may_come_in_pieces(pipe: tuple[int, Starter]) -> None:
+    ours, starter = pipe
+    os.write(starter._pipe, b'{"run": "i')
+    threading.Timer(0.05, lambda: (os.write(starter._pipe, b'd"}\n'), starter.opened())).start()
+    assert driver._heard(ours) == Start("id")
+
+
+def test_nobody_who_waits_any_longer_is_no_error() -> None:
+    ours, its = os.pipe()
+    os.close(ours)
+    starter = Starter(its)
+    starter.made("id")
+    starter.opened()
+    starter.failed(1, "later")
+
+
+def test_it_is_in_a_session_of_its_own_without_the_terminal(tmp_path: Path) -> None:
+    program = """
+        import os, sys
+        from outrider.engine.scripts.driver import detach
+
+        def drive(files, starter):
+            print("session", os.getsid(0) == os.getpid(), "from", sys.stdin.read(), "in", os.getcwd(), flush=True)
+            os.write(2, b"errors too\\n")
+            starter.opened()
+            return 7
+
+        start = detach("train", drive)
+        print(start.run, os.getsid(0) == os.getpid())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "OUTRIDER_STATE": str(tmp_path / "state")},
+        check=True,
+    )
+    (run,) = found_runs(tmp_path / "state" / "runs")
+    assert done.stdout == f"{run.id} False\n"
+    assert done.stderr == ""
+    assert (run.directory / "driver.log").read_text() == f"session True from  in {tmp_path}\nerrors too\n"
+    assert (run.name, run.status["state"]) == ("train", "starting")
