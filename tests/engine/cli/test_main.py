@@ -14,13 +14,14 @@ from outrider.engine.cli.gc import gc
 from outrider.engine.cli.logs import logs
 from outrider.engine.cli.main import COMMANDS, main
 from outrider.engine.cli.ps import ps
+from outrider.engine.cli.report import report
 from outrider.engine.cli.run import run
 from outrider.engine.cli.runs import runs
 from outrider.engine.cli.sim import sim
 from outrider.engine.cli.stop import stop
 from outrider.engine.cli.wait import wait
 
-VERBS = [gc, logs, ps, run, runs, sim, stop, wait]
+VERBS = [gc, logs, ps, report, run, runs, sim, stop, wait]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
+from outrider.engine.cli.main import app
 from outrider.engine.runs.lines import parsed_events, parsed_log, time_text, whole_lines
 from outrider.engine.runs.reader import Run, found_runs, read_json
 
@@ -175,6 +178,39 @@ KILLED = """
 
     asyncio.run(main())
 """
+
+
+MOMENTS_S = [random.Random(seed).uniform(0.0, 4.0) for seed in range(20)]
+
+
+@pytest.mark.parametrize(
+    "moment_s", [*MOMENTS_S[:5], *(pytest.param(each, marks=pytest.mark.nightly) for each in MOMENTS_S[5:])]
+)
+def test_whenever_a_client_is_killed_its_record_can_be_read(
+    tmp_path: Path, moment_s: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From its start on, so there may be no record yet; and with what it has seen up to a second before."""
+    with subprocess.Popen(program(tmp_path, KILLED), stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        time.sleep(moment_s)  # what is tested is any moment, and not one at which something has happened
+        killed_at = time.time()
+        client.send_signal(signal.SIGKILL)
+        seen = [line.split(maxsplit=1) for line in client.stdout.read().decode().splitlines()]
+    for run in records(tmp_path):
+        assert (run.owner, run.ended) == ("dead", False)
+        for name in ("run.json", "status.json"):
+            content = (run.directory / name).read_bytes() if (run.directory / name).exists() else b"{}"
+            assert isinstance(json.loads(content), dict)
+        events = path.read_bytes() if (path := run.directory / "events.jsonl").exists() else b""
+        assert len(list(parsed_events(events))) == len(whole_lines(events))
+        lines = [line for path in run.directory.glob("logs/*.log") for line in whole_lines(path.read_bytes())]
+        early = {text for at, text in seen if float(at) < killed_at - LOST_S}
+        assert early <= {parsed.text.partition("] ")[2] for line in lines if (parsed := parsed_log(line)) is not None}
+        monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+        with pytest.raises(SystemExit):
+            app(["runs"])
+        assert "its owner died" in capsys.readouterr().out
+    assert seen == [] or records(tmp_path)
 
 
 @pytest.mark.parametrize("lines", [3, 40, 120])

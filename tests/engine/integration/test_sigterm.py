@@ -362,9 +362,10 @@ def test_the_second_does_nothing(block: str, client: Begin) -> None:
     assert it.left() == []
 
 
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("opens", ["async with pool()", "with pool()"], ids=["async", "sync"])
 def test_a_machine_that_does_not_answer_yet_is_terminated(
-    opens: str, client: Begin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    opens: str, sent: signal.Signals, client: Begin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("aiobotocore")
     from outrider.testing import EC2, Behaviour
@@ -389,8 +390,8 @@ def test_a_machine_that_does_not_answer_yet_is_terminated(
         while len(cloud.instances("running")) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert len(cloud.instances("running")) == 2
-        it.terminate()
-        assert it.ended() == (-signal.SIGTERM, [])
+        it.terminate(sent)
+        assert it.ended() == (-sent, [])
         assert cloud.left() == []
 
 
