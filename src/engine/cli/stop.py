@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 from ..api.printable import plain
 from ..runs.control import NoAnswer, Refused, ask
@@ -14,6 +15,7 @@ from .run_choice import chosen_run
 
 PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outrider run` does
 POLL_S = 0.02
+SOON_S = 5.0  # after which it is said that somebody waits
 ON_THE_CLIENT = frozenset({"local", "ssh", ""})  # providers that leave no machines
 
 
@@ -48,7 +50,7 @@ def _stop(run: Run, timeout: float) -> tuple[int, str, dict[str, object]]:
     if owner == "dead":
         return *_without_owner(run_of(run.directory)), {"stopped": False}
     try:
-        answer = ask(run, "stop", within_s=timeout)
+        answer = _asked(run, timeout)
     except (NoAnswer, Refused) as error:
         if run_of(run.directory).ended:  # just now, by itself
             return NOTHING, f"run {run.id} has ended", {"stopped": False}
@@ -59,6 +61,18 @@ def _stop(run: Run, timeout: float) -> tuple[int, str, dict[str, object]]:
         return SOMETHING, f"run {run.id} has ended, and {answer['left']}", {"stopped": True}
     program = "" if _program_ended(run) else f"; its program, process {_pid(run)}, goes on"
     return NOTHING, f"run {run.id} has ended{program}", {"stopped": True, "program_ended": not program}
+
+
+def _asked(run: Run, timeout: float) -> dict[str, Any]:
+    """Ask the owner, and say so where that takes long. Asked a second time, it answers as the first time."""
+    soon = min(timeout, SOON_S)
+    try:
+        return ask(run, "stop", within_s=soon)
+    except NoAnswer as error:
+        if not error.busy or timeout <= soon:
+            raise
+    print(f"outrider: waiting for the end of {run.id}", file=sys.stderr)
+    return ask(run, "stop", within_s=timeout - soon)
 
 
 def _without_owner(run: Run) -> tuple[int, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import Any
 from ...providers.pool_lock import Lock
 from ..runs.files import RecordFiles
 from ..runs.names import runs_folder
+from ..runs.reader import run_of
 from ..runs.status import RunStatus
 from ..runs.writer import STATUS
 from .exit_codes import OUTRIDER
@@ -77,12 +79,16 @@ def detach(name: str, drive: Callable[[RecordFiles, Starter], int]) -> Start:
     ours, its = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    if os.fork() == 0:
+    driver = os.fork()
+    if driver == 0:
         os.close(ours)
         raise SystemExit(_drive(name, drive, Starter(its)))
     os.close(its)
     try:
         return _heard(ours)
+    except KeyboardInterrupt:  # nobody would know its id
+        os.kill(driver, signal.SIGTERM)
+        raise
     finally:
         os.close(ours)
 
@@ -99,7 +105,15 @@ def _drive(name: str, drive: Callable[[RecordFiles, Starter], int], starter: Sta
         starter.failed(OUTRIDER, f"its record cannot be written: {error.filename or runs_folder()}: {error.strerror}")
         return OUTRIDER
     starter.made(files.directory.name)
-    return drive(files, starter)
+    code = 1
+    try:
+        code = drive(files, starter)
+    finally:
+        if not run_of(files.directory).ended:  # it has failed before its pool began, or by a defect
+            status = RunStatus(files.directory.name, name, began)
+            status.end(time.time(), code, "")
+            files.replace(STATUS, status.facts(time.time(), 0.0, 0.0))
+    return code
 
 
 def _redirect(log: str) -> None:

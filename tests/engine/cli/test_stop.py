@@ -38,14 +38,18 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rec
     return made
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | Exception) -> None:
+def answers(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | Exception) -> list[float]:
+    asked: list[float] = []
+
     def ask(run: Run, request: str, *, within_s: float) -> dict[str, Any]:
-        assert (run.id, request, within_s) == (ID, "stop", 600.0)
+        asked.append(within_s)
+        assert (run.id, request) == (ID, "stop")
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     monkeypatch.setattr(stop_module, "ask", ask)
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -73,6 +77,22 @@ def test_a_living_run_is_asked(
     assert outrider("stop", "train") == code
     files.close()
     assert told in capsys.readouterr().err
+
+
+def test_who_waits_longer_is_told_so(
+    record: Callable[..., RecordFiles],
+    outrider: Outrider,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = answers(monkeypatch, NoAnswer("process 4711 has not answered", busy=True))
+    files = record()
+    assert outrider("stop", "train", "--timeout", "30") == 2
+    assert capsys.readouterr().err.startswith(f"outrider: waiting for the end of {ID}\noutrider: process 4711 has not")
+    assert asked == [5.0, 25.0]
+    assert outrider("stop", "train", "--timeout", "2") == 2
+    assert asked[2:] == [2.0]
+    files.close()
 
 
 def test_a_run_that_ends_by_itself_meanwhile_has_ended(

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs.reader import found_runs
+from outrider.engine.runs.reader import found_runs, run_of
 from outrider.engine.scripts import driver
 from outrider.engine.scripts.driver import Start, Starter
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -70,10 +79,12 @@ def test_nobody_who_waits_any_longer_is_no_error() -> None:
 def test_it_is_in_a_session_of_its_own_without_the_terminal(tmp_path: Path) -> None:
     program = """
         import os, sys
+        from outrider.engine.runs.reader import run_of
         from outrider.engine.scripts.driver import detach
 
         def drive(files, starter):
-            print("session", os.getsid(0) == os.getpid(), "from", sys.stdin.read(), "in", os.getcwd(), flush=True)
+            print(run_of(files.directory).status["state"], "in session", os.getsid(0) == os.getpid())
+            print("from", sys.stdin.read(), "in", os.getcwd(), flush=True)
             os.write(2, b"errors too\\n")
             starter.opened()
             return 7
@@ -92,5 +103,59 @@ def test_it_is_in_a_session_of_its_own_without_the_terminal(tmp_path: Path) -> N
     (run,) = found_runs(tmp_path / "state" / "runs")
     assert done.stdout == f"{run.id} False\n"
     assert done.stderr == ""
-    assert (run.directory / "driver.log").read_text() == f"session True from  in {tmp_path}\nerrors too\n"
-    assert (run.name, run.status["state"]) == ("train", "starting")
+    assert (run.directory / "driver.log").read_text() == f"starting in session True\nfrom  in {tmp_path}\nerrors too\n"
+    until(lambda: run.owner == "dead")
+    ended = run_of(run.directory)
+    assert (ended.name, ended.status["exit"]) == ("train", 7)
+
+
+def test_a_run_that_fails_before_its_pool_has_an_end_in_its_record(tmp_path: Path) -> None:
+    program = """
+        from outrider.engine.scripts.driver import detach
+
+        def drive(files, starter):
+            raise ValueError("a defect")
+
+        print(detach("train", drive))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OUTRIDER_STATE": str(tmp_path / "state")},
+        check=True,
+    )
+    (run,) = found_runs(tmp_path / "state" / "runs")
+    until(lambda: run.owner == "dead")
+    assert done.stdout == f"{Start(run.id, 125, 'its process has ended without a word')}\n"
+    ended = run_of(run.directory)
+    assert (ended.ended, ended.status["exit"]) == (True, 1)
+    assert "ValueError: a defect" in (run.directory / "driver.log").read_text()
+
+
+def test_ctrl_c_before_the_run_has_an_id_ends_its_driver(tmp_path: Path) -> None:
+    """The record is never made here: the folder's disk does not answer."""
+    program = """
+        import os, signal, threading, time
+        from outrider.engine.scripts import driver
+
+        def make(*given):
+            print("driver", flush=True)
+            time.sleep(600)
+
+        driver.RecordFiles.make = make
+        try:
+            driver.detach("train", None)
+        except KeyboardInterrupt:
+            print(os.waitstatus_to_exitcode(os.wait()[1]))
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OUTRIDER_STATE": str(tmp_path / "state")},
+    ) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == "driver\n"
+        command.send_signal(signal.SIGINT)
+        assert command.stdout.read() == f"{-signal.SIGTERM}\n"
