@@ -29,7 +29,7 @@ REQUEST_BYTES, ANSWER_BYTES = 64 * 1024, 16 * 1024 * 1024
 READ_S = 5.0  # for a request to be written
 CLOSE_S = 1.0  # that requests have to be answered when the pool has ended
 AGAIN_S = 1.0  # after which connections are accepted again, where there was no descriptor for one
-MAKING_S = 1.0  # between a record and its socket, on a computer that is busy
+MAKING_S = 10.0  # between a record and its socket, on a computer that is busy
 _PIECE = 64 * 1024
 
 Request = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
@@ -163,7 +163,7 @@ def ask(run: Run, request: str, *, within_s: float, **fields: Any) -> dict[str, 
 def _exchange(path: Path, line: bytes, within_s: float) -> bytes:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(within_s)
-        _connect(sock, path)
+        _connect(sock, path, min(within_s, MAKING_S))
         sock.sendall(line + b"\n")
         answer = b""
         while len(answer) < ANSWER_BYTES and (piece := sock.recv(_PIECE)):
@@ -171,9 +171,9 @@ def _exchange(path: Path, line: bytes, within_s: float) -> bytes:
         return answer
 
 
-def _connect(sock: socket.socket, path: Path) -> None:
+def _connect(sock: socket.socket, path: Path, within_s: float) -> None:
     """Connect, also to a socket that is there a moment later: its record has just been made."""
-    until = time.monotonic() + MAKING_S
+    until = time.monotonic() + within_s
     while True:
         try:
             with short_name(path) as name:

@@ -15,15 +15,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...providers.pool_lock import Lock
+from ...providers.pool_lock import Lock, Owner
 from ..runs.files import RecordFiles
 from ..runs.names import runs_folder
 from ..runs.reader import run_of
 from ..runs.status import RunStatus
-from ..runs.writer import STATUS
+from ..runs.writer import RUN, STATUS
 from .exit_codes import OUTRIDER
 
 DRIVER_LOG = "driver.log"
@@ -100,6 +100,8 @@ def _drive(name: str, drive: Callable[[RecordFiles, Starter], int], starter: Sta
         files = RecordFiles.make(runs_folder(), name, began)
         Lock.take(files.directory)  # again: whoever ends the record gives it back once, and the process holds it
         files.replace(STATUS, RunStatus(files.directory.name, name, began, changed=began).facts(began, 0.0, 0.0))
+        about = {"id": files.directory.name, "name": name, "began": began, "owner": asdict(Owner.this(files.directory))}
+        files.replace(RUN, about)
         _redirect(str(files.directory / DRIVER_LOG))
     except OSError as error:
         starter.failed(OUTRIDER, f"its record cannot be written: {error.filename or runs_folder()}: {error.strerror}")

@@ -157,6 +157,20 @@ def test_it_is_ended_in_order_and_leaves_no_process(state: Path, by: str) -> Non
     assert (code, "had ended already" in err) == (0, True)
 
 
+def test_it_can_be_stopped_from_the_first_moment_on(state: Path) -> None:
+    (state.parent / "slow.py").write_text(
+        "from outrider.engine.cli.main import main\n"
+        "from outrider.engine.scripts import driver\n"
+        "driver.FIRST_MOMENTS_S = 0.0\n"
+        "main()\n"
+    )
+    words = [sys.executable, "slow.py", "run", "--detach", "train.py", FOREVER, "0"]
+    run = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    assert outrider("stop", run)[0] == 0
+    assert processes(state) == {}
+    assert outrider("wait", run)[0] == 143
+
+
 def test_a_driver_that_is_killed_is_told(state: Path) -> None:
     run = detached("train.py", FOREVER, "0")
     os.kill(read_json(run.directory / "run.json")["owner"]["pid"], signal.SIGKILL)

@@ -105,7 +105,7 @@ async def test_who_asks_and_says_nothing_keeps_nobody(folder: Path, monkeypatch:
     monkeypatch.setattr(control, "READ_S", 0.1)
     async with answering(folder) as run:
         with socket.socket(socket.AF_UNIX) as silent:
-            control._connect(silent, run.directory / CONTROL)
+            control._connect(silent, run.directory / CONTROL, 5.0)
             assert await asyncio.to_thread(silent.recv, 1) == b""
 
 
