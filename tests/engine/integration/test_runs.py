@@ -129,6 +129,36 @@ def test_a_pool_that_cannot_start_leaves_a_record_too(tmp_path: Path) -> None:
     assert (run.name, run.status["state"], run.status["exit"]) == ("lost", "ended", 1)
 
 
+SYNC = "with pool: time.sleep(600)"
+ASYNC = """
+async def main():
+    async with pool: await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code", "error"),
+    [(signal.SIGINT, {-signal.SIGINT, 1}, 130, "KeyboardInterrupt"), (signal.SIGTERM, {-15}, 143, "SystemExit")],
+)
+@pytest.mark.parametrize("block", [SYNC, ASYNC], ids=["with", "async with"])
+@pytest.mark.parametrize("opens", [True, False], ids=["opening", "open"])
+def test_what_has_ended_a_program_is_recorded_as_such(  # noqa: PLR0917
+    tmp_path: Path, opens: bool, block: str, sent: signal.Signals, status: set[int], code: int, error: str
+) -> None:
+    provider = "SSH(hosts=['nobody@127.0.0.1:1'])" if opens else "Local()"
+    text = f"from outrider import SSH\npool = Pool(provider={provider}, console='plain', run='ended')\n{block}"
+    with subprocess.Popen(program(tmp_path, text), stderr=subprocess.PIPE, text=True) as client:
+        assert client.stderr is not None
+        until = "starting" if opens else "ready after"
+        assert any(until in line for line in client.stderr)
+        client.send_signal(sent)
+        client.stderr.read()
+        assert client.wait(60) in status
+    (run,) = records(tmp_path)
+    assert (run.status["exit"], run.status["error"]) == (code, error)
+
+
 def test_a_state_folder_that_cannot_be_written_costs_one_line(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "runs").write_text("a file")
