@@ -8,16 +8,17 @@ from cyclopts import App, Parameter
 
 from .run import with_program_apart
 
-COMMANDS = ("gc", "log", "logs", "ps", "report", "run", "runs", "sim", "stop", "wait")  # each is imported when it is called
+# The commands, each of which is imported when it is called.
+COMMANDS = ("gc", "log", "logs", "ps", "report", "run", "runs", "sim", "stop", "wait")
 
 app = App(
     name="outrider",
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
+    default_parameter=Parameter(negative=""),  # no --no-... beside each flag
 )
 for command in COMMANDS:
-    options = {"default_parameter": Parameter(negative="")} if command == "log" else {}
-    app.command(f"{__package__}.{command}:{command}", name=command, **options)
+    app.command(f"{__package__}.{command}:{command}", name=command)
 app.register_install_completion_command()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from outrider.engine.cli.gc import gc
+from outrider.engine.cli.log import log
 from outrider.engine.cli.logs import logs
 from outrider.engine.cli.main import COMMANDS, main
 from outrider.engine.cli.ps import ps
@@ -21,7 +22,7 @@ from outrider.engine.cli.sim import sim
 from outrider.engine.cli.stop import stop
 from outrider.engine.cli.wait import wait
 
-VERBS = [gc, logs, ps, report, run, runs, sim, stop, wait]
+VERBS = [gc, log, logs, ps, report, run, runs, sim, stop, wait]
 
 
 @pytest.mark.parametrize("verb", VERBS)
