@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from outrider import Nodes, Pool, checkpoint, compute, instance_info, plugins, shard
+from outrider import Nodes, Pool, checkpoint, compute, instance_info, log_metrics, plugins, shard
 from outrider.testing import Chaos, Fault, Kill, KillDaemon, Preempt, Report
 
 OUT = Path(__file__).parent / "out"
@@ -55,6 +55,7 @@ def train(scans: Array, labels: Labels, held_out: Array, log: str, pause_s: floa
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                log_metrics({"loss": loss.item()}, step=step)  # a step that is done again counts once in the report
                 if saved.save(step, {"model": layers.state_dict(), "optimizer": optimizer.state_dict()}):
                     saved.wait()  # else a loss while it is written costs the interval before, too
                 if rank == 0:
@@ -97,6 +98,7 @@ async def main() -> None:
     print(f"undisturbed: {undisturbed:.2%} of the held-out scans right")
     print(f"disturbed:   {disturbed:.2%}")
     print(f"picture:     {written.with_suffix('.png')}")
+    print("report:      outrider report 13_preemptions --open")
     if max(again, default=0) > EVERY or disturbed != undisturbed or 0 not in {s.rank for s in report.strikes}:
         sys.exit("expected at most a checkpoint's steps to be lost each time, the same accuracy, and rank 0 hit once")
 

@@ -96,6 +96,7 @@ SAYS["13_preemptions"] = [
     r"done again: +\[\d+",
     r"undisturbed: +(9\d\.\d\d)%.*\ndisturbed: +\1%",
     r"picture: +\S+13_preemptions\.png",
+    r"report: +outrider report 13_preemptions",
 ]
 
 SAYS["15_by_load"] = [
