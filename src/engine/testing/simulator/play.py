@@ -302,6 +302,7 @@ class _User:
                 max_restarts=job.max_restarts,
                 every_rank_listens=job.listens,
                 needs=None if payload.needs is None else payload.needs.times(job.ranks),
+                watch=self._sim.referee.jobs.watch(job) if job.once else None,
             )
             self._tell(Broadcast(spec, lambda endings, generation: self._settle_all(job, endings, generation)))
         else:

@@ -51,6 +51,27 @@ def settles_twice(patch: Patch) -> None:
     patch.setattr(Ledger, "_finished", twice)
 
 
+def tells_each_rank_twice(patch: Patch) -> None:
+    end = Gang._end_rank
+
+    def twice(self, rank, ending):
+        end(self, rank, ending)
+        end(self, rank, ending)
+
+    patch.setattr(Gang, "_end_rank", twice)
+
+
+def takes_an_ending_back(patch: Patch) -> None:
+    end = Gang._end_rank
+
+    def again(self, rank, ending):
+        end(self, rank, ending)
+        if isinstance(ending, Settled):
+            self._endings[rank] = ending._replace(at=-1.0)  # which nothing but what was told can contradict
+
+    patch.setattr(Gang, "_end_rank", again)
+
+
 def keeps_results_of_lost_generations(patch: Patch) -> None:
     begin, fence, finished = Gang._begin, Gang._fence, Gang.finished
 
@@ -281,7 +302,9 @@ DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
     ("promise", "without"),
     [
         ("SIM-1", settles_twice),
+        ("SIM-1", tells_each_rank_twice),
         ("SIM-2", keeps_results_of_lost_generations),
+        ("SIM-2", takes_an_ending_back),
         ("SIM-3", runs_at_most_once_again),
         ("SIM-4", takes_any_port),
         ("SIM-5", does_not_fence),

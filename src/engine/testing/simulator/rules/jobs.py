@@ -1,8 +1,9 @@
 """The rules about tasks and broadcasts as such: SIM-1, 2, 3, 7, 8 and 22.
 
-SIM-1: a job settles exactly once.
+SIM-1: a job settles exactly once, and each rank that is watched (a generator's) has ended once at most before that.
 SIM-2: with what an attempt of its own came to, on the node that it names; a broadcast's by rank, and (restarted) all of
-    its last generation. Nothing runs without the function and the data that it was sent with.
+    its last generation; a watched rank's as it was told. Nothing runs without the function and the data that it was
+    sent with.
 SIM-3: what runs again had lost its node before, at most ``retries`` times; at-most-once work begins at most once.
 SIM-7: an attempt begins at most once, and beside no more tasks than its node has slots.
 SIM-8: a task that takes its machines down takes at most `QUARANTINE` in a row, whatever its retries.
@@ -32,7 +33,7 @@ QUARANTINE = 4
 class JobRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._broken = sim.broken
+        self.broken = sim.broken
         self.settled: set[int] = set()
         self.running: dict[int, Host] = {}  # attempts, in the world as it is
         self._sent_to: dict[int, NodeId] = {}
@@ -40,6 +41,7 @@ class JobRules:
         self._how: dict[int, str] = {}  # they ended
         self._poisoned: Counter[int] = Counter()  # machines that a job took down, unannounced, in a row
         self._tasks_on: Counter[int] = Counter()
+        self._watches: dict[int, RankWatcher] = {}  # of at-most-once broadcasts, as those of generators are
         self._excused: set[NodeId] = set()  # lost, or noticed: what ran there may run again
 
     # --- what is sent and what runs -------------------------------------------------------------------------------
@@ -51,31 +53,31 @@ class JobRules:
         for attempt in before:
             where = self._sent_to[attempt]
             if where not in self._excused and not self._fenced(job, attempt, order):
-                self._broken("SIM-3", f"job {job.id} runs again, but node {where}, where it began, was not lost")
+                self.broken("SIM-3", f"job {job.id} runs again, but node {where}, where it began, was not lost")
         if job.once and before:
-            self._broken("SIM-3", f"job {job.id} is at-most-once, has begun, and is sent again")
+            self.broken("SIM-3", f"job {job.id} is at-most-once, has begun, and is sent again")
 
     def delivered(self, daemon: Daemon, run: Run, known: Mapping[bytes, str | None]) -> None:
         if run.function not in known:
-            self._broken("SIM-2", f"attempt {run.attempt} has no function on node {daemon.host.number}")
+            self.broken("SIM-2", f"attempt {run.attempt} has no function on node {daemon.host.number}")
         if run.args.blob is not None and run.args.blob not in daemon.blobs:
-            self._broken("SIM-2", f"attempt {run.attempt} has no arguments on node {daemon.host.number}")
+            self.broken("SIM-2", f"attempt {run.attempt} has no arguments on node {daemon.host.number}")
 
     def began(self, host: Host, order: Order) -> None:
         attempt, job = order.attempt, self._sim.jobs[order.task.job]
         if attempt in self.running or attempt in self._how:
-            self._broken("SIM-7", f"attempt {attempt} of job {job.id} begins a second time")
+            self.broken("SIM-7", f"attempt {attempt} of job {job.id} begins a second time")
         self.running[attempt] = host
         begun = self._begun.setdefault((job.id, order.rank), [])
         begun.append(attempt)
         if job.once and len(begun) > 1:
-            self._broken("SIM-3", f"job {job.id} is at-most-once, and begins a second time")
+            self.broken("SIM-3", f"job {job.id} is at-most-once, and begins a second time")
         if not job.ranks:
             if len(begun) > job.retries + 1:
-                self._broken("SIM-3", f"job {job.id} begins {len(begun)} times, with {job.retries} retries")
+                self.broken("SIM-3", f"job {job.id} begins {len(begun)} times, with {job.retries} retries")
             self._tasks_on[host.number] += 1
             if self._tasks_on[host.number] > self._sim.scenario.slots:
-                self._broken("SIM-7", f"node {host.number} runs {self._tasks_on[host.number]} tasks at a time")
+                self.broken("SIM-7", f"node {host.number} runs {self._tasks_on[host.number]} tasks at a time")
 
     def ended(self, host: Host, order: Order, how: str) -> None:
         del self.running[order.attempt]
@@ -91,7 +93,7 @@ class JobRules:
         announced = self._sim.referee.nodes.is_noticed(host)
         self._poisoned[job.id] = 0 if announced else self._poisoned[job.id] + 1
         if self._poisoned[job.id] > QUARANTINE:
-            self._broken("SIM-8", f"job {job.id} takes down the machine number {self._poisoned[job.id]} in a row")
+            self.broken("SIM-8", f"job {job.id} takes down the machine number {self._poisoned[job.id]} in a row")
 
     def excuse(self, node: NodeId) -> None:
         self._excused.add(node)
@@ -114,9 +116,10 @@ class JobRules:
 
     def settle_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
         self._once(job)
+        self._as_told(job, endings)
         for rank, ending in enumerate(endings):
             if ending.rank != rank:
-                self._broken("SIM-2", f"job {job.id}: an ending of rank {ending.rank} where that of {rank} belongs")
+                self.broken("SIM-2", f"job {job.id}: an ending of rank {ending.rank} where that of {rank} belongs")
             if isinstance(ending, GaveUp):
                 continue
             order = self._own(job, ending, rank)
@@ -124,28 +127,62 @@ class JobRules:
                 continue
             if not ending.generation == order.world.generation == generation:
                 story = f"job {job.id}: rank {rank} ends with generation {order.world.generation} of {generation}"
-                self._broken("SIM-2", story)
+                self.broken("SIM-2", story)
+
+    def watch(self, job: Job) -> RankWatcher:
+        """Watch the ranks of a broadcast, as what gives a generator's values by rank does."""
+        self._watches[job.id] = watcher = RankWatcher(self, job)
+        return watcher
+
+    def _as_told(self, job: Job, endings: Sequence[Ending]) -> None:
+        watcher = self._watches.get(job.id)
+        if watcher is None or watcher.ranks is None:
+            return
+        if len(endings) != watcher.ranks:
+            self.broken("SIM-2", f"job {job.id} began with {watcher.ranks} ranks, and {len(endings)} have an ending")
+        for rank, told in watcher.told.items():
+            if endings[rank] != told:
+                self.broken("SIM-2", f"job {job.id}: rank {rank} was told {told}, and settles as {endings[rank]}")
 
     def _once(self, job: Job) -> None:
         if job.id in self.settled:
-            self._broken("SIM-1", f"job {job.id} settles a second time")
+            self.broken("SIM-1", f"job {job.id} settles a second time")
         self.settled.add(job.id)
 
     def _own(self, job: Job, ending: Settled, rank: int) -> Order | None:
         if isinstance(ending.outcome, Received) and ending.outcome.data == FORGED:
-            self._broken("SIM-22", f"job {job.id}, rank {rank}, settles with what another node said: {ending}")
+            self.broken("SIM-22", f"job {job.id}, rank {rank}, settles with what another node said: {ending}")
             return None
         attempt = _attempt_of(ending.outcome)
         order = self._sim.orders.get(AttemptId(attempt))
         if order is None or order.task.job != job.id or order.rank != rank:
-            self._broken("SIM-2", f"job {job.id}, rank {rank}, settles with attempt {attempt} of another: {ending}")
+            self.broken("SIM-2", f"job {job.id}, rank {rank}, settles with attempt {attempt} of another: {ending}")
             return None
         if self._sent_to[attempt] != ending.node or order.number != ending.number:
-            self._broken("SIM-2", f"job {job.id} says its result came from elsewhere: {ending}")
+            self.broken("SIM-2", f"job {job.id} says its result came from elsewhere: {ending}")
         how = {Verdict.RETURNED: "returned", Verdict.RAISED: "raised"}.get(ending.verdict, "stopped")
         if self._how.get(attempt, "stopped") != how:  # what was killed before it began has no entry
-            self._broken("SIM-2", f"job {job.id} settles as {ending.verdict}, but it {self._how.get(attempt)}")
+            self.broken("SIM-2", f"job {job.id} settles as {ending.verdict}, but it {self._how.get(attempt)}")
         return order
+
+
+class RankWatcher:
+    """The owner of a watched broadcast, and what it hears of the ranks. Implements `actors.interfaces.RankWatch`."""
+
+    def __init__(self, rules: JobRules, job: Job) -> None:
+        self._rules, self._job = rules, job
+        self.ranks: int | None = None
+        self.told: dict[int, Ending] = {}
+
+    def began(self, ranks: int, /) -> None:
+        if self.ranks is not None or self._job.id in self._rules.settled:
+            self._rules.broken("SIM-1", f"job {self._job.id} begins when it has begun, or ended, before")
+        self.ranks = ranks
+
+    def ended(self, rank: int, ending: Ending, /) -> None:
+        if rank in self.told or self.ranks is None or self._job.id in self._rules.settled:
+            self._rules.broken("SIM-1", f"job {self._job.id}: rank {rank} ends when it has ended, or not begun, before")
+        self.told[rank] = ending
 
 
 def _attempt_of(outcome: object) -> int:
