@@ -225,6 +225,40 @@ class NodeLost(NodeEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU of a node. ``utilisation``: 0 to 1, the part of the driver's last interval in which it ran anything.
+
+    None: the driver does not say.
+    """
+
+    index: int  # as nvidia-smi counts them
+    utilisation: float | None
+    memory_bytes: int
+    memory_total_bytes: int
+    watts: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSampled(NodeEvent):
+    """The use of a node in the ``seconds`` before: of its machine, or of its container where that has limits.
+
+    ``cpu``: 0 to 1 of all ``cpus``. ``received_bytes`` and ``sent_bytes`` went over its network meanwhile. Consoles and
+    logs do not show this event.
+    """
+
+    seconds: float
+    cpu: float
+    cpus: float
+    memory_bytes: int
+    memory_total_bytes: int
+    disk_bytes: int  # of the disk with the work folder
+    disk_total_bytes: int
+    received_bytes: int
+    sent_bytes: int
+    gpus: tuple[GpuSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkSilent(Event):
     """Every connection is silent, perhaps because of this computer's own network. As long as nobody else answers
     either, the nodes are waited for until their lease is over.

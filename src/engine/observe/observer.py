@@ -238,7 +238,7 @@ class Observer:
     def _publish(self, event: ev.Event) -> None:
         if self._record is not None:
             self._record(event)
-        for sink in self._sinks:
+        for sink in () if type(event) is ev.NodeSampled else self._sinks:
             sink(event)
         for reader in self._readers:
             _put(reader, event)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ...actors import events as ev
 from ..api.printable import lines, one_line
 from .lines import EVENTS, LOGS, OURS, dropped_line, event_line, log_line
+from .samples import SYSTEM, sample_line
 from .status import RunStatus
 
 
@@ -43,6 +44,9 @@ class Pages:
                 return  # the whole line follows
             case ev.TaskOutput():
                 self._printed(event, event.at or at)
+                return
+            case ev.NodeSampled():
+                self._append(SYSTEM, sample_line(event, at))
                 return
             case ev.BroadcastSubmitted():
                 self._broadcasts[event.job] = _Broadcast(one_line(event.function or function))

@@ -25,7 +25,7 @@ class Spending:
 
 @dataclass(slots=True)
 class RunStatus:
-    """``state``: starting, running, closing, ended. ``changed``: unix time of the last event but prints."""
+    """``state``: starting, running, closing, ended. ``changed``: unix time of the last event but prints and samples."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class RunStatus:
 
     def apply(self, event: ev.Event, at: float) -> None:
         match event:
-            case ev.TaskOutput() | ev.UnfinishedLine():
+            case ev.TaskOutput() | ev.UnfinishedLine() | ev.NodeSampled():
                 return
             case ev.GenerationStarted():
                 self.generation = event.generation

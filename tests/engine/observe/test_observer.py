@@ -11,6 +11,7 @@ from outrider.actors import events as ev
 from outrider.actors.interfaces import NodeId, Settled, Verdict
 from outrider.actors.late_nodes import Preparing
 from outrider.engine.observe.observer import KEPT, Observer
+from outrider.engine.observe.sink import Sink
 from outrider.engine.wire.messages import Failed, Output
 
 
@@ -140,3 +141,26 @@ def test_where_nobody_looks_at_single_tasks_failures_are_not_told(observer: Obse
     observer.job(7, "train")
     observer.job_over(7, Settled(Verdict.RAISED, None, NodeId(2), 0, 1, 0))  # an outcome that nobody may look at
     assert (observer.submitted, observer.finished) == (1, 1)
+
+
+@pytest.mark.anyio
+async def test_samples_reach_readers_and_no_console_or_log(
+    observer: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Counting(Sink):
+        shown = 0
+
+        def show(self, event: ev.Event) -> None:
+            del event
+            self.shown += 1
+
+    sink = Counting()
+    observer._sinks = [*observer._sinks, sink]
+    events = observer.subscribe()
+    caplog.set_level("DEBUG", "outrider")
+    observer(ev.NodeSampled(0, 5.0, 0.5, 8.0, 1, 2, 3, 4, 5, 6, (ev.GpuSample(0, None, 1, 2, None),)))
+    assert isinstance(await anext(events), ev.NodeSampled)
+    assert (sink.shown, caplog.records) == (0, [])
+    observer(ev.PoolClosing())
+    assert (sink.shown, [record.message for record in caplog.records]) == (1, ["pool_closing pool=''"])
+    await events.aclose()

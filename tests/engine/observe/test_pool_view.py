@@ -132,7 +132,8 @@ def test_any_event_may_come_first(kind: type[ev.Event]) -> None:
     """The console may be opened late, and must not depend on the engine's order."""
     sample = {"int": 1, "float": 1.0, "str": "x", "bool": False, "float | None": None, "int | None": None}
     row = ("numpy", "2.1", "1.26")
-    tuples = {"tuple[int, ...]": (1,), "tuple[str, ...]": ("x",), "tuple[tuple[str, str, str], ...]": (row,)}
+    tuples: dict[str, object] = {"tuple[int, ...]": (1,), "tuple[str, ...]": ("x",), "tuple[GpuSample, ...]": ()}
+    tuples["tuple[tuple[str, str, str], ...]"] = (row,)
     facts = {
         field.name: (sample | tuples | {"Mapping[str, str]": {"zone": "a"}})[str(field.type)] for field in fields(kind)
     }
