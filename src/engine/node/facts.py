@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -15,6 +16,7 @@ import cloudpickle
 
 from ..wire.messages import PROTOCOL_VERSION, Hello
 from .notices import sources
+from .sampler import LEAST_S
 
 MAX_SLOTS = 1024
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")  # cgroup v2, as a container sees its own
@@ -78,6 +80,9 @@ def _check(setup: Mapping[str, Any]) -> None:
         value = setup.get(name, ())
         if not isinstance(value, list | tuple) or not all(type(each) is str for each in value):
             raise ValueError(f"{name} is not a list of {items}")
+    every = setup.get("sample_every")
+    if every is not None and (type(every) not in (int, float) or not LEAST_S <= every < math.inf):
+        raise ValueError(f"sample_every is {every!r}: not a number of seconds, {LEAST_S} or more")
     sources.named(setup.get("notices", ()))
 
 

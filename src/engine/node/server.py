@@ -30,11 +30,14 @@ from .freeports import FreePorts
 from .notice_page import NoticePage
 from .notices import sources
 from .notices.watcher import PreemptionWatcher
+from .nvml import Gpus
 from .output import Backlog
+from .sampler import Machine, Sampler
 from .worker_pool import WorkerPool
 
 RENEW_S = 1.0  # the machine's lease is renewed at most so often
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 _KEPT_BYTES = 8 << 20  # with so much unacknowledged, tasks that print have to wait
 
 
@@ -90,6 +93,7 @@ class ExecutorServer:
             devices=len(accelerators),
             folder=directory,
         )
+        self._sampler: Sampler | None = None
         self._watcher = PreemptionWatcher(self._notice_page, self._send)
         self._watcher.start([sources.PreemptFile(directory / "preempt")])
         self._check_lease()
@@ -142,6 +146,7 @@ class ExecutorServer:
         if not resumed:
             self._workers.open(hello.setup, cwd=str(self._work), address=self._address)
             self._watcher.start(sources.named(hello.setup.get("notices", ())))
+            self._start_sampler(hello.setup)
         self._watcher.greeted()
         welcome = wire.Welcome(
             wire.PROTOCOL_VERSION,
@@ -216,6 +221,15 @@ class ExecutorServer:
     def _facts(self) -> dict[str, Any]:
         return facts(self._address, self._accelerators, self._sharing)
 
+    def _start_sampler(self, setup: dict[str, Any]) -> None:
+        every_s = setup.get("sample_every")
+        if every_s is None:
+            return
+        visible = setup.get("env", {}).get(VISIBLE, os.environ.get(VISIBLE))
+        gpus = Gpus(visible) if self._accelerators else None
+        self._sampler = Sampler(lambda: Machine(self._work, gpus), self._send_sample, every_s)
+        self._sampler.start()
+
     # --- to the client -----------------------------------------------------------------------------------------------
 
     def _send(self, entry: Message | bytes) -> None:
@@ -229,6 +243,13 @@ class ExecutorServer:
         for entry in entries:
             self._queue(entry)
         self._flush()
+
+    def _send_sample(self, sampled: wire.Sampled) -> bool:
+        """Return whether it was sent. A client that is away or slow gets the time's next one."""
+        if self._control is None or self._choked:
+            return False
+        self._send(sampled)
+        return True
 
     def _queue(self, entry: Message | bytes) -> None:
         if self._control is None or (isinstance(entry, wire.Logged) and not self._is_keeping_up()):
@@ -292,6 +313,8 @@ class ExecutorServer:
     async def _close(self) -> None:
         if self._lease is not None:
             self._lease.cancel()
+        if self._sampler is not None:
+            self._sampler.close()
         await self._watcher.close()
         await self._workers.close(CLOSE_S)
         self._ports.close()

@@ -54,6 +54,7 @@ TAGS: dict[type[m.Message], int] = {
     m.Asked: 39,
     m.Unfit: 40,
     m.Logged: 41,
+    m.Sampled: 43,
     m.Put: 50,
     m.Get: 51,
     m.Have: 52,
@@ -273,14 +274,14 @@ def _record(form: _Form) -> Callable[[Any], Any]:
 
 
 def _all(kind: _Kind) -> Callable[[Any], Any]:
-    """Return the check of all items of an array, or of a map's names."""
-    types, (least, most) = kind.types, kind.range or (0, 0)
+    """Return the check of all items of an array, or of a map's names. Items that have fields become what they are."""
+    types, (least, most), record = kind.types, kind.range or (0, 0), kind.refine if kind.record else None
 
     def check(raw: Any) -> Any:
         for item in raw:
             if type(item) not in types or (kind.range and not least <= item <= most):
                 raise ProtocolError(f"not what an array or a map may have: {item!r:.80}")
-        return raw
+        return raw if record is None else tuple(map(record, raw))
 
     return check
 
@@ -347,6 +348,6 @@ _USUAL: dict[int, Callable[[tuple[Any, ...]], m.Message | None]] = {
 }
 _size_at = struct.Struct(">I").unpack_from
 _TAG = _Kind((int,))
-for _make in (m.Value, m.Peer):
+for _make in (m.Value, m.Peer, m.GpuSample):
     _KINDS[_make] = _Kind((tuple,), refine=_record(_form(_make)), record=_make)
 _FORMS = {tag: _form(make, _TAG) for make, tag in TAGS.items()}

@@ -28,6 +28,8 @@ Size = Annotated[int, Range(0, 2**47)]  # in bytes; no process of any machine ha
 Port = Annotated[int, Range(1, 65535)]
 Stream = Annotated[int, Range(-1, 2**31 - 1)]
 Seconds = Annotated[float, Range(0, LONGEST_S)]  # neither infinite nor not a number
+Share = Annotated[float, Range(0, 1)]  # of a whole
+Quantity = Annotated[float, Range(0, 1e6)]  # of processors, or watts
 Name = Annotated[str, Range(0, 256)]  # a name that is passed on to other nodes
 
 
@@ -86,7 +88,8 @@ class Hello(NamedTuple):
     python: str  # "3.11"
     cloudpickle: str
     lease_s: Seconds  # the node ends itself when it hears nothing for so long
-    # slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...]; ignored on reconnect
+    # slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...], sample_every: seconds;
+    # ignored on reconnect
     setup: dict[str, Any]
 
 
@@ -325,6 +328,31 @@ class PreemptionNotice(NamedTuple):
     peer: Peer | None = None
 
 
+class GpuSample(NamedTuple):
+    """One GPU within a `Sampled`; None: its driver does not say."""
+
+    device: Number  # as nvidia-smi counts them
+    utilisation: Share | None
+    memory_bytes: Size
+    memory_total_bytes: Size
+    watts: Quantity | None
+
+
+class Sampled(NamedTuple):
+    """The use of the node's machine since the last sample. Neither counted nor kept for a reconnect."""
+
+    seconds: Seconds  # since then
+    cpu: Share  # of all its processors
+    cpus: Quantity
+    memory_bytes: Size
+    memory_total_bytes: Size
+    disk_bytes: Number
+    disk_total_bytes: Number
+    received_bytes: Number  # over its network, since then
+    sent_bytes: Number
+    gpus: tuple[GpuSample, ...]
+
+
 # --- both ways, neither counted nor kept for a reconnect --------------------------------------------------------------
 
 
@@ -369,7 +397,7 @@ class Missing(NamedTuple):
 
 ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | Bye | Input
 ToClient = (
-    Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Output | Asked | Ports | Unfit | Logged
+    Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Output | Asked | Ports | Unfit | Logged | Sampled
 )
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing

@@ -18,9 +18,9 @@ from typing import get_args
 
 from . import codec
 from .codec import ProtocolError
-from .messages import Ack, BothWays, Hello, Message, Ping, Pong, Refused, ToClient, ToNode, Welcome
+from .messages import Ack, BothWays, Hello, Message, Ping, Pong, Refused, Sampled, ToClient, ToNode, Welcome
 
-UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong})
+UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong, Sampled})
 FOR_NODES = frozenset(get_args(ToNode | BothWays)) - {Hello}  # which the server takes before there is a session
 FOR_CLIENTS = frozenset(get_args(ToClient | BothWays))
 ACK_EVERY = 64  # reliable frames received that make an `Ack` due; a heartbeat does, whatever their number

@@ -48,6 +48,9 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
     m.Ports: lambda attempt: m.Ports(tuple(range(1 + attempt % 60_000, 400 + attempt % 60_000))),
     m.Welcome: lambda attempt: m.Welcome(1, True, attempt, {}, ("b",), (1,)),
     m.Refused: lambda attempt: m.Refused(f"forged {attempt}", {}),
+    m.Sampled: lambda attempt: m.Sampled(
+        1e14, attempt % 2, 1e6, 2**47, 0, 2**63 - 1, 0, 2**63 - 1, 0, (m.GpuSample(2**63 - 1, None, 0, 0, 1e6),) * 100
+    ),
     m.Ping: m.Ping,
     m.Pong: m.Pong,
 }

@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from outrider.engine.node import blobs, facts, freeports, output, worker_scheduler
+from outrider.engine.node import blobs, facts, freeports, output, sampler, worker_scheduler
 from outrider.engine.node.worker_streams import WINDOW
 from outrider.engine.transport import blob_transfers, channels, route
 from outrider.engine.wire import codec, messages, values
@@ -20,6 +20,7 @@ HEX = [line for block in re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL) for li
 RANGES = {name: get_args(kind)[1] for name, kind in vars(messages).items() if get_origin(kind) is Annotated}
 TYPES = {
     "str": "str", "bytes": "bin", "bool": "bool", "None": "nil", "Cause": "str", "Value": "value", "Peer": "peer",
+    "tuple[GpuSample, ...]": "[gpu]",
     "tuple[str, ...]": "[str]", "dict[str, Any]": "map",
     **{name: name.lower() for name in RANGES}, **{f"tuple[{name}, ...]": f"[{name.lower()}]" for name in RANGES},
 }  # fmt: skip
@@ -100,6 +101,7 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"no further byte of the blob comes for {channels.STALL_S:g} s" in text
     assert f"no `Have` comes for {channels.TAKEN_S:g} s" in text
     assert f"begun {blob_transfers.CHANNEL_TRIES} times in a row" in text
+    assert f"seconds, {sampler.LEAST_S} or more" in text
     assert f"has {blobs.SPARE} descriptors left beside it for other channels (where its limit is below 128" in text
 
 

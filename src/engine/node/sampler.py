@@ -1,0 +1,172 @@
+"""Read at intervals what this machine is used for, and send the client samples of it.
+
+A thread reads: the work folder's disk and a GPU's driver may hang, and the executor goes on. A sample tells of the time
+since the last one that was sent. While the client is away none is, so the first one after that has all of it, and
+nothing is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..wire.messages import Sampled
+from . import samples
+from .nvml import Gpus
+from .samples import Memory, Readings
+
+FIRST_S = 1.0  # before the first look: a node that starts has better use for its processor
+LEAST_S = 0.1  # between two samples
+MOST_GPUS = 64
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Machine:
+    """The machine of this process, or its container where that has limits. ``work``: a folder on the disk that counts.
+
+    ``gpus``: None, where the node has none.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        gpus: Gpus | None = None,
+        *,
+        proc: Path = Path("/proc"),
+        groups: Path = Path("/sys/fs/cgroup"),
+        interfaces: Path = Path("/sys/class/net"),
+    ) -> None:
+        self._work, self._gpus, self._proc, self._interfaces = work, gpus, proc, interfaces
+        self._cpus = os.sched_getaffinity(0)
+        self._memory_group, self._memory_limit = _tightest(_groups(proc, groups), "memory.max", samples.group_limit)
+        self._cpu_group, self._quota = _tightest(_groups(proc, groups), "cpu.max", samples.group_cpus)
+        self._names: frozenset[str] = frozenset()  # all interfaces, when it was last decided which count
+        self._counted: frozenset[str] = frozenset()
+
+    def read(self) -> Readings:
+        """Return its present state.
+
+        Raises:
+            OSError, ValueError: the kernel does not say what is needed.
+        """
+        ticks = samples.cpu_ticks((self._proc / "stat").read_text(), self._cpus)
+        busy_s, cpus = ticks.busy / _TICKS_PER_S, float(len(self._cpus))
+        if self._cpu_group is not None and self._quota is not None and self._quota < cpus:
+            busy_s, cpus = samples.group_busy_s((self._cpu_group / "cpu.stat").read_text()), self._quota
+        at = time.monotonic()
+        net_dev = (self._proc / "net/dev").read_text()
+        traffic = samples.traffic(net_dev, self._counted_interfaces(net_dev))
+        gpus = () if self._gpus is None else self._gpus.read()[:MOST_GPUS]
+        return Readings(at, busy_s, ticks.all, cpus, self._memory(), self._disk(), traffic, gpus)
+
+    def _memory(self) -> Memory:
+        whole = samples.host_memory((self._proc / "meminfo").read_text())
+        group, limit = self._memory_group, self._memory_limit
+        if group is None or limit is None or limit >= whole.total_bytes:
+            return whole
+        current, stat = ((group / name).read_text() for name in ("memory.current", "memory.stat"))
+        return samples.group_memory(current, stat, int(limit))
+
+    def _disk(self) -> Memory:
+        disk = os.statvfs(self._work)
+        return Memory((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+
+    def _counted_interfaces(self, net_dev: str) -> frozenset[str]:
+        """Return the interfaces of hardware, or of a container all: bridges and tunnels carry what these do as well."""
+        names = samples.interface_names(net_dev)
+        if names != self._names:
+            hardware = frozenset(name for name in names if (self._interfaces / name / "device").exists())
+            self._names, self._counted = names, hardware or names
+        return self._counted
+
+
+def _groups(proc: Path, groups: Path) -> list[Path]:
+    """Return the folders of the cgroup v2 that this process is in, and of those around it; none: it is in none."""
+    try:
+        path = samples.group_path((proc / "self/cgroup").read_text())
+    except OSError:
+        return []
+    if path is None or ".." in path.split("/"):  # it lies outside of what this process sees
+        return [] if path is None else [groups]
+    own = groups / path
+    return [own, *(each for each in own.parents if each.is_relative_to(groups))]
+
+
+def _tightest(groups: list[Path], name: str, limit: Callable[[str], float | None]) -> tuple[Path | None, float | None]:
+    """Return the group with the lowest limit of this kind, and that limit; None and None: there is no limit."""
+    found: list[tuple[float, Path]] = []
+    for group in groups:
+        try:
+            value = limit((group / name).read_text())
+        except (OSError, ValueError):  # as of the outermost group, which has no limits
+            continue
+        if value is not None:
+            found.append((value, group))
+    if not found:
+        return None, None
+    least, group = min(found)
+    return group, least
+
+
+class Sampler:
+    """Calls ``send`` with a sample every ``every_s`` seconds, on the event loop; it returns whether that was sent."""
+
+    def __init__(
+        self,
+        machine: Callable[[], Machine],
+        send: Callable[[Sampled], bool],
+        every_s: float,
+        *,
+        first_s: float = FIRST_S,
+    ) -> None:
+        """``machine`` is called in the thread."""
+        self._loop = asyncio.get_running_loop()
+        self._machine, self._send, self._every_s, self._first_s = machine, send, every_s, first_s
+        self._before: Readings | None = None
+        self._ended = threading.Event()
+        self._logged = False
+        self._thread = threading.Thread(target=self._run, name="outrider-sampler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send no more. The thread, which may hang in a driver, is not waited for."""
+        self._ended.set()
+
+    def _took(self, now: Readings) -> None:
+        if self._before is None:
+            self._before = now
+            return
+        sampled = samples.between(self._before, now)
+        if sampled is not None and not self._ended.is_set() and self._send(sampled):
+            self._before = now
+
+    # --- in the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._ended.wait(min(self._first_s, self._every_s)):
+            return
+        machine = self._machine()
+        while True:
+            try:
+                readings = machine.read()
+            except Exception as error:  # noqa: BLE001  whatever a kernel or a driver does, the node goes on
+                self._log(error)
+            else:
+                try:
+                    self._loop.call_soon_threadsafe(self._took, readings)
+                except RuntimeError:  # the loop is closed
+                    return
+            if self._ended.wait(self._every_s):
+                return
+
+    def _log(self, error: Exception) -> None:
+        if not self._logged:
+            self._logged = True
+            print(f"this machine's use cannot be read: {error!r}", file=sys.stderr, flush=True)

@@ -1,0 +1,162 @@
+"""Turn what the kernel says of this machine into samples: how much of it was used between two readings. No I/O.
+
+Sources: proc_stat(5), proc_meminfo(5), proc_pid_net(5) for ``net/dev``, and cgroups(7) with the kernel's cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from ..wire.messages import GpuSample, Sampled
+
+_IDLE, _IO_WAIT, _STEAL = 3, 4, 7  # columns of a line of /proc/stat
+_COUNTED = 8  # columns that add up to all time; those behind are in them already
+_US = 1e6
+
+
+class CpuTicks(NamedTuple):
+    """The ticks of the clock since the start of the machine, of several processors together."""
+
+    busy: int
+    all: int
+
+
+class Memory(NamedTuple):
+    used_bytes: int
+    total_bytes: int
+
+
+class Traffic(NamedTuple):
+    """The bytes that a machine's network has carried since its start."""
+
+    received: int
+    sent: int
+
+
+class Readings(NamedTuple):
+    """The state of a machine at one moment.
+
+    ``at``: seconds of any one clock. ``busy_s``: processor time spent up to then, ``ticks`` what the clock has counted.
+    """
+
+    at: float
+    busy_s: float
+    ticks: int
+    cpus: float
+    memory: Memory
+    disk: Memory
+    traffic: Traffic
+    gpus: tuple[GpuSample, ...] = ()
+
+
+def between(before: Readings, now: Readings) -> Sampled | None:
+    """Return what was used between two readings; None where the kernel's clock has stood still: nothing is known."""
+    seconds = now.at - before.at
+    if seconds <= 0 or now.cpus <= 0 or now.ticks <= before.ticks:
+        return None
+    busy = (now.busy_s - before.busy_s) / (seconds * now.cpus)
+    return Sampled(
+        round(seconds, 3),
+        round(min(1.0, max(0.0, busy)), 4),
+        now.cpus,
+        now.memory.used_bytes,
+        now.memory.total_bytes,
+        now.disk.used_bytes,
+        now.disk.total_bytes,
+        max(0, now.traffic.received - before.traffic.received),  # an interface may be gone, or begin anew
+        max(0, now.traffic.sent - before.traffic.sent),
+        now.gpus,
+    )
+
+
+def cpu_ticks(stat: str, cpus: Collection[int]) -> CpuTicks:
+    """Return the ticks of these processors, as /proc/stat has them.
+
+    Raises:
+        ValueError: none of them is there.
+    """
+    busy = total = 0
+    found = False
+    for line in stat.splitlines():
+        if not line.startswith("cpu"):
+            break  # the longest lines follow, of interrupts
+        name, *columns = line.split()
+        if not name[3:].isdigit() or int(name[3:]) not in cpus:
+            continue
+        found = True
+        ticks = [int(each) for each in columns[:_COUNTED]]
+        total += sum(ticks)
+        busy += sum(ticks) - sum(ticks[at] for at in (_IDLE, _IO_WAIT, _STEAL) if at < len(ticks))
+    if not found:
+        raise ValueError("/proc/stat names none of this process's processors")
+    return CpuTicks(busy, total)
+
+
+def host_memory(meminfo: str) -> Memory:
+    """Return the memory of a whole machine, without what the kernel gives back when it is needed.
+
+    Raises:
+        ValueError: MemTotal or MemAvailable is missing.
+    """
+    kib: dict[str, int] = {}
+    for line in meminfo.splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("MemTotal", "MemAvailable"):
+            kib[name] = int(rest.split()[0])
+            if len(kib) == 2:
+                return Memory((kib["MemTotal"] - kib["MemAvailable"]) * 1024, kib["MemTotal"] * 1024)
+    raise ValueError("/proc/meminfo has no MemTotal or no MemAvailable")
+
+
+def group_memory(current: str, stat: str, limit_bytes: int) -> Memory:
+    """Return the memory of a cgroup with a limit, without the files that the kernel drops when it is needed."""
+    dropped = next((int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0)
+    return Memory(max(0, int(current) - dropped), limit_bytes)
+
+
+def traffic(net_dev: str, interfaces: Collection[str]) -> Traffic:
+    """Return the bytes of these interfaces, as /proc/net/dev has them."""
+    received = sent = 0
+    for line in net_dev.splitlines():
+        name, colon, rest = line.partition(":")
+        if colon and name.strip() in interfaces:
+            columns = rest.split()
+            received += int(columns[0])
+            sent += int(columns[8])
+    return Traffic(received, sent)
+
+
+def interface_names(net_dev: str) -> frozenset[str]:
+    """Return the interfaces but for the loopback, over which nothing leaves the machine."""
+    names = (line.partition(":") for line in net_dev.splitlines())
+    return frozenset(name.strip() for name, colon, _ in names if colon) - {"lo"}
+
+
+def group_path(cgroup: str) -> str | None:
+    """Return the path of a process's cgroup v2, as /proc/self/cgroup has it; None: it is in none."""
+    lines = (line for line in cgroup.splitlines() if line.startswith("0::/"))
+    return next((line[len("0::/") :].strip("/") for line in lines), None)
+
+
+def group_limit(text: str) -> int | None:
+    """Return a limit such as that of ``memory.max``; None: "max"."""
+    return int(text) if text.strip().isdigit() else None
+
+
+def group_cpus(cpu_max: str) -> float | None:
+    """Return how many processors' time ``cpu.max`` gives; None: it has no limit."""
+    quota, _, period = cpu_max.strip().partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+
+
+def group_busy_s(cpu_stat: str) -> float:
+    """Return the processor time that a cgroup has spent, as ``cpu.stat`` has it.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    for line in cpu_stat.splitlines():
+        if line.startswith("usage_usec "):
+            return int(line.split()[1]) / _US
+    raise ValueError("cpu.stat has no usage_usec")
