@@ -54,8 +54,9 @@ class Pool(PoolLife):
     the same one here, as `fetch` does it, when the block ends. ``console``: "rich" is a live table, "plain" lines,
     "silent" nothing, what tasks print included; "auto" is a table on a terminal, only what tasks print in notebooks and
     in applications that have set up logging, else lines. ``chaos``: faults to inject, for tests: see
-    `outrider.testing.Chaos`. ``run``: the name of the record that the pool leaves of itself; None: in scripts and
-    notebooks that of the script, and in applications that have set up logging no record; False: none.
+    `outrider.testing.Chaos`. ``sample_every``: seconds between two samples of what each node is used for, which
+    `outrider top` shows; 0 or None: none. ``run``: the name of the record that the pool leaves of itself; None: in
+    scripts and notebooks that of the script, and in applications that have set up logging no record; False: none.
 
     Seconds: ``boot_timeout`` from a launch to a ready node (a straggler, which does not answer while those launched
     with it do, is replaced sooner), ``replace_timeout`` to wait for a lost node's replacement, ``lease`` after which

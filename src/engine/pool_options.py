@@ -23,6 +23,7 @@ from .api.settings import (
     chosen,
     pool_name,
     run_option,
+    sample_option,
     work_files,
 )
 from .api.task_options import OnLossOption
@@ -49,6 +50,7 @@ class AttachOptions(MachineNeeds, total=False):
     lease: float
     max_lifetime: float | timedelta | None
     max_cost: float | None
+    sample_every: float | timedelta | None
     console: ConsoleOption
     run: RunOption
     chaos: Chaos | None
@@ -75,6 +77,7 @@ DEFAULTS: PoolOptions = {
     "lease": 120.0,
     "max_lifetime": None,
     "max_cost": None,
+    "sample_every": 5.0,
     "console": "auto",
     "run": None,
     "chaos": None,
@@ -131,4 +134,5 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         volumes=volumes,
         keep=None if options["keep"] is None else work_files("keep", options["keep"]),
         run=run_option(options["run"]),
+        sample_every_s=sample_option(options["sample_every"]),
     )

@@ -36,6 +36,7 @@ WorkerKind = Literal["process", "thread"]
 Selection = Literal["cheapest", "first"]
 Interconnect = Literal["efa"]
 Scale = Literal["load"]
+LEAST_SAMPLE_S = 0.1  # between two samples of a node
 IDLE_S = 600.0  # without work, after which a node of a pool that is scaled by load leaves
 NAME_LENGTH = 40  # of a pool
 UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # of a name that `unique` has made
@@ -329,6 +330,7 @@ class Settings:
     volumes: tuple[Volume, ...] = ()
     keep: str | None = None  # a folder in the nodes' work folders
     run: RunOption = None  # the name of its record, False: it leaves none
+    sample_every_s: float | None = None  # None: nodes send no samples
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
@@ -369,6 +371,16 @@ def run_option(run: object) -> RunOption:
             'run takes the name of the record, as in run="train-1", or False for none; left out, a script leaves one.'
         )
     return pool_name(run, option="run")
+
+
+def sample_option(every: object) -> float | None:
+    """Return how often nodes are sampled; None: never."""
+    if every is None or (every == 0 and not isinstance(every, bool)):
+        return None
+    every_s = seconds("sample_every", every)
+    if every_s < LEAST_SAMPLE_S:
+        refuse(f"sample_every must be at least {LEAST_SAMPLE_S} seconds, not {every_s:g}; 0 turns samples off.")
+    return every_s
 
 
 def unique(name: str) -> str:

@@ -82,7 +82,13 @@ def executor_setup(settings: Settings) -> dict[str, Any]:
         from ..checkpoint.store import VARIABLE as CHECKPOINTS
 
         env[CHECKPOINTS] = settings.checkpoints
-    return {"slots": worker.concurrency, "kind": worker.kind, "env": env, "preload": list(_preload(settings))}
+    return {
+        "slots": worker.concurrency,
+        "kind": worker.kind,
+        "env": env,
+        "preload": list(_preload(settings)),
+        "sample_every": settings.sample_every_s,
+    }
 
 
 def pool_spec(settings: Settings) -> PoolSpec:

@@ -32,6 +32,7 @@ from .forward import LOOPBACK, Forwards
 from .heartbeat import Heartbeat
 from .link import NodeLink
 from .route import ExecutorGone, Route
+from .sample_intake import SampleIntake
 from .unix_route import UnixRoute
 
 AGAIN_S = 0.7  # between two tries to resume a node whose plugins are being set up
@@ -158,6 +159,7 @@ class NodeConnection:
             prints=settings.prints,
             logs=settings.logs,
         )
+        self.link.sampled = SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()

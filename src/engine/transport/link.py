@@ -75,6 +75,7 @@ class NodeLink:
         self._loop = asyncio.get_running_loop()
         self._scheduled = self._closed = False
         self._unacknowledged = 0  # messages received since the last write
+        self.sampled: Callable[[wire.Sampled], object] = lambda _: None
         self.unfit = ""  # why its executor ends by itself, in its own words
         self._defined: set[bytes] = set()
         self._orders: dict[int, Order] = {}
@@ -300,6 +301,8 @@ class NodeLink:
                 self._yielded(attempt, item)
             case wire.Credit(attempt, stream, count):
                 self._wanted(attempt, stream, count)
+            case wire.Sampled():
+                self.sampled(message)
             case wire.Output(attempt=attempt):
                 self._prints.wrote(self.node, self._orders.get(attempt), message)
             case wire.Logged():

@@ -397,7 +397,20 @@ class Missing(NamedTuple):
 
 ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | Bye | Input
 ToClient = (
-    Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Output | Asked | Ports | Unfit | Logged | Sampled
+    Welcome
+    | Refused
+    | Started
+    | Done
+    | Failed
+    | Ended
+    | Returned
+    | Yield
+    | Output
+    | Asked
+    | Ports
+    | Unfit
+    | Logged
+    | Sampled
 )
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import outrider
 from outrider import SSH, Local, Pool, Spec, SpecError, accelerators
 from outrider.engine.api.settings import MachineOptions
+from outrider.engine.node.sampler import LEAST_S
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.fake import Fake
 
@@ -96,10 +98,21 @@ def test_limits_of_prices_hold_where_nothing_costs_anything(provider: Any, optio
     ({"max_cost": 0}, "more than 0 USD"),
     ({"max_lifetime": -1}, "more than 0 seconds"),
     ({"selection": "best"}, "selection takes"),
+    ({"sample_every": -1}, "more than 0 seconds"),
+    ({"sample_every": 0.05}, "at least 0.1 seconds, not 0.05; 0 turns samples off"),
+    ({"sample_every": True}, "sample_every takes seconds"),
+    ({"sample_every": False}, "sample_every takes seconds"),
 ])  # fmt: skip
 def test_a_pools_own_options_are_checked(options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         Pool(**{"provider": Fake(), **options})
+
+
+@pytest.mark.parametrize(
+    ("given", "every_s"), [(None, None), (0, None), (2, 2.0), (timedelta(minutes=1), 60.0), (LEAST_S, LEAST_S)]
+)
+def test_samples_are_turned_off_by_nothing(given: Any, every_s: float | None) -> None:
+    assert settings(provider=Fake(), sample_every=given).sample_every_s == every_s
 
 
 def test_several_specs_say_everything_themselves() -> None:

@@ -57,7 +57,7 @@ def test_modules_of_plugins_are_imported_once_and_before_unless_the_image_has_va
 
 def test_an_executor_is_told_its_slots_and_where_checkpoints_are() -> None:
     setup = executor_setup(settings(worker=Worker(concurrency=2), checkpoints="/shared", image=Image(env={"A": "1"})))
-    assert (setup["slots"], setup["kind"]) == (2, "process")
+    assert (setup["slots"], setup["kind"], setup["sample_every"]) == (2, "process", 5.0)
     assert setup["env"] == {"A": "1", VARIABLE: "file:///shared"}
 
 

@@ -17,6 +17,7 @@ import pytest
 from outrider.engine.cli.main import app
 from outrider.engine.runs.lines import parsed_events, parsed_log, time_text, whole_lines
 from outrider.engine.runs.reader import Run, found_runs, read_json
+from outrider.engine.runs.samples import read_samples
 
 LOST_S = 1.0  # that a client which is killed may cost its record
 BEGINNING = """
@@ -262,3 +263,25 @@ def test_a_client_that_is_killed_costs_its_record_a_second(tmp_path: Path, lines
     last = written[-1].at if written and written[-1] is not None else ""
     if lines > 100:
         assert last >= time_text(float(at) - LOST_S), f"the client had seen {text!r}"
+
+
+def test_what_nodes_were_used_for_is_in_the_record(tmp_path: Path) -> None:
+    text = """
+        async def main():
+            async with Pool(provider=Local(), nodes=2, console="silent", sample_every=0.1) as pool:
+                seen = set()
+                async for event in pool.events():
+                    if isinstance(event, events.NodeSampled):
+                        seen.add(event.node)
+                    if len(seen) == 2:
+                        break
+        asyncio.run(main())
+    """
+    done = subprocess.run(program(tmp_path, text), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    (run,) = records(tmp_path)
+    samples = read_samples(run.directory)
+    assert {sample.node for sample in samples} == {0, 1}
+    assert all(0 <= sample.cpu <= 1 and sample.memory_total_bytes > 0 and sample.at > 1e9 for sample in samples)
+    told = {event["event"] for event in parsed_events((run.directory / "events.jsonl").read_bytes())}
+    assert "node_sampled" not in told
