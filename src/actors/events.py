@@ -91,6 +91,20 @@ class BudgetMostlySpent(Event):
     hourly: float
 
 
+@dataclass(frozen=True, slots=True)
+class PoolIdleTooLong(Event):
+    """The pool has done nothing for ``idle_s``, its ``max_idle`` of ``limit_s`` or longer: it is being ended.
+
+    ``use``: the most that any of its ``gpus`` was used meanwhile, from 0 to 1; without GPUs how many processors of a
+    node were.
+    """
+
+    idle_s: float
+    limit_s: float
+    gpus: int
+    use: float
+
+
 # --- its nodes ------------------------------------------------------------------------------------------------------
 
 

@@ -317,7 +317,7 @@ class GaveUp:
     reason: Reason
     losses: tuple[tuple[NodeId, str], ...] = ()  # the nodes lost under it, with the cause of each
     rank: int = 0
-    failure: Exception | None = None  # why the last node failed to come; None once one has come since
+    failure: Exception | None = None  # why the last node failed to come; None once one has come since. CLOSED: why
     why: str = ""  # with NO_PORTS and TOO_LARGE, for people: which node, and how many; what is needed, and there
 
 

@@ -21,6 +21,7 @@ from .api.settings import (
     check_pool,
     check_scaled,
     chosen,
+    idle_option,
     pool_name,
     run_option,
     sample_option,
@@ -50,6 +51,7 @@ class AttachOptions(MachineNeeds, total=False):
     lease: float
     max_lifetime: float | timedelta | None
     max_cost: float | None
+    max_idle: float | timedelta | None
     sample_every: float | timedelta | None
     console: ConsoleOption
     run: RunOption
@@ -77,6 +79,7 @@ DEFAULTS: PoolOptions = {
     "lease": 120.0,
     "max_lifetime": None,
     "max_cost": None,
+    "max_idle": None,
     "sample_every": 5.0,
     "console": "auto",
     "run": None,
@@ -114,6 +117,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         from .checkpoint.store import checked_root
 
         checkpoints = checked_root("Pool: checkpoints", checkpoints)
+    every_s = sample_option(options["sample_every"])
     name, worker, lifetime, cost = (options[each] for each in ("name", "worker", "max_lifetime", "max_cost"))
     return Settings(
         name=None if name is None else pool_name(name),
@@ -134,5 +138,6 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         volumes=volumes,
         keep=None if options["keep"] is None else work_files("keep", options["keep"]),
         run=run_option(options["run"]),
-        sample_every_s=sample_option(options["sample_every"]),
+        sample_every_s=every_s,
+        max_idle_s=idle_option(options["max_idle"], every_s),
     )

@@ -104,6 +104,33 @@ class PoolClosed(OutriderError):
     """The pool has ended, or ended before this was done: open another one."""
 
 
+class PoolIdle(PoolClosed):
+    """The pool did nothing for as long as its ``max_idle`` allows, and was ended. Calls that ran raise it as well.
+
+    ``since``: unix time since when, and ``idle_s`` for how long. ``limit``: seconds. ``use``: the most that any of its
+    ``gpus`` was used meanwhile, from 0 to 1; without GPUs how many processors of a node were. ``calls``: how many had
+    not ended. ``spent``, ``hourly``: USD of the pool so far, and per hour at the end.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        since: float = 0.0,
+        idle_s: float = 0.0,
+        limit: float = 0.0,
+        gpus: int = 0,
+        use: float = 0.0,
+        calls: int = 0,
+        spent: float = 0.0,
+        hourly: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.since, self.idle_s, self.limit = since, idle_s, limit
+        self.gpus, self.use, self.calls = gpus, use, calls
+        self.spent, self.hourly = spent, hourly
+
+
 class ConnectionLost(OutriderError):
     """The connection to a node was lost; its machine may still exist."""
 

@@ -331,6 +331,7 @@ class Settings:
     keep: str | None = None  # a folder in the nodes' work folders
     run: RunOption = None  # the name of its record, False: it leaves none
     sample_every_s: float | None = None  # None: nodes send no samples
+    max_idle_s: float | None = None
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
@@ -381,6 +382,18 @@ def sample_option(every: object) -> float | None:
     if every_s < LEAST_SAMPLE_S:
         refuse(f"sample_every must be at least {LEAST_SAMPLE_S} seconds, not {every_s:g}; 0 turns samples off.")
     return every_s
+
+
+def idle_option(idle: object, every_s: float | None) -> float | None:
+    """Return how long the pool may do nothing; None: for ever. ``every_s``: how often its nodes are sampled."""
+    if idle is None:
+        return None
+    idle_s = seconds("max_idle", idle)
+    if every_s is None:
+        refuse("max_idle is decided by samples of the nodes: leave out sample_every, or set it to seconds.")
+    if idle_s < 2 * every_s:
+        refuse(f"max_idle={idle_s:g} is too short for a sample every {every_s:g} s (sample_every): take minutes.")
+    return idle_s
 
 
 def unique(name: str) -> str:

@@ -1,5 +1,5 @@
 """Compute what a pool has cost and when it must end: `Budget` only decides, `Metered` wraps a fleet and reports to it,
-`BudgetWatch` ends the pool at its limits.
+`BudgetWatch` raises at its limits.
 
 A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone, and at
 least for the time for which that provider bills any. A launch whose answer did not come costs as if all of its machines
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Never
 
 import anyio
 
@@ -32,6 +32,7 @@ from ...providers.base import (
 from ..api.errors import BudgetExceeded
 from ..observe.descriptions import cents
 from ..runs.status import Spending
+from .limits import Watch
 
 MOSTLY = 0.8  # of what may be spent: worth a word
 HOUR_S = 3600.0
@@ -188,7 +189,7 @@ class Metered:
 
 
 class BudgetWatch:
-    """The budget of one open pool. It ends the pool at its limits."""
+    """The budget of one open pool, with a watch that ends the pool at its limits."""
 
     def __init__(self, max_cost: float | None, max_lifetime_s: float | None, observe: Observe) -> None:
         self._budget = Budget(max_cost, max_lifetime_s, clock())
@@ -212,30 +213,11 @@ class BudgetWatch:
         """The provider's context has ended. What it could not end is counted no further."""
         self._budget.close(clock())
 
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[Callable[[], object]]:
-        """Cancel the block at a limit, until the value that it yields is called.
+    def watches(self) -> Sequence[Watch]:
+        """Return what raises `BudgetExceeded` at a limit."""
+        return (self._watch,) if self._limited else ()
 
-        Raises:
-            BudgetExceeded: at the end of the block, from what else went wrong meanwhile.
-        """
-        if not self._limited:
-            yield lambda: None
-            return
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                watch = tasks.create_task(self._watch(), name="outrider-budget")
-                try:
-                    yield watch.cancel
-                finally:
-                    watch.cancel()
-        except BaseExceptionGroup as group:
-            exceeded, rest = group.split(BudgetExceeded)
-            if exceeded is None:
-                raise
-            raise exceeded.exceptions[0] from rest
-
-    async def _watch(self) -> None:
+    async def _watch(self) -> Never:
         warned = False
         while (limit := self._budget.exceeded(clock())) is None:
             if not warned and self._budget.mostly_spent(clock()):

@@ -145,6 +145,8 @@ class SubmittedJob(Generic[R]):
         return self._value  # type: ignore[no-any-return]
 
     def _unpack(self, ending: Any) -> R:
+        if type(ending) is GaveUp:
+            ending = self._core.explained(ending)
         value: R = unpack(ending, self.payload, self.options.queue_timeout_s)
         return value
 
@@ -221,7 +223,7 @@ class BroadcastJob(SubmittedJob[list[R]]):
         return self.future.__await__()  # its ranks have use for each processor
 
     def _unpack(self, ending: Any) -> list[R]:
-        return unpack_all(ending, self.payload)
+        return unpack_all([self._core.explained(each) for each in ending], self.payload)
 
     def settle_all(self, endings: Sequence[Ending], _generation: int) -> None:
         self(endings)  # type: ignore[arg-type]

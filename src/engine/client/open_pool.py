@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Never
 import anyio
 
 from ...actors import events as ev
-from ...actors.interfaces import Dependencies, Ending, JobId, NodeId, RankWatch
+from ...actors.interfaces import Dependencies, Ending, GaveUp, JobId, NodeId, RankWatch, Reason
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, LeaveRank, PoolState, Resize, Snapshot, Submit, WhenReady
 from ...actors.pool import supervise
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
-from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
+from ..api.errors import BudgetExceeded, CleanupError, PoolClosed, PoolIdle
 from ..api.misuse import CALLED_OFF
 from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
@@ -38,7 +38,9 @@ from .budget import BudgetWatch
 from .busy_polling import AnswerPolling
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
 from .from_settings import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements
+from .idle_watch import IdleWatch
 from .jobs import BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
+from .limits import ended_by
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
@@ -81,6 +83,14 @@ class OpenPool:
         self.most = settings.nodes.max or settings.nodes.desired  # nodes that it may have, as far as is known
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
+        self._idle = IdleWatch(
+            settings.max_idle_s,
+            settings.sample_every_s,
+            observe=observer,
+            cost=lambda: self.cost,
+            calls=lambda: (observer.submitted, observer.finished),
+        )
+        observer.listener = self._idle
         self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
         self.loop = asyncio.get_running_loop()
         self.polling = AnswerPolling(self.loop, observer.unfinished)
@@ -169,7 +179,7 @@ class OpenPool:
         """Open the provider, take jobs until the pool is to stop, and leave what must be left in ``stack``."""
         settings, provider = self.settings, self.settings.provider
         self._open_observer()
-        unwatch = await stack.enter_async_context(self._budget.watched())
+        unwatch = await stack.enter_async_context(ended_by(*self._budget.watches(), *self._idle.watches()))
         stack.callback(self._budget.close)
         record = self._adoption_record(stack)
         opening = collecting_failures(self._opening.take(self.tag), cleanup_failures, self._warn)
@@ -253,7 +263,7 @@ class OpenPool:
             return
         if self.cleanup is not None:
             add_cleanup(failure, self.cleanup)
-        elif isinstance(failure, BudgetExceeded):
+        elif isinstance(failure, BudgetExceeded | PoolIdle):
             failure.add_note("Its machines are gone, as their provider confirms.")
         cancelled = isinstance(failure, asyncio.CancelledError)
         if not self._ready.done():
@@ -413,6 +423,12 @@ class OpenPool:
     def resize(self, count: int) -> None:
         self.most = max(self.most, count)
         self.tell(Resize(count))
+
+    def explained(self, ending: Ending) -> Ending:
+        """Return how a call has ended; where the pool was ended under it for being idle, with that as its reason."""
+        if isinstance(ending, GaveUp) and ending.reason is Reason.CLOSED:
+            return replace(ending, failure=self._idle.error)
+        return ending
 
     def release(self, payload: Payload) -> None:
         """Drop what the payload of a settled job needed, whether or not the pool is still open."""

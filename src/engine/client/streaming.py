@@ -110,7 +110,7 @@ class StreamingBroadcast(BroadcastJob[None]):
                 self._core.leave_rank(self.id, rank)
 
     def _raise_error_of(self, rank: int) -> None:
-        ending = self._endings[rank]
+        ending = self._core.explained(self._endings[rank])
         if _returned(ending):
             return
         error = error_of(ending, self.payload, self.options.queue_timeout_s)

@@ -65,6 +65,8 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"{way} from {event.before} to {count(event.wanted, 'node')}: {_line(event.reason)}"
         case ev.BudgetMostlySpent():
             return f"{cents(event.spent)} of {cents(event.limit)} USD are spent, at {cents(event.hourly)} USD per hour"
+        case ev.PoolIdleTooLong():
+            return f"the pool has done nothing for {seconds(event.idle_s)}, its max_idle: it is ended"
         case ev.LaunchFailed():
             again = "not tried again" if event.retry_in_s is None else f"next try in {seconds(event.retry_in_s)}"
             return f"launch failed: {_line(event.error)}; {again}"

@@ -23,6 +23,7 @@ _LOGGER.addHandler(logging.NullHandler())  # without a handler, Python prints a 
 _PRINTED = logging.getLogger("outrider.task")
 
 _WARNINGS = (
+    ev.PoolIdleTooLong,
     ev.LaunchFailed,
     ev.TerminateFailed,
     ev.ProviderWarned,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -87,6 +87,7 @@ class Observer:
     def __init__(self, console: ConsoleOption, *, slots: int) -> None:
         self._console: ConsoleOption = console
         self._sinks: Sequence[Sink] = ()
+        self.listener: Callable[[ev.Event], object] = lambda _: None  # hears all events but those of jobs
         self._record: RecordSink | None = None
         self._recorded: dict[int, str] = {}  # the calls under way whose events the record has, by their job
         self._slots_each = slots
@@ -139,6 +140,7 @@ class Observer:
             event = completed(event, now, self._known(event, now))
             self._keep(event)
             self._publish(event)
+            self.listener(event)
         except Exception as error:  # noqa: BLE001 - the edge
             logging.getLogger("outrider").debug("could not observe %r: %r", event, error)
 

@@ -4,6 +4,7 @@ when it is asked for, or an error that they can catch. Nothing else does.
 
 from __future__ import annotations
 
+import copy
 import platform
 import re
 import signal
@@ -205,6 +206,8 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
         case Reason.CANCELLED:
             return errors.TaskStopped(f"{task} was cancelled.", **where)
         case Reason.CLOSED:
+            if isinstance(ending.failure, errors.PoolIdle):
+                return copy.copy(ending.failure)  # each who waits has a traceback of their own
             return errors.PoolClosed(f"The pool ended before {task} was done.")
         case _:
             assert_never(ending.reason)

@@ -98,6 +98,9 @@ def test_limits_of_prices_hold_where_nothing_costs_anything(provider: Any, optio
     ({"max_cost": 0}, "more than 0 USD"),
     ({"max_lifetime": -1}, "more than 0 seconds"),
     ({"selection": "best"}, "selection takes"),
+    ({"max_idle": 0}, "more than 0 seconds"),
+    ({"max_idle": 9}, "max_idle=9 is too short for a sample every 5 s"),
+    ({"max_idle": 900, "sample_every": 0}, "leave out sample_every, or set it"),
     ({"sample_every": -1}, "more than 0 seconds"),
     ({"sample_every": 0.05}, "at least 0.1 seconds, not 0.05; 0 turns samples off"),
     ({"sample_every": True}, "sample_every takes seconds"),
@@ -113,6 +116,11 @@ def test_a_pools_own_options_are_checked(options: dict[str, Any], said: str) -> 
 )
 def test_samples_are_turned_off_by_nothing(given: Any, every_s: float | None) -> None:
     assert settings(provider=Fake(), sample_every=given).sample_every_s == every_s
+
+
+def test_a_pool_may_be_idle_for_ever_or_so_long() -> None:
+    assert settings(provider=Fake()).max_idle_s is None
+    assert settings(provider=Fake(), max_idle=timedelta(minutes=30)).max_idle_s == 1800.0
 
 
 def test_several_specs_say_everything_themselves() -> None:

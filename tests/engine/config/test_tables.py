@@ -40,6 +40,8 @@ replace_timeout = 60.5
 lease = 60
 max_lifetime = 3600
 max_cost = 10
+max_idle = 1800
+sample_every = 0
 console = "plain"
 chaos = { mtbf = 15, seed = 7 }
 keep = "log"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,31 +9,12 @@ import pytest
 from outrider.engine.node.nvml import AGAIN_S, Gpus
 from outrider.engine.wire.messages import GpuSample
 
-# Two GPUs. The variable NVML_SAYS says what fails: which GPU is lost, or what it does not support.
-LIBRARY = """
-#include <stdio.h>
-#include <string.h>
-static int says(const char *what) { return strstr(getenv("NVML_SAYS") ? getenv("NVML_SAYS") : "", what) != 0; }
-static int lost(long device) { char name[16]; sprintf(name, "lost%ld", device - 1); return says(name) ? 15 : 0; }
-int nvmlInit_v2(void) { return says("no driver") ? 9 : 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
-int nvmlDeviceGetUUID(long device, char *uuid, unsigned size) { sprintf(uuid, "GPU-%ldf", device); return 0; }
-int nvmlDeviceGetUtilizationRates(long device, unsigned *rates) {
-    rates[0] = 40 + device; rates[1] = 9; return says("MIG") ? 3 : lost(device); }
-int nvmlDeviceGetMemoryInfo(long device, unsigned long long *sizes) {
-    sizes[0] = 80ULL << 30; sizes[1] = 79ULL << 30; sizes[2] = (unsigned long long)device << 30; return lost(device); }
-int nvmlDeviceGetPowerUsage(long device, unsigned *milliwatts) { *milliwatts = 300500; return lost(device); }
-"""
+from ..fake_gpus import built
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("nvml")
-    source, built = folder / "nvml.c", folder / "libnvidia-ml.so.1"
-    source.write_text("#include <stdlib.h>\n" + LIBRARY)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", built, source], check=True)
-    return str(built)
+    return str(built(tmp_path_factory.mktemp("nvml")))
 
 
 FIRST = GpuSample(0, 0.41, 1 << 30, 80 << 30, 300.5)

@@ -1,0 +1,113 @@
+"""Decide whether a pool does nothing, from the samples of its nodes. Only decides; times are seconds of any one clock.
+
+IDLE-1: what is not known is not idle: a node that boots, that has sent no sample yet or none for a while, or that does
+not tell of each of its GPUs, is not idle, and the pool neither.
+IDLE-2: only a whole stretch counts: it begins anew when a node has done anything or was unknown, when a node comes or
+goes, and when a call begins or ends.
+IDLE-3: a pool without nodes is never idle: it costs nothing.
+IDLE-4: a pool all of whose nodes do nothing for so long is told of, with the next sample at the latest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .events import NodeSampled
+
+GPU_BUSY = 0.05  # of a GPU's time: a desktop on it, or a monitor's look, is less
+CPUS_BUSY = 0.25  # processors: the system's own services and our executor take less, one busy thread takes 1
+SAMPLES_MISSED = 3  # in a row, after which nothing is known of a node
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A pool that has done nothing since ``since``. ``nodes``: how many there are, ``gpus`` of all of them together.
+
+    ``most``: the highest use that was seen meanwhile: of a GPU, from 0 to 1; where there are none, how many processors.
+    """
+
+    since: float
+    nodes: int
+    gpus: int
+    most: float
+
+
+@dataclass(slots=True)
+class _Node:
+    gpus: int | None = None  # None: it boots
+    sampled_at: float | None = None
+    idle_since: float | None = None  # None: it does something, or that is not known
+    most: float = 0.0
+
+
+@dataclass(slots=True)
+class Idleness:
+    """``max_idle_s``: how long a pool may do nothing. ``every_s``: how often each node sends a sample."""
+
+    max_idle_s: float
+    every_s: float
+    _nodes: dict[int, _Node] = field(default_factory=dict)
+    _since: float = 0.0  # when the present stretch began at the earliest
+
+    def boots(self, node: int, now: float) -> None:
+        """Handle that a node is launched, or prepared."""
+        if node not in self._nodes:
+            self._nodes[node] = _Node()
+            self._since = now
+
+    def joined(self, node: int, gpus: int, now: float) -> None:
+        """Handle that a node is ready, or stands by, which costs the same."""
+        self._nodes[node] = _Node(gpus)
+        self._since = now
+
+    def left(self, node: int, now: float) -> None:
+        if self._nodes.pop(node, None) is not None:
+            self._since = now
+
+    def called(self, now: float) -> None:
+        """Handle that a call has begun or ended."""
+        self._since = now
+
+    def sampled(self, sample: NodeSampled, now: float) -> None:
+        node = self._nodes.get(sample.node)
+        if node is None or node.gpus is None:
+            return
+        use = _use(sample, node.gpus)
+        whole = self._is_known(node, now)
+        node.sampled_at = now
+        if use is None or use >= (GPU_BUSY if node.gpus else CPUS_BUSY):
+            node.idle_since = None
+        elif node.idle_since is None or not whole:
+            node.idle_since, node.most = now, use
+        else:
+            node.most = max(node.most, use)
+
+    def idle(self, now: float) -> Idle | None:
+        """Return since when all nodes do nothing; None: some do, or that is not known."""
+        since = self._since
+        for node in self._nodes.values():
+            if node.idle_since is None or not self._is_known(node, now):
+                return None
+            since = max(since, node.idle_since)
+        if not self._nodes:
+            return None
+        gpus = sum(node.gpus or 0 for node in self._nodes.values())
+        most = max(node.most for node in self._nodes.values() if node.gpus or not gpus)
+        return Idle(since, len(self._nodes), gpus, most)
+
+    def over(self, now: float) -> Idle | None:
+        """Return how the pool has done nothing, where it has for as long as it may; asked after each sample."""
+        idle = self.idle(now)
+        return idle if idle is not None and now - idle.since >= self.max_idle_s else None
+
+    def _is_known(self, node: _Node, now: float) -> bool:
+        return node.sampled_at is not None and now - node.sampled_at <= (SAMPLES_MISSED + 1) * self.every_s
+
+
+def _use(sample: NodeSampled, gpus: int) -> float | None:
+    """Return how much the busiest GPU does, or without GPUs how many processors; None: that is not known."""
+    if not gpus:
+        return sample.cpu * sample.cpus
+    uses = [gpu.utilisation for gpu in sample.gpus]
+    known = [use for use in uses if use is not None]
+    return max(known) if len(known) == len(uses) >= gpus else None

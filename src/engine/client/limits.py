@@ -1,0 +1,41 @@
+"""End a pool at the limits that its user has set: each has a watch, which raises when its limit is reached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Never
+
+from ..api.errors import BudgetExceeded, PoolIdle
+
+Watch = Callable[[], Coroutine[Any, Any, Never]]
+
+
+@asynccontextmanager
+async def ended_by(*watches: Watch) -> AsyncIterator[Callable[[], object]]:
+    """Cancel the block when a watch raises, until the value that this yields is called.
+
+    Raises:
+        BudgetExceeded, PoolIdle: what the watch raised; at the end of the block, from what else went wrong meanwhile.
+    """
+    if not watches:
+        yield lambda: None
+        return
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(watch(), name="outrider-limit") for watch in watches]
+
+            def stop() -> None:
+                for task in running:
+                    task.cancel()
+
+            try:
+                yield stop
+            finally:
+                stop()
+    except BaseExceptionGroup as group:
+        reached, rest = group.split((BudgetExceeded, PoolIdle))
+        if reached is None:
+            raise
+        raise reached.exceptions[0] from rest
