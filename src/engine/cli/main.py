@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from .run import with_program_apart
 
 # The commands, each of which is imported when it is called.
-COMMANDS = ("gc", "log", "logs", "ps", "report", "run", "runs", "sim", "stop", "wait")
+COMMANDS = ("gc", "log", "logs", "ps", "report", "run", "runs", "sim", "stop", "top", "wait")
 
 app = App(
     name="outrider",

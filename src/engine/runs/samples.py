@@ -17,9 +17,16 @@ CHUNK = 1024 * 1024  # bytes of the file that are read at a time
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
+def sample_fields(sampled: NodeSampled) -> dict[str, Any]:
+    """Return a sample as JSON values, without its time."""
+    said = asdict(sampled)
+    del said["at"]
+    return said
+
+
 def sample_line(sampled: NodeSampled, at: float) -> bytes:
     """Return a sample as a line of JSON. ``at``: its time, where it has none of its own."""
-    return _ENCODE({"at": sampled.at or at, **_fields(sampled)}).encode() + b"\n"
+    return _ENCODE({"at": sampled.at or at, **sample_fields(sampled)}).encode() + b"\n"
 
 
 def read_samples(directory: Path) -> list[NodeSampled]:
@@ -47,6 +54,14 @@ class SampleFile:
     directory: Path
     _read: int = field(default=0)  # bytes
 
+    @classmethod
+    def at_end(cls, directory: Path, size_bytes: int) -> SampleFile:
+        """Return the file without what stands before its last ``size_bytes``: of a long run the rest is much."""
+        size = 0
+        with suppress(FileNotFoundError):
+            size = (directory / SYSTEM).stat().st_size
+        return cls(directory, max(0, size - size_bytes))  # half a line is no sample
+
     def new_samples(self) -> Iterator[NodeSampled]:
         """Yield the samples that have been added since the last call. A line that is not whole is left for later."""
         with suppress(FileNotFoundError), (self.directory / SYSTEM).open("rb", buffering=0) as file:
@@ -69,12 +84,6 @@ _WHOLE = (
     "sent_bytes",
 )
 _PARTS = ("seconds", "cpu", "cpus")
-
-
-def _fields(sampled: NodeSampled) -> dict[str, Any]:
-    said = asdict(sampled)
-    del said["at"]
-    return said
 
 
 def _gpu(said: dict[str, Any]) -> GpuSample:

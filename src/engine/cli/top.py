@@ -1,0 +1,120 @@
+"""`outrider top`: show what the nodes of a run are used for, or were."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from ..runs.reader import Run, read_json
+from ..runs.samples import SampleFile, sample_fields
+from .pool_search import NOTHING, AsJson, Flag
+from .run_choice import chosen_run
+from .usage import Usage, shown
+
+LOOK_S = 0.5  # between looks at what has been added
+TAIL_BYTES = 4 << 20  # of the samples' file: more than the curves of a hundred nodes
+AROUND = 4  # lines of the terminal that are no node's
+
+
+def top(run: str, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson = False) -> int:
+    """Show what the nodes of a run are used for: processors, memory, network and GPUs, with curves of the last samples.
+
+    On a terminal the table follows a living run until it ends, or you press q or Ctrl-C. Elsewhere, and of a run that
+    has ended, it is shown once. Exits with 2 where there is no such run.
+
+    Parameters
+    ----------
+    run:
+        The run's id, the beginning of it, or its name: the newest of that name.
+    once:
+        Show the present state and end.
+    as_json:
+        Print the newest sample of each node as JSON, for programs.
+    """
+    found = chosen_run(run)
+    view = View(found)
+    view.read()
+    console = Console()
+    try:
+        _show(view, console, once=once, as_json=as_json)
+    except BrokenPipeError:  # as of `outrider top train | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return NOTHING
+
+
+def _show(view: View, console: Console, *, once: bool, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([{"at": each.at, **sample_fields(each)} for each in view.usage.newest()], indent=2))
+    elif once or view.ended or not console.is_terminal:
+        console.print(view.table(sys.maxsize, console.width))
+    else:
+        _follow(view, console)
+
+
+class View:
+    """A run, and its nodes' newest samples."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._file = SampleFile.at_end(run.directory, TAIL_BYTES)
+        self.usage = Usage()
+        self.ended = False
+
+    def read(self) -> None:
+        """Read what has been added. Whether it lives is asked first: what it wrote before its end is read after it."""
+        self.ended = self._run.owner == "dead"
+        self.usage.add(self._file.new_samples())
+
+    def table(self, rows: int, columns: int) -> RenderableType:
+        newest = max((each.at for each in self.usage.newest()), default=time.time())
+        now = newest if self.ended else time.time()
+        state = read_json(self._run.directory / "status.json").get("state", "")
+        title = f"{self._run.id} · {'its owner died' if self.ended and state != 'ended' else state}"
+        return shown(self.usage, title, now, rows, columns)
+
+
+def _follow(view: View, console: Console) -> None:
+    """Show the table until the run has ended or somebody wants no more of it; the last one stays on the terminal."""
+    try:
+        with _keys() as pressed, Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(view.table(console.height - AROUND, console.width), refresh=True)
+                if view.ended or pressed(LOOK_S) == "q":
+                    return
+                view.read()
+    except KeyboardInterrupt:
+        pass
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Yield a function that waits for a key, for so many seconds: the keys are not shown, and need no Return."""
+    stdin = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+
+    def pressed(within_s: float) -> str:
+        if stdin is None:
+            time.sleep(within_s)
+            return ""
+        ready, _, _ = select.select([stdin], [], [], within_s)
+        return (os.read(stdin, 1).decode(errors="replace").lower() or "q") if ready else ""  # the terminal has gone
+
+    if stdin is None:
+        yield pressed
+        return
+    before = termios.tcgetattr(stdin)
+    try:
+        tty.setcbreak(stdin)
+        yield pressed
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
