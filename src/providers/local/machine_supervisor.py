@@ -324,6 +324,7 @@ class MachineSupervisor:
 
     def add_executor(self, machine: LocalMachine, order: dict[str, Any], forks: socket.socket) -> int:
         def run(listener: socket.socket) -> None:
+            os.environ.update(order["env"])  # it tells of the GPUs that its tasks see
             self.executor(
                 listener,
                 forks,

@@ -83,7 +83,8 @@ async def test_ranks_that_leave_their_gpus_idle_and_a_pool_without_calls_end_too
             await pool.broadcast(sleeps())
     with pytest.raises(PoolIdle, match="No call ran"):
         async with asyncio.timeout(60), pool_of() as pool:
-            await asyncio.sleep(600)
+            async for _ in pool.events():  # until its last one
+                pass
 
 
 @pytest.mark.parametrize("said", ["use=40", "MIG", "lost0"])
@@ -92,7 +93,10 @@ async def test_gpus_that_work_or_cannot_be_seen_keep_the_pool(gpus: pytest.Monke
     async with asyncio.timeout(60), pool_of() as pool:
         count = 0
         async for event in pool.events():
-            count += isinstance(event, ev.NodeSampled)
+            if not isinstance(event, ev.NodeSampled):
+                continue
+            assert {gpu.index for gpu in event.gpus} <= {event.node}, "each node has one of the two"
+            count += 1
             if count == 25:  # of two nodes: twice the time
                 break
         assert await pool.run(answers()) == 1
