@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
 from ...providers.threads import in_thread
-from ..runs.logged import Origin
 from ..wire.log_records import ARTIFACT_BYTES
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
+    from ..runs.logged import Origin
     from ..serialization.payload import Payload, Received
     from ..wire.messages import Logged
     from .record import RecordSink
@@ -59,6 +59,8 @@ class TaskLogs:
 
 
 def _origin(node: NodeId, order: Order) -> Origin:
+    from ..runs.logged import Origin  # which pools without a record do without
+
     function, job = cast("Payload", order.task.content).name, order.task.job
     if order.world is None:
         return Origin(function, job, None, node, order.number)

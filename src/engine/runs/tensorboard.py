@@ -59,7 +59,7 @@ class TensorBoardFiles:
                 for path, event in self._events(logged):
                     events.setdefault(path, []).append(event)
             for path, parts in events.items():
-                _append(path, b"".join(parts))
+                self._append(path, b"".join(parts))
             if time.monotonic() > until:
                 return False
             time.sleep(0)  # who shares the interpreter with this goes first
@@ -77,6 +77,17 @@ class TensorBoardFiles:
         whole, newline, _ = content.rpartition(b"\n")
         self._read += len(whole) + len(newline)
         return whole.split(b"\n") if newline else []
+
+    def _append(self, path: Path, events: bytes) -> None:
+        for folder in (self._folder, *reversed(path.relative_to(self._folder).parents[:-1])):
+            (self._folder / folder).mkdir(mode=0o700, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            left = memoryview(events)
+            while left:
+                left = left[os.write(file, left) :]
+        finally:
+            os.close(file)
 
     def _events(self, logged: Logged) -> Iterator[tuple[Path, bytes]]:
         name = _folder_name(logged)
@@ -166,17 +177,6 @@ def _single(value: float) -> bytes:
         return _FLOAT.pack(value)
     except OverflowError:  # beyond what a float of 32 bits holds
         return _FLOAT.pack(float("inf") if value > 0 else float("-inf"))
-
-
-def _append(path: Path, events: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        left = memoryview(events)
-        while left:
-            left = left[os.write(file, left) :]
-    finally:
-        os.close(file)
 
 
 def _table() -> list[int]:

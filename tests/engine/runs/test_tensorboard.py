@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ def test_files_grow_with_the_record_and_can_be_made_again(tmp_path: Path, monkey
                 pass
     (rank,) = (tmp_path / "tb" / "train-1" / "rank-000").iterdir()
     assert rank.name.startswith("events.out.tfevents.0000000100.")
+    modes = {stat.S_IMODE(each.stat().st_mode) for each in ((tmp_path / "tb"), *(tmp_path / "tb").rglob("*"))}
+    assert modes == {0o700, 0o600}
     grown = {path.parent: events(path) for path in (tmp_path / "tb").rglob("events*")}
     assert len(grown[rank.parent]) == 1 + 4 + 1 + 4  # a version, and a restart
     write_tensorboard(tmp_path)
