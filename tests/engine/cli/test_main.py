@@ -20,9 +20,10 @@ from outrider.engine.cli.run import run
 from outrider.engine.cli.runs import runs
 from outrider.engine.cli.sim import sim
 from outrider.engine.cli.stop import stop
+from outrider.engine.cli.top import top
 from outrider.engine.cli.wait import wait
 
-VERBS = [gc, log, logs, ps, report, run, runs, sim, stop, wait]
+VERBS = [gc, log, logs, ps, report, run, runs, sim, stop, top, wait]
 
 
 @pytest.mark.parametrize("verb", VERBS)
