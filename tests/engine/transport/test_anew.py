@@ -13,6 +13,7 @@ import pytest
 
 from outrider.actors.interfaces import Lost, NodeFacts, NodeId
 from outrider.engine.observe.prints import PrintedLines
+from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import NodeConnection
@@ -62,6 +63,7 @@ async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
         image=Mock(),
         observe=lambda _: None,
         prints=PrintedLines(lambda _: None),
+        logs=TaskLogs(lambda: None),
         plugins=PluginHosts("p", (), lambda: None),
     )
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")

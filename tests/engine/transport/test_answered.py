@@ -16,6 +16,7 @@ from outrider.actors.interfaces import ConnectFailed, NodeFacts, NodeId
 from outrider.engine.image.bootstrap import Bootstrapped
 from outrider.engine.image.install_plan import Prepared
 from outrider.engine.observe.prints import PrintedLines
+from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import Connector, NodeConnection
 from outrider.engine.transport.connection_settings import ConnectionSettings
@@ -63,6 +64,7 @@ def settings(image: Callable[[], Awaitable[Prepared]] | None = None) -> Connecti
         image=image or Mock(),
         observe=lambda _: None,
         prints=PrintedLines(lambda _: None),
+        logs=TaskLogs(lambda: None),
         plugins=PluginHosts("p", (), lambda: None),
     )
 
