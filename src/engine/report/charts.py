@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+from ...actors.events import NodeSampled
 from ..runs.metrics import Point, Series
 from .series import Band, band, thinned
 
@@ -127,29 +128,37 @@ class Measured(NamedTuple):
 
     name: str
     unit: str
-    read: Callable[[Mapping[str, object]], float | None]
+    read: Callable[[NodeSampled], float | None]
 
 
-def sample_charts(samples: Sequence[Mapping[str, object]], began_at: float) -> list[Chart]:
+MEASURED = (
+    Measured("Processors", "%", lambda said: 100 * said.cpu),
+    Measured("Memory", "bytes", lambda said: said.memory_bytes),
+    Measured("Network received", "bytes/s", lambda said: _rate(said.received_bytes, said.seconds)),
+    Measured("Network sent", "bytes/s", lambda said: _rate(said.sent_bytes, said.seconds)),
+    Measured("Disk used", "bytes", lambda said: said.disk_bytes),
+    Measured("GPUs", "%", lambda said: _mean([100 * u for gpu in said.gpus if (u := gpu.utilisation) is not None])),
+    Measured("GPU memory", "bytes", lambda said: sum(gpu.memory_bytes for gpu in said.gpus) if said.gpus else None),
+    Measured("GPU power", "W", lambda said: sum(gpu.watts or 0.0 for gpu in said.gpus) if _powered(said) else None),
+)
+
+
+def sample_charts(samples: Sequence[NodeSampled], began_at: float) -> list[Chart]:
     """Return a chart for each kind of measurement, with a curve for each node. Of very many samples some count."""
-    kinds = measured()
-    found: list[dict[int, tuple[list[float], list[float]]]] = [defaultdict(lambda: ([], [])) for _ in kinds]
+    found: list[dict[int, tuple[list[float], list[float]]]] = [defaultdict(lambda: ([], [])) for _ in MEASURED]
     stride = 1 + len(samples) // SAMPLES
     seen: Counter[int] = Counter()
     for sample in samples:
-        at, node = sample.get("at"), sample.get("node")
-        if not isinstance(at, int | float) or not isinstance(node, int):
+        seen[sample.node] += 1
+        if seen[sample.node] % stride != 1 % stride:
             continue
-        seen[node] += 1
-        if seen[node] % stride != 1 % stride:
-            continue
-        for kind, by_node in zip(kinds, found, strict=True):
+        for kind, by_node in zip(MEASURED, found, strict=True):
             value = kind.read(sample)
             if value is not None:
-                by_node[node][0].append(at - began_at)
-                by_node[node][1].append(value)
+                by_node[sample.node][0].append(sample.at - began_at)
+                by_node[sample.node][1].append(value)
     charts = []
-    for kind, by_node in zip(kinds, found, strict=True):
+    for kind, by_node in zip(MEASURED, found, strict=True):
         if by_node:
             chart = Chart(kind.name, "node", by_step=False, unit=kind.unit, stride=stride)
             curves = [Curve(f"node {node}", None, at_s, ys) for node, (at_s, ys) in sorted(by_node.items())]
@@ -158,37 +167,16 @@ def sample_charts(samples: Sequence[Mapping[str, object]], began_at: float) -> l
     return _thin(charts)
 
 
-def measured() -> list[Measured]:
-    return [
-        Measured("Processors", "%", lambda said: _times(said.get("cpu"), 100.0)),
-        Measured("Memory", "bytes", lambda said: _times(said.get("memory_bytes"))),
-        Measured("Network received", "bytes/s", lambda said: _rate(said, "received_bytes")),
-        Measured("Network sent", "bytes/s", lambda said: _rate(said, "sent_bytes")),
-        Measured("Disk used", "bytes", lambda said: _times(said.get("disk_bytes"))),
-        Measured("GPUs", "%", lambda said: _of_gpus(said, "utilisation", 100.0, mean=True)),
-        Measured("GPU memory", "bytes", lambda said: _of_gpus(said, "memory_bytes")),
-        Measured("GPU power", "W", lambda said: _of_gpus(said, "watts")),
-    ]
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if seconds > 0 else None
 
 
-def _times(value: object, factor: float = 1.0) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value * factor
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
-def _rate(said: Mapping[str, object], name: str) -> float | None:
-    counted, seconds = _times(said.get(name)), _times(said.get("seconds"))
-    return None if counted is None or not seconds or seconds <= 0 else counted / seconds
-
-
-def _of_gpus(said: Mapping[str, object], name: str, factor: float = 1.0, *, mean: bool = False) -> float | None:
-    """Return the sum of a node's GPUs, or their mean."""
-    gpus = said.get("gpus")
-    if not isinstance(gpus, list):
-        return None
-    values = [value for gpu in gpus if isinstance(gpu, dict) and (value := _times(gpu.get(name), factor)) is not None]
-    return None if not values else sum(values) / (len(values) if mean else 1)
+def _powered(said: NodeSampled) -> bool:
+    return any(gpu.watts is not None for gpu in said.gpus)
 
 
 def facts(curve: Curve) -> Facts:

@@ -16,9 +16,10 @@ from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS, LOGS, parsed_events
 from ..runs.metrics import Point, Series, divided, read_metrics
 from ..runs.reader import Owned, Run, read_json
+from ..runs.samples import read_samples
 from .excerpts import Excerpt, excerpts, logs_in
 
-SYSTEM, TEXTS, ARTIFACTS, PARAMS, STACKS = "system.jsonl", "texts.jsonl", "artifacts.jsonl", "params.json", "stacks"
+TEXTS, ARTIFACTS, PARAMS, STACKS = "texts.jsonl", "artifacts.jsonl", "params.json", "stacks"
 STACK_BUDGET_BYTES = 256 * 1024
 
 
@@ -33,7 +34,7 @@ class Contents:
     result: Mapping[str, Any]
     events: Sequence[ev.Event]
     metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]  # that count, and that were done again
-    samples: Sequence[Mapping[str, Any]]
+    samples: Sequence[ev.NodeSampled]
     params: Mapping[str, Any]
     texts: Sequence[Mapping[str, Any]]
     artifacts: Sequence[Mapping[str, Any]]
@@ -77,7 +78,7 @@ def read_contents(run: Run) -> Contents:
         result=result,
         events=events,
         metrics=divided(read_metrics(folder)),
-        samples=list(parsed_events(_content(folder / SYSTEM))),
+        samples=read_samples(folder),
         params=read_json(folder / PARAMS),
         texts=list(parsed_events(_content(folder / TEXTS))),
         artifacts=list(parsed_events(_content(folder / ARTIFACTS))),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from outrider.actors.events import GpuSample, NodeSampled
 from outrider.engine.report.charts import MOST_CURVES, Chart, metric_charts, sample_charts
 from outrider.engine.report.figures import data, figure, summary
 from outrider.engine.runs.metrics import Logged, divided
@@ -105,20 +105,8 @@ def test_a_hundred_thousand_points_are_thinned_and_the_page_says_so() -> None:
     assert [each.points for each in chart.facts] == [25_000] * 4
 
 
-def sample(at: float, node: int, **more: Any) -> dict[str, Any]:
-    said = {
-        "at": 100.0 + at,
-        "node": node,
-        "cpu": 0.5,
-        "cpus": 4,
-        "memory_bytes": 1 << 30,
-        "memory_total_bytes": 1 << 34,
-    }
-    return (
-        said
-        | {"disk_bytes": 5, "disk_total_bytes": 9, "received_bytes": 1000, "sent_bytes": 10, "seconds": 5.0, "gpus": []}
-        | more
-    )
+def sample(at: float, node: int, gpus: tuple[GpuSample, ...] = ()) -> NodeSampled:
+    return NodeSampled(node, 5.0, 0.5, 4, 1 << 30, 1 << 34, 5, 9, 1000, 10, gpus, at=100.0 + at)
 
 
 def test_samples_have_a_curve_for_each_node_on_the_time_of_the_run() -> None:
@@ -133,13 +121,10 @@ def test_samples_have_a_curve_for_each_node_on_the_time_of_the_run() -> None:
 
 
 def test_gpus_of_a_node_are_one_curve() -> None:
-    cards = [
-        {"index": 0, "utilisation": 0.4, "memory_bytes": 10, "watts": 100.0},
-        {"index": 1, "utilisation": 0.6, "memory_bytes": 30, "watts": None},
-    ]
-    found = {chart.name: chart.curves[0].ys[0] for chart in sample_charts([sample(0, 0, gpus=cards)], 100.0)}
+    cards = (GpuSample(0, 0.4, 10, 80, 100.0), GpuSample(1, 0.6, 30, 80, None), GpuSample(2, None, 2, 80, None))
+    found = {chart.name: chart.curves[0].ys[0] for chart in sample_charts([sample(0, 0, cards)], 100.0)}
     assert found["GPUs"] == 50.0
-    assert found["GPU memory"] == 40.0
+    assert found["GPU memory"] == 42.0
     assert found["GPU power"] == 100.0
 
 
