@@ -1,8 +1,8 @@
 """The protocols of a provider: it launches machines, reports what becomes of them, and reliably terminates them.
 
 A `Provider` is what users configure; its `Fleet` has the machines of one pool. That is all that a provider must have.
-The protocols at the end are what it may have besides: `Priced`, `Keyless` and `Lasting` of the provider, `Quoting` and
-`Adopting` of its fleets. A machine that is warned before the cloud takes it says so in `Machine.notices`.
+The protocols at the end are what it may have besides: `Priced`, `Keyless`, `Lasting` and `Offering` of the provider,
+`Quoting` and `Adopting` of its fleets. A machine that is warned before the cloud takes it says so in `Machine.notices`.
 ``docs/providers/writing-one.md`` leads to a provider of 60 lines; ``contract`` has the checks that each must pass.
 """
 
@@ -262,6 +262,36 @@ class Lasting(Protocol):
     @property
     def outlives(self) -> bool:
         """Return whether another client may take the machines over (`Pool.attach`): its fleets are `Adopting` then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineOffer:
+    """One kind of machine in one place at one price, as it would be asked for. None: not known."""
+
+    kind: str  # "g5.xlarge", or a host's name
+    place: str = ""  # a zone, "us-east-1a"
+    region: str = ""
+    market: str = ""  # "spot" or "on-demand"; empty: neither
+    hourly_usd: float | None = None  # of one machine, with its disk and address
+    vcpus: int | None = None
+    memory_gb: float | None = None
+    architecture: str = ""
+    accelerator: str = ""
+    accelerators: int | None = None
+    attempt: int = 1  # offers of one attempt are asked for together, those of the next when it gives too few
+
+
+@runtime_checkable
+class Offering(Protocol):
+    """A provider that says which machines it would ask for, without asking for any: `outrider offers` shows them."""
+
+    async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
+        """Return what would be tried for the request now, in that order. Nothing is created.
+
+        Raises:
+            ProviderError: there never will be such a machine here, and what comes close; or the cloud does not answer.
+        """
         ...
 
 

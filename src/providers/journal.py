@@ -217,6 +217,11 @@ class Journal:
         finally:
             lock.give_back()
 
+    def kept(self, pool: str, name: str) -> Path | None:
+        """Return the file of what the pool's owner keeps under ``name``, for other programs of its user, if any."""
+        path = self.pools / pool / _named(name)
+        return path if NAME.fullmatch(pool) and path.is_file() else None
+
     # --- queries ----------------------------------------------------------------------------------------------------
 
     def records(self) -> list[PoolRecord]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId
+from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId, MachineOffer
 from .errors import BadRequest, NoCapacity, UnknownOption
 from .key_files import objection
 from .option_names import checking_options
@@ -142,6 +142,20 @@ class SSH:
     def free(self) -> bool:
         return True
 
+    async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
+        """Return the hosts in the order in which they are taken. What they have shows when they are reached.
+
+        Raises:
+            BadRequest: they are too few, or hosts cannot be chosen by what is asked for.
+        """
+        _refuse_what_nobody_can_choose(request)
+        self.refuse_too_few(request)
+        return [MachineOffer(kind=str(host), place=host.name, hourly_usd=0.0) for host in self.hosts]
+
+    def refuse_too_few(self, request: LaunchRequest) -> None:
+        if request.least > len(self.hosts):
+            raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(self.hosts)}")
+
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SSHFleet]:  # noqa: ARG002
         fleet = SSHFleet(self, pool)
@@ -176,8 +190,7 @@ class SSHFleet:
         """
         hosts = self.provider.hosts
         _refuse_what_nobody_can_choose(request)
-        if request.least > len(hosts):
-            raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(hosts)}")
+        self.provider.refuse_too_few(request)
         if not self._free:
             enough = request.least <= len(hosts) - len(self._unusable) and self._lent
             raise NoCapacity(

@@ -35,6 +35,8 @@ def gc(
 ) -> int:
     """Show what dead clients left in clouds; with --apply, remove it.
 
+    Example: `outrider gc --apply`
+
     Looks in the places that this computer's journal knows, and in those given. A pool whose owner is alive on this
     computer is never touched. Exits with 0 when nothing is left of this computer's dead pools, with 1 when something
     is left, and with 2 when a place could not be asked.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -13,17 +12,16 @@ from cyclopts import Parameter
 
 from ..runs.lines import OURS, time_text
 from ..runs.reader import Logs, Printed, Run
+from .failures import INTERRUPTED, WRONG
 from .pool_search import NOTHING, Flag
-from .run_choice import chosen_run
+from .run_choice import RunWord, chosen_run
 
 POLL_S = 0.25  # between looks at what has been added
-WRONG = 2  # exit code: an option cannot be understood
-INTERRUPTED = 130
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def logs(
-    run: str,
+    run: RunWord,
     /,
     *,
     rank: Annotated[list[int] | None, Flag] = None,
@@ -69,8 +67,6 @@ def logs(
                 print(f"{when}[{origin}] {said}")
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # as of `outrider logs train | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return NOTHING
 
 

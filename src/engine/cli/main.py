@@ -1,4 +1,4 @@
-"""The command `outrider`."""
+"""The command `outrider`. Each verb is a module of its own, imported when it is used or its help is asked for."""
 
 from __future__ import annotations
 
@@ -6,25 +6,56 @@ import sys
 
 from cyclopts import App, Parameter
 
-from .run import with_program_apart
+from .failures import guarded, usage_error
 
-# The commands, each of which is imported when it is called.
-COMMANDS = ("gc", "log", "logs", "ps", "report", "run", "runs", "sim", "stop", "top", "wait")
-
+VERBS = {  # each verb's module, and the function there
+    "config check": ("config_check", "config_check"),
+    "exec": ("execute", "execute"),
+    "gc": ("gc", "gc"),
+    "log": ("log", "log"),
+    "logs": ("logs", "logs"),
+    "offers": ("offers", "offers"),
+    "ps": ("ps", "ps"),
+    "report": ("report", "report"),
+    "run": ("run", "run"),
+    "runs": ("runs", "runs"),
+    "sim": ("sim", "sim"),
+    "ssh": ("ssh", "ssh"),
+    "stop": ("stop", "stop"),
+    "top": ("top", "top"),
+    "wait": ("wait", "wait"),
+}
 app = App(
     name="outrider",
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
     default_parameter=Parameter(negative=""),  # no --no-... beside each flag
+    error_formatter=usage_error,
+    suppress_keyboard_interrupt=False,
 )
-for command in COMMANDS:
-    app.command(f"{__package__}.{command}:{command}", name=command)
+config = App(name="config", help="Look at outrider.toml.")
+app.command(config)
+for verb, (module, function) in VERBS.items():
+    of = config if verb.startswith("config ") else app
+    of.command(f"{__package__}.{module}:{function}", name=verb.removeprefix("config "))
 app.register_install_completion_command()
 
 
 def main() -> None:
-    tokens = with_program_apart(sys.argv[1:])
-    if not {*tokens[:1]} & {*COMMANDS}:  # help says what each of them is for
-        for command in COMMANDS:
-            app[command]
-    app(tokens)
+    sys.exit(guarded(lambda: app(_words(sys.argv[1:]))))
+
+
+def _words(words: list[str]) -> list[str]:
+    if words[:1] == ["run"]:
+        from .run import with_program_apart
+
+        return with_program_apart(words)
+    if words[:1] != ["--version"] and words[:1] != [*VERBS.keys() & words[:1]]:
+        for verb in VERBS:  # help and completion say what each does
+            _resolve(app, verb.split())
+    return words
+
+
+def _resolve(of: App, names: list[str]) -> None:
+    for name in names:
+        of = of[name]

@@ -77,7 +77,7 @@ class Verdict:
 def pools_found(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
     """Every pool in every place that the journal or tags know of, by name. Each thing is in one row."""
     found = [
-        _of_record(record, place, next((each for each in answers if each.place == place), None))
+        _of_record(record, place, next((each for each in answers if _is_of(each, record, place)), None))
         for record in records
         for place in record.places or ({},)
     ]
@@ -110,9 +110,13 @@ def verdict(pool: FoundPool, *, foreign: bool) -> Verdict:
     return Verdict(foreign, why if foreign else f"{why}; if nobody uses it, --foreign removes it")
 
 
+def _is_of(asked: PlaceAnswer, record: PoolRecord, place: Place) -> bool:
+    return asked.place == place and record.provider in ("", asked.provider)
+
+
 def _of_record(record: PoolRecord, place: Place, asked: PlaceAnswer | None) -> FoundPool:
     """The row of a pool in the journal. An empty one is kept too, as the cloud's answer may be out of date."""
-    claim, asked = record.claim(place), asked or PlaceAnswer(record.provider or "aws", place)
+    claim, asked = record.claim(place), asked or PlaceAnswer(record.provider, place)
     return FoundPool(
         record.pool,
         record.provider or asked.provider,

@@ -43,7 +43,15 @@ class SearchOptions:
     endpoint_url: Annotated[str | None, Parameter(env_var="AWS_ENDPOINT_URL")] = None
 
     @property
-    def access(self) -> dict[str, str]:
+    def places(self) -> list[tuple[str, Place]]:
+        return [("aws", {"region": region, **self._access}) for region in self.region or ()]
+
+    @property
+    def everywhere(self) -> tuple[str, Place] | None:
+        return ("aws", self._access) if self.all_regions else None
+
+    @property
+    def _access(self) -> dict[str, str]:
         given = {"profile": self.profile, "endpoint_url": self.endpoint_url}
         return {key: value for key, value in given.items() if value}
 
@@ -61,6 +69,5 @@ def open_journal() -> Journal:
 
 
 async def find_pools(journal: Journal, where: SearchOptions) -> tuple[list[FoundPool], list[PlaceAnswer]]:
-    places: list[Place] = [{"region": region, **where.access} for region in where.region or ()]
-    answers = await clouds.ask(journal.records(), places, everywhere=where.access if where.all_regions else None)
+    answers = await clouds.ask(journal.records(), where.places, everywhere=where.everywhere)
     return pools_found(journal.records(), answers), [asked for asked in answers if asked.error]

@@ -45,8 +45,12 @@ def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
 
 
 def place(where: Place) -> str:
-    parts = (where.get("region", ""), where.get("profile", ""), where.get("endpoint_url", ""))
-    return " ".join(part for part in parts if part) or "nowhere"
+    """Return a place in words: its region, or what another cloud calls it, and how one gets in there."""
+    first = [where["region"]] if "region" in where else []
+    return (
+        " ".join(part for part in (*first, *(where[key] for key in sorted(where.keys() - {"region"}))) if part)
+        or "nowhere"
+    )
 
 
 def machines(pool: FoundPool) -> str:
@@ -59,7 +63,11 @@ def machines(pool: FoundPool) -> str:
 def age(pool: FoundPool, now: float) -> str:
     if not pool.machines:
         return ""
-    minutes = max(0, int(now - min(machine.launched_at for machine in pool.machines))) // 60
+    return lasted(now - min(machine.launched_at for machine in pool.machines))
+
+
+def lasted(seconds: float) -> str:
+    minutes = max(0, int(seconds)) // 60
     days, hours = minutes // 1440, minutes // 60 % 24
     if days:
         return f"{days} d {hours} h"

@@ -1,12 +1,21 @@
-"""`outrider ps`: show pools of cloud machines."""
+"""`outrider ps`: show the pools that live."""
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Sequence
+
 import anyio
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from ..api.printable import one_line
+from ..observe.descriptions import cents
 from .pool_search import NO_OTHER_PLACES, NOTHING, UNKNOWN, AsJson, SearchOptions, find_pools, open_journal
-from .pool_table import pool_table, print_json, print_unanswered
+from .pool_table import lasted, machines, place, price, print_unanswered
+from .pools_here import ShownPool, pools_here
 
 OWNERS = {
     "alive": "owned by {owner}",
@@ -14,6 +23,7 @@ OWNERS = {
     "elsewhere": "owner is elsewhere: {owner}",
     "unknown": "of {owner}, not in the journal here",
 }
+COLUMNS = ("pool", "where", "nodes", "age", "USD", "USD/h", "owner")
 
 
 def ps(
@@ -21,24 +31,58 @@ def ps(
     where: SearchOptions = NO_OTHER_PLACES,
     as_json: AsJson = False,
 ) -> int:
-    """Show this user's pools of cloud machines.
+    """Show this user's living pools, wherever their nodes are.
 
-    Lists the pools that this computer's journal knows, and in the places given those found by their tags. Pools of
-    `Local` and `SSH` end with their client and are not shown. Exits with 2 if a place could not be asked.
+    Those of this computer are known by their folders, others by their records and the journal, and in the places given
+    pools of clouds are found by their tags. A pool of `SSH` that leaves no record is known to its own program alone.
+    Exits with 2 if a place could not be asked.
+
+    Example: `outrider ps --all-regions --json`
 
     Parameters
     ----------
     as_json:
         Print JSON, for programs.
     """
-    pools, unanswered = anyio.run(find_pools, open_journal(), where)
+    found, unanswered = anyio.run(find_pools, open_journal(), where)
+    pools = pools_here(found)
     if as_json:
-        print_json(pools, [{} for _ in pools])
+        print(json.dumps([pool.as_json() for pool in pools], indent=2))
     elif pools:
-        remarks = [OWNERS[pool.standing].format(owner=pool.owner or "unknown") for pool in pools]
-        Console().print(pool_table(pools, "owner", remarks))
+        Console().print(_table(pools))
     else:
-        print("No pools of cloud machines.")
+        print("No pools.")
     if not as_json:
         print_unanswered(unanswered)
     return UNKNOWN if unanswered else NOTHING
+
+
+def _table(pools: Sequence[ShownPool]) -> Table:
+    shown = Table(box=None, padding=(0, 1), header_style="dim")
+    for column in COLUMNS[:-1]:
+        shown.add_column(column, justify="right" if column in ("age", "USD", "USD/h") else "left", no_wrap=True)
+    shown.add_column(COLUMNS[-1])
+    now = time.time()
+    for pool in pools:
+        shown.add_row(*(Text(one_line(cell)) for cell in cells(pool, now)))
+    return shown
+
+
+def cells(pool: ShownPool, now: float) -> tuple[str, ...]:
+    found = pool.found
+    return (
+        found.pool,
+        " ".join((found.provider, place(found.place) if found.place else "")).strip(),
+        _nodes(pool),
+        "" if pool.since is None else lasted(now - pool.since),
+        "" if pool.spent_usd is None else cents(pool.spent_usd),
+        price(found) if found.machines else "" if pool.hourly_usd is None else f"{pool.hourly_usd:.2f}",
+        OWNERS[found.standing].format(owner=found.owner or "unknown"),
+    )
+
+
+def _nodes(pool: ShownPool) -> str:
+    """Return how many nodes are ready, where a record says so, and what is known of machines in a cloud."""
+    ready = str(pool.nodes) if pool.wanted_nodes is None else f"{pool.nodes} of {pool.wanted_nodes}"
+    kinds = machines(pool.found) if pool.found.machines or pool.found.error or pool.nodes is None else ""
+    return ": ".join(each for each in ("" if pool.nodes is None else ready, kinds) if each)

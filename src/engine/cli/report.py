@@ -12,13 +12,13 @@ from cyclopts import Parameter
 
 from ..report.page import write_report
 from .pool_search import NOTHING
-from .run_choice import chosen_run
+from .run_choice import RunWord, chosen_run
 
 FAILED = 1  # exit code: the file cannot be written
 
 
 def report(
-    run: str,
+    run: RunWord,
     /,
     *,
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,

@@ -86,8 +86,10 @@ NO_OPTIONS = RunOptions()
 def run(*program: Word, options: RunOptions = NO_OPTIONS) -> int:
     """Run a script, or after -- a command, on every node of a new pool, as torchrun does.
 
-    For example: `outrider run --nodes 4 train.py --lr 0.1`. Each rank is a process of its own, with the variables
-    of torchrun and no process group. When a node is lost, all ranks run again. The pool ends with the run.
+    Example: `outrider run --nodes 4 train.py --lr 0.1`
+
+    Each rank is a process of its own, with the variables of torchrun and no process group. When a node is lost, all
+    ranks run again. The pool ends with the run.
 
     The script's header (PEP 723, with [tool.outrider]) and outrider.toml say what options do not: options win over the
     header, and the header over the file.

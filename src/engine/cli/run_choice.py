@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from ..runs.names import runs_folder
 from ..runs.reader import Run, found_runs, runs_meant
 
+COMPLETED = 50  # ids
 SHOWN = 5  # of the runs that may be meant
 NO_SUCH_RUN = 2  # exit code
+
+
+def run_words(_: object) -> dict[str, str]:
+    """Return the words that name a run, for the completion of shells: names, and the ids of the newest runs."""
+    try:
+        runs = found_runs(runs_folder())[::-1]
+    except OSError:
+        return {}
+    names = {run.name: f"the newest run of this name, {run.id}" for run in reversed(runs)}
+    return {**names, **{run.id: str(run.status.get("state", "")) for run in runs[:COMPLETED]}}
+
+
+RunWord = Annotated[str, Parameter(completer=run_words)]
 
 
 def chosen_run(wanted: str) -> Run:

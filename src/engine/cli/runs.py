@@ -24,6 +24,8 @@ COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")
 def runs(*, as_json: AsJson = False) -> int:
     """Show the runs that have left a record here, the newest last.
 
+    Example: `outrider runs --json`
+
     A run whose program was killed says "its owner died", and what it had cost a minute before that or later. The id of
     a run begins with its local time; `outrider logs` takes the id, the beginning of it, or the name.
 

@@ -35,7 +35,8 @@ def sim(
 ) -> int:
     """Play simulated pools and check after every step that what Outrider promises holds.
 
-    Each seed draws a pool, a cloud, its work and its faults. The same seed is the same run, byte by byte.
+    Each seed draws a pool, a cloud, its work and its faults, and is the same run byte by byte.
+    Example: `outrider sim --seeds 100`
 
     Parameters
     ----------
@@ -61,10 +62,9 @@ def sim(
     int
         0: every promise held. 1: one was broken. 2: an option was wrong, and nothing was played.
     """
-    console = Console(highlight=False)
-    first, count = seed or 0, seeds or (1 if seed is not None else 100)
     from ..testing.simulator.campaign import Tally, outcomes
 
+    console, first, count = Console(highlight=False), seed or 0, seeds or (1 if seed is not None else 100)
     if (refusal := _refusal(count, trace, report)) is not None:
         console.print(refusal, style="red", markup=False, soft_wrap=True)
         return 2

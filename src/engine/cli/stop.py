@@ -11,7 +11,7 @@ from ..api.printable import plain
 from ..runs.control import NoAnswer, Refused, ask
 from ..runs.reader import Run, read_json, run_of
 from .pool_search import NOTHING, SOMETHING, UNKNOWN, AsJson
-from .run_choice import chosen_run
+from .run_choice import RunWord, chosen_run
 
 PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outrider run` does
 POLL_S = 0.02
@@ -19,8 +19,10 @@ SOON_S = 5.0  # after which it is said that somebody waits
 ON_THE_CLIENT = frozenset({"local", "ssh", ""})  # providers that leave no machines
 
 
-def stop(run: str, /, *, timeout: float = 600.0, as_json: AsJson = False) -> int:
+def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) -> int:
     """End a run: all that its nodes do, and the nodes. A program gets the error RunStopped from its pool.
+
+    Example: `outrider stop train`
 
     Exits with 0 when nothing of the run is left, or it had ended before; with 1 when machines may be left; and with 2
     when that is not known: there is no such run, it is of another computer, or its program does not answer.
@@ -48,7 +50,8 @@ def _stop(run: Run, timeout: float) -> tuple[int, str, dict[str, object]]:
     """Return the exit code, what is to be said, and further facts."""
     owner = run.owner
     if owner == "dead":
-        return *_without_owner(run_of(run.directory)), {"stopped": False}
+        untouched: dict[str, object] = {"stopped": False}
+        return *_without_owner(run_of(run.directory)), untouched
     try:
         answer = _asked(run, timeout)
     except (NoAnswer, Refused) as error:

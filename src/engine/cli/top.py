@@ -19,7 +19,7 @@ from rich.live import Live
 from ..runs.reader import Run, read_json
 from ..runs.samples import SampleFile, sample_fields
 from .pool_search import NOTHING, AsJson, Flag
-from .run_choice import chosen_run
+from .run_choice import RunWord, chosen_run
 from .usage import Usage, shown
 
 LOOK_S = 0.5  # between looks at what has been added
@@ -27,8 +27,10 @@ TAIL_BYTES = 4 << 20  # of the samples' file: more than the curves of a hundred 
 AROUND = 4  # lines of the terminal that are no node's
 
 
-def top(run: str, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson = False) -> int:
+def top(run: RunWord, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson = False) -> int:
     """Show what the nodes of a run are used for: processors, memory, network and GPUs, with curves of the last samples.
+
+    Example: `outrider top train`
 
     On a terminal the table follows a living run until it ends, or you press q or Ctrl-C. Elsewhere, and of a run that
     has ended, it is shown once. Exits with 2 where there is no such run.

@@ -6,7 +6,7 @@ import sys
 import time
 
 from ..runs.reader import run_of
-from .run_choice import chosen_run
+from .run_choice import RunWord, chosen_run
 
 POLL_S = 0.1
 _SAID = {
@@ -17,8 +17,10 @@ _SAID = {
 NOT_KNOWN, TIMEOUT, DIED, INTERRUPTED = 2, 124, 125, 130  # exit codes: as of timeout(1) and `outrider run`
 
 
-def wait(run: str, /, *, timeout: float | None = None) -> int:
+def wait(run: RunWord, /, *, timeout: float | None = None) -> int:
     """Wait for the end of a run, and exit with its exit code.
+
+    Example: `outrider wait train --timeout 3600`
 
     Exits with 124 after the timeout, with 125 when the run's owner died, and with 2 where there is no such run, or it
     is one of another computer.

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ...providers.base import (
@@ -160,6 +161,22 @@ def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionR
     if settings.attach:
         return AdoptionRecord.adopt(journal, name, provider)
     return AdoptionRecord.begin(journal, tag, provider, pool=pool, lease_s=settings.lease_s)
+
+
+def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Machine, tuple[str, ...]]]] | None:
+    """Return the file of a pool's key, and its machines with the keys that their hosts may show; None: it keeps none.
+
+    The pool may have a living owner, whose it stays.
+    """
+    key, rest = journal.kept(pool, KEY), journal.kept(pool, REST)
+    if key is None or rest is None:
+        return None
+    try:
+        written = json.loads(rest.read_text())
+        found = [(_machine(each["machine"]), tuple(each["host_keys"])) for each in written["machines"]]
+    except (OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
+        return None
+    return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in found}
 
 
 def lease_kept(ownership: Ownership) -> float | None:

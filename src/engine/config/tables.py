@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..api.checks import check_known, one_of, refuse, shown
 from ..api.errors import SpecError
@@ -14,6 +14,9 @@ from ..api.image import Image
 from ..api.secrets import Secret
 from ..api.settings import MachineOptions, Nodes, Spec, Worker
 from ..pool_options import PoolOptions
+
+if TYPE_CHECKING:
+    from ..plugins.rank_layout import Ranks
 
 Table = Mapping[str, Any]
 
@@ -93,6 +96,23 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
 
 def _path(text: str, folder: Path) -> str:
     return str(folder / Path(text).expanduser())
+
+
+# --- keys of `outrider run` -------------------------------------------------------------------------------------------
+
+
+def ranks_of(table: Mapping[str, Any]) -> Ranks:
+    ranks = table.get("ranks_per_node", "auto")
+    if ranks != "auto" and (not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1):
+        refuse(f'ranks_per_node takes "auto" or a number, at least 1, not {ranks!r:.60}.')
+    return ranks  # type: ignore[no-any-return]
+
+
+def restarts_of(table: Mapping[str, Any]) -> int:
+    restarts = table.get("max_restarts", 0)
+    if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
+        refuse(f"max_restarts takes a whole number, at least 0, not {restarts!r:.60}.")
+    return restarts
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import partial
 from pathlib import PurePath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Names of environment variables and credentials whose values are not for a file, though nobody made them a `Secret`.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE|(?<![A-Z])PAT(?![A-Z])", re.IGNORECASE)
+_NO_SECRETS = {("Host", "key"), ("Host", "host_key")}  # a path, and a public key: `outrider ssh` goes by them
 _LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # of a URL: https://user:password@host
 _METADATA = re.compile(r"outrider-([^-]+)\.dist-info")
 _REPEATED = {"provider"}  # of `Settings`: the specs have theirs
@@ -84,8 +86,12 @@ def described(value: Any) -> Any:  # noqa: PLR0911  a table
             return [described(each) for each in value]
         case _ if is_dataclass(value) and not isinstance(value, type):
             shown = (each for each in fields(value) if each.repr)
-            return {"class": type(value).__name__} | {
-                each.name: _named(each.name, getattr(value, each.name, None)) for each in shown
+            kind = type(value).__name__
+            return {"class": kind} | {
+                each.name: (described if (kind, each.name) in _NO_SECRETS else partial(_named, each.name))(
+                    getattr(value, each.name, None)
+                )
+                for each in shown
             }
         case _:
             return getattr(value, "name", None) or type(value).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -57,15 +58,31 @@ class Printed(NamedTuple):
 
 
 def found_runs(folder: Path) -> list[Run]:
-    """Return all runs in ``folder``, those that began first first."""
-    with suppress(OSError):
-        runs = [run_of(folder / entry.name) for entry in os.scandir(folder) if name_in(entry.name) and entry.is_dir()]
-        return sorted(runs, key=lambda run: (run.status.get("began", 0.0), run.id))
-    return []
+    """Return all runs in ``folder``, those that began first first.
+
+    Raises:
+        OSError: it is there, and cannot be read.
+    """
+    try:
+        names = [entry.name for entry in os.scandir(folder) if name_in(entry.name) and entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    return sorted((run_of(folder / name) for name in names), key=lambda run: (run.status.get("began", 0.0), run.id))
 
 
 def run_of(directory: Path) -> Run:
-    return Run(directory.name, name_in(directory.name) or "", directory, read_json(directory / "status.json"))
+    said = read_json(directory / "status.json")
+    return Run(directory.name, name_in(directory.name) or "", directory, {k: v for k, v in said.items() if _fits(k, v)})
+
+
+_NUMBERS = frozenset({"began", "changed", "written", "spent_usd", "hourly_usd", "nodes", "most_nodes", "wanted_nodes"})
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Return whether a field of a state has a value of its type: a disk, or somebody, may have changed the file."""
+    if name in _NUMBERS or (name in ("ended", "exit", "generation") and value is not None):
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return True
 
 
 def runs_meant(wanted: str, runs: Sequence[Run]) -> list[Run]:
@@ -83,7 +100,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return what a file of a record has; nothing where it is not there or cannot be read."""
     try:
         said = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}
 

@@ -13,7 +13,7 @@ from ..api.compute import compute
 from ..api.image import Image
 from ..api.task_options import TaskOptions
 from ..config import files, script_header
-from ..config.tables import POOL_KEYS, RUN_KEYS, Table, at, merged, pool_options, telling
+from ..config.tables import POOL_KEYS, RUN_KEYS, Table, at, merged, pool_options, ranks_of, restarts_of, telling
 from ..runs.names import name_of
 from ..runs.whole_program import WholeProgram
 from .exit_codes import exit_code
@@ -21,7 +21,6 @@ from .program import Place, run_command, run_script
 from .ranks import ScriptRanks
 
 if TYPE_CHECKING:
-    from ..plugins.rank_layout import Ranks
     from ..pool import Pool
     from ..runs.files import RecordFiles
 
@@ -116,7 +115,7 @@ def planned(program: Program, given: Table, *, pool: str | None = None) -> Plann
     where = f"{program.name}, with {source}" if source else program.name
     with telling(program.name):
         check_known("outrider run", table, POOL_KEYS | RUN_KEYS)
-        ranks = ScriptRanks(_ranks(table), _restarts(table))
+        ranks = ScriptRanks(ranks_of(table), restarts_of(table))
     specs, options = pool_options({key: table[key] for key in table.keys() - RUN_KEYS}, where)
     place = Place(str(program.folder))
     provider = specs[0].provider if specs else options.get("provider")
@@ -160,20 +159,6 @@ def _configured(program: Program, name: object) -> tuple[Table, str]:
     with telling(where):
         check_known("a pool", table, POOL_KEYS | RUN_KEYS)
     return table, where
-
-
-def _ranks(table: Mapping[str, Any]) -> Ranks:
-    ranks = table.get("ranks_per_node", "auto")
-    if ranks != "auto" and (not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1):
-        refuse(f'ranks_per_node takes "auto" or a number, at least 1, not {ranks!r:.60}.')
-    return ranks  # type: ignore[no-any-return]
-
-
-def _restarts(table: Mapping[str, Any]) -> int:
-    restarts = table.get("max_restarts", 0)
-    if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
-        refuse(f"max_restarts takes a whole number, at least 0, not {restarts!r:.60}.")
-    return restarts
 
 
 # --- files for other computers ----------------------------------------------------------------------------------------

@@ -80,6 +80,17 @@ async def prepare(
     return Network(place.vpc, chosen, group, named)
 
 
+async def zones(
+    api: Api, *, vpc: str | None, subnets: Collection[str] | None, zones: Collection[str] | None, public: bool
+) -> frozenset[str]:
+    """Return the zones that `prepare` would use. Nothing is made.
+
+    Raises:
+        ProviderError: there are none, or EC2 did not answer.
+    """
+    return frozenset(choose(await _vpc_subnets(api, vpc, subnets), zones=zones, public=public))
+
+
 async def remove(
     api: Api, what: Claim | Others, *, known: Iterable[str] = (), timeout_s: float = IN_USE_S
 ) -> list[str]:

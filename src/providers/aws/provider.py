@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 
-from ..base import EntryPoints
+from ..base import EntryPoints, LaunchRequest, MachineOffer
 from ..errors import UnknownOption
 from ..option_names import checking_options
 from ..threads import in_thread
@@ -116,6 +116,17 @@ class AWS:
     def outlives(self) -> bool:
         """True: the machines outlive their client for some minutes; see `AWSFleet.adopt`."""
         return True
+
+    async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
+        """Return what EC2 would be asked for, in that order. Nothing is created.
+
+        Raises:
+            BadRequest: there is no such machine, and which comes close; no region is known; or the extra is missing.
+            ProviderError: EC2 does not answer, or refuses.
+        """
+        from .offer_list import offer_list
+
+        return await offer_list(self, request)
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[AWSFleet]:  # noqa: ARG002

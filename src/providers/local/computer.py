@@ -7,11 +7,32 @@ import platform
 import shutil
 from pathlib import Path
 
-from ..base import LaunchRequest
+from ..base import LaunchRequest, MachineOffer
 from ..errors import BadRequest
 
 GB = 1e9
 ARCHITECTURES = {"aarch64": "arm64", "amd64": "x86_64"}
+
+
+async def this_computer(request: LaunchRequest, directory: Path) -> MachineOffer:
+    """Return what a local node is: all of this computer, with its share of the GPUs.
+
+    Raises:
+        BadRequest, NoCapacity: it has less than is asked for.
+    """
+    from .devices import divide, find_devices
+
+    refuse_too_much(request, next(each for each in (directory, *directory.parents) if each.exists()))
+    share = divide(await find_devices(), request.nodes, request.accelerator)[0]
+    return MachineOffer(
+        kind="this computer",
+        hourly_usd=0.0,
+        vcpus=len(os.sched_getaffinity(0)),
+        memory_gb=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB, 1),
+        architecture=ARCHITECTURES.get(platform.machine().lower(), platform.machine()),
+        accelerator=", ".join(dict.fromkeys(device.name for device in share.devices)),
+        accelerators=len(share.devices),
+    )
 
 
 def refuse_too_much(request: LaunchRequest, directory: Path) -> None:

@@ -6,7 +6,7 @@ import errno
 import os
 import resource
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from ..base import EntryPoints
+from ..base import EntryPoints, LaunchRequest, MachineOffer
 from ..errors import BadRequest, JournalError, ProviderError, UnknownOption
 from ..option_names import checking_options
 from ..private import state_root
@@ -86,6 +86,16 @@ class Local:
     @property
     def keyless(self) -> bool:
         return not self.as_remote
+
+    async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
+        """Return this computer, as a node has it.
+
+        Raises:
+            BadRequest, NoCapacity: it has less than is asked for.
+        """
+        from .computer import this_computer
+
+        return [await this_computer(request, state_root(self.state))]
 
     def open(self, pool: str, entry_points: EntryPoints) -> AbstractAsyncContextManager[LocalFleet]:
         """Start the supervisor at once; after the block it and every machine are gone. Enter the block in any case.

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadRequest
@@ -57,6 +58,59 @@ class PoolDirectory:
             (self.path / name).unlink(missing_ok=True)
         self.path.rmdir()
         self._owner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LivingPool:
+    """The folder of a local pool whose client lives. ``since``: unix time."""
+
+    name: str
+    pid: int | None  # of its client, None: it had no room to say so
+    since: float
+    nodes: int
+    directory: Path
+
+
+def living_pools(state: Path) -> list[LivingPool]:
+    """Return the local pools in a state directory whose clients live, by name.
+
+    Raises:
+        OSError: it is there, and cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(state / "local"))  # noqa: PTH208  names
+    except FileNotFoundError:
+        return []
+    found = (_living(state / "local" / name) for name in names)
+    return [each for each in found if each is not None]
+
+
+def _living(directory: Path) -> LivingPool | None:
+    """Return the pool in a folder; None if its client is dead. Nobody who locks it as its owner is in the way."""
+    try:
+        with (directory / "owner").open("rb") as owner:
+            if not _is_locked(owner.fileno()):
+                return None
+            said = owner.read(32).strip()
+            since = os.fstat(owner.fileno()).st_mtime
+        nodes = sum(is_node(name) for name in os.listdir(directory))  # noqa: PTH208  names
+    except OSError:  # it has ended meanwhile, or is another user's
+        return None
+    return LivingPool(directory.name, int(said) if said.isdigit() else None, since, nodes, directory)
+
+
+def is_node(name: str) -> bool:
+    return name.startswith("n") and name[1:].isdecimal()
+
+
+def _is_locked(file: int) -> bool:
+    """Return whether a living process holds the lock, without keeping another from it for longer than this takes."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
 
 
 def sweep(pools: Path) -> None:

@@ -21,13 +21,16 @@ from outrider.providers.resource_ownership import Thing
 
 @dataclass
 class Sky:
-    """A cloud as a dictionary: what there is by region. Stands for `clouds.AWSCloud`."""
+    """A cloud as a dictionary: what there is by region. Implements `clouds.Cloud`."""
 
     regions: dict[str, list[Thing]] = field(default_factory=dict)
     swept: list[tuple[str, str]] = field(default_factory=list)
     swept_others: list[tuple[str, str]] = field(default_factory=list)
     refuses: set[str] = field(default_factory=set)
     stubborn: set[str] = field(default_factory=set)
+
+    def has(self, place: Place) -> bool:
+        return "region" in place
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
         if place["region"] in self.refuses:

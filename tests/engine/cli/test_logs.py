@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.engine.cli import logs as module
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.lines import log_line
 
@@ -87,7 +86,7 @@ def test_following_goes_on_until_the_run_has_ended(
             run.append({"logs/rank-003.log": log_line(time.time(), "stdout", "the last")})
             run.close()
 
-    monkeypatch.setattr(module.time, "sleep", later)
+    monkeypatch.setattr(time, "sleep", later)
     assert outrider("logs", "train", "-f", "--rank", "3") == 0
     assert outrider.said().splitlines() == ["[rank 3] first", "[rank 3] second", "[rank 3] the last"]
 
@@ -110,7 +109,7 @@ def test_what_cannot_be_meant_is_an_error_with_a_next_step(
     other.close()
 
 
-def test_a_reader_that_leaves_early_is_no_error(run: RecordFiles) -> None:
+def test_a_reader_that_leaves_early_is_told_nothing(run: RecordFiles) -> None:
     run.append({"logs/rank-000.log": log_line(1.0, "stdout", "x" * 1000) * 1000})
     command = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()", "logs", "train"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -118,4 +117,4 @@ def test_a_reader_that_leaves_early_is_no_error(run: RecordFiles) -> None:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr is not None
-        assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+        assert (process.stderr.read(), process.wait(60)) == (b"", 141)

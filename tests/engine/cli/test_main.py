@@ -1,50 +1,63 @@
-"""`outrider --help` says what each command does."""
+"""`outrider --help` says what each command does, and only the verb that is used is imported."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
-from outrider.engine.cli.gc import gc
-from outrider.engine.cli.log import log
-from outrider.engine.cli.logs import logs
-from outrider.engine.cli.main import COMMANDS, main
-from outrider.engine.cli.ps import ps
-from outrider.engine.cli.report import report
-from outrider.engine.cli.run import run
-from outrider.engine.cli.runs import runs
-from outrider.engine.cli.sim import sim
-from outrider.engine.cli.stop import stop
-from outrider.engine.cli.top import top
-from outrider.engine.cli.wait import wait
-
-VERBS = [gc, log, logs, ps, report, run, runs, sim, stop, top, wait]
+from outrider.engine.cli.main import VERBS, main
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_command_is_explained(
-    verb: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "argv", ["outrider", "--help"])
-    with pytest.raises(SystemExit):
+    *group, last = verb.split()
+    monkeypatch.setattr(sys, "argv", ["outrider", *group, "--help"])
+    with pytest.raises(SystemExit) as ended:
         main()
-    summary = re.escape((inspect.getdoc(verb) or "?").partition("\n")[0])
-    assert re.search(rf"\b{verb.__name__} +{summary}", capsys.readouterr().out)
+    assert ended.value.code == 0
+    module, name = VERBS[verb]
+    function = getattr(importlib.import_module(f"outrider.engine.cli.{module}"), name)
+    summary = re.escape((inspect.getdoc(function) or "?").partition("\n")[0])
+    assert re.search(rf"\b{last} +{summary}", capsys.readouterr().out)
 
 
-def test_each_command_is_one_of_these() -> None:
-    assert sorted(verb.__name__ for verb in VERBS) == sorted(COMMANDS)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["runs", "--jsn"], "outrider: Unknown option: --jsn. Did you mean --json?\nSee `outrider runs --help`.\n"),
+        (["rnus"], 'outrider: Unknown command "rnus". Did you mean "runs"?'),
+        (["logs"], 'outrider: Command "logs" parameter RUN requires an argument\nSee `outrider logs --help`.\n'),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_said_in_two_lines(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["outrider", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(said)
+    assert told.err.count("\n") == 2
 
 
-def test_a_command_is_imported_when_it_is_called() -> None:
-    program = "import sys; from outrider.engine.cli.main import main; sys.argv[1:] = ['runs', '--help']\n"
-    program += "try: main()\nexcept SystemExit: print('commands:', *(each for each in ('gc', 'sim', 'runs') if"
-    program += " f'outrider.engine.cli.{each}' in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("commands: runs\n")
+def test_the_version_imports_no_verb() -> None:
+    code = (
+        "import sys; sys.argv = ['outrider', '--version']\n"
+        "from outrider.engine.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'outrider.engine.cli.run', 'outrider.actors', 'outrider.providers.journal', 'anyio'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[1:] == ["[]"]

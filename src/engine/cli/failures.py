@@ -1,0 +1,86 @@
+"""The ends of a command other than its own: each becomes a line on stderr and an exit code, not a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cyclopts import CycloptsError
+    from rich.text import Text
+
+WRONG = 2  # an option, a file, or the state folder; or what was asked for is not there
+INTERRUPTED = 130  # 128 + SIGINT
+CLOSED = 141  # 128 + SIGPIPE, as of programs that know nothing of Python
+
+
+def guarded(command: Callable[[], object]) -> int:
+    """Run a command, which may end by SystemExit, and return its exit code."""
+    code = 0
+    try:
+        try:
+            command()
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):  # which rich has caught
+                raise BrokenPipeError from None
+            code = _code(end)
+        if sys.stdout is not None:  # it is None where the caller has closed it
+            sys.stdout.flush()  # else Python would, when nobody catches its error any more
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # as of `outrider runs | head -1`
+        _forget_stdout()
+        return code or CLOSED
+    except Exception as error:
+        if (line := described(error)) is None:
+            raise
+        with suppress(OSError):
+            print(f"outrider: {line}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _forget_stdout()  # whose disk may be what is full
+        return code or WRONG
+    return code
+
+
+def described(error: Exception) -> str | None:
+    """Return an error as a line that says what to do; None for one that is a mistake of this program."""
+    from ...providers.errors import ProviderError
+    from ..api.errors import OutriderError
+    from ..api.printable import plain
+
+    if isinstance(error, ProviderError | OutriderError):
+        return plain(str(error))
+    if not isinstance(error, OSError):
+        return None
+    what = plain(str(error.filename)) if error.filename is not None else "its output, or a file,"
+    said = f"{what} cannot be used ({error.strerror or type(error).__name__})"
+    if isinstance(error, PermissionError):
+        return f"{said}: `ls -ld` says whose it is; $OUTRIDER_STATE names another folder for records and pools"
+    return said
+
+
+def usage_error(error: CycloptsError) -> Text:
+    """Return what is wrong with a command line, and where the right one is described."""
+    from rich.text import Text
+
+    said = " ".join(str(error).split()).removesuffix(".")
+    verb = " ".join(("outrider", *(error.command_chain or ())))
+    return Text(f"outrider: {said}\nSee `{verb} --help`.", no_wrap=True, overflow="ignore")
+
+
+def _code(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _forget_stdout() -> None:
+    """Let Python's own last flush go nowhere."""
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,151 @@
+"""The nodes of living pools that `outrider ssh` and `outrider exec` mean, and the way to each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...providers.base import Address, Login
+from ...providers.journal import Journal
+from ...providers.private import state_root
+from ..api.checks import refuse
+from ..client.adoption import machines_kept
+from ..runs.lines import EVENTS, parsed_events
+from ..runs.names import runs_folder
+from ..runs.nodes import LivingNode, nodes_now
+from ..runs.reader import Run, found_runs, read_json, runs_meant
+from .ssh_command import Way
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A node, and where it is: in a ``folder`` of this computer, or by SSH."""
+
+    name: str  # "node 3", or of a pool without a record its machine
+    machine: str
+    way: Way | None = None
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The machines of clouds that the journal has keys for, by what the cloud calls each."""
+
+    ways: Mapping[str, Way]
+
+    @classmethod
+    def known(cls) -> Machines:
+        journal, ways = Journal(state_root()), dict[str, Way]()
+        for pool in sorted(each.name for each in journal.pools.iterdir()) if journal.pools.is_dir() else ():
+            if (kept := machines_kept(journal, pool)) is None:
+                continue
+            key, machines = kept
+            for name, (machine, host_keys) in machines.items():
+                if machine.address is not None:
+                    ways[name] = Way(machine.address, str(key), host_keys)
+        return cls(ways)
+
+
+def reached(wanted: str, *, node: int | None = None, rank: int | None = None) -> list[Reached]:
+    """Return the nodes that are meant: by a run all of them, or the one of that number or rank; or one by its machine.
+
+    Raises:
+        SpecError: there are none; says what there is.
+        OSError: the state folder cannot be read.
+    """
+    machines, runs = Machines.known(), found_runs(runs_folder())
+    meant = runs_meant(wanted, runs)
+    living = [run for run in meant if run.owner == "alive"]
+    if len(living) > 1:
+        refuse(f"{wanted!r} is the beginning of {len(living)} living runs, {', '.join(each.id for each in living)}.")
+    if living:
+        return list(_chosen(living[0], machines, node, rank))
+    named = [*_by_machine(wanted, runs, machines)]
+    if len(named) > 1:
+        refuse(f"{wanted!r} is {len(named)} nodes: {', '.join(each.machine for each in named)}: write one of these.")
+    if named and (node is None and rank is None):
+        return named
+    if meant:
+        run = meant[-1]
+        how = "has ended" if run.ended else "is of another computer" if run.owner == "elsewhere" else "lost its program"
+        refuse(f"run {run.id} {how}, and has no nodes here any more: `outrider ps` shows the pools that live.")
+    return refuse(
+        f"{wanted!r} is neither a run nor a node of a living pool: `outrider ps` and `outrider runs` show those."
+    )
+
+
+def _chosen(run: Run, machines: Machines, node: int | None, rank: int | None) -> Iterator[Reached]:
+    found = nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
+    if rank is not None and rank not in found.ranks:
+        refuse(f"run {run.id} has no rank {rank}: it has {_numbers(found.ranks)}.")
+    number = found.ranks[rank] if rank is not None else node
+    if number is not None and number not in found.nodes:
+        refuse(f"run {run.id} has no node {number}: it has {_numbers(found.nodes)}.")
+    wanted = [each for each in found.nodes.values() if (each.ready if number is None else each.number == number)]
+    if not wanted:
+        refuse(f"no node of run {run.id} is ready yet.")
+    for each in wanted:
+        yield _reached(run, each, machines, f"node {each.number}")
+
+
+def _by_machine(wanted: str, runs: Sequence[Run], machines: Machines) -> Iterator[Reached]:
+    seen = set[str]()
+    for run in runs:
+        if run.ended or run.owner != "alive":
+            continue
+        for each in nodes_now(parsed_events((run.directory / EVENTS).read_bytes())).nodes.values():
+            if each.is_called(wanted):
+                seen.add(each.machine)
+                yield _reached(run, each, machines, f"node {each.number}")
+    for name, way in machines.ways.items():
+        if name not in seen and wanted in (name, way.address.host):
+            yield Reached(name, name, way)
+    root = state_root() / "local"
+    if "/" in wanted and wanted not in seen and (root / wanted / "work").is_dir() and ".." not in wanted:
+        yield Reached(wanted, wanted, folder=root / wanted / "work")
+
+
+def _reached(run: Run, node: LivingNode, machines: Machines, name: str) -> Reached:
+    if (way := machines.ways.get(node.machine)) is not None:
+        return Reached(name, node.machine, way)
+    if (directory := node.facts.get("directory")) is not None:
+        return Reached(name, node.machine, folder=Path(directory) / "work")
+    if (way := host_way(read_json(run.directory / "run.json"), node.machine)) is not None:
+        return Reached(name, node.machine, way)
+    return refuse(
+        f"the way to {name} of run {run.id} ({node.machine or 'no machine yet'}) is known to its program alone: its "
+        "provider keeps no key for others, or the record is just being begun."
+    )
+
+
+def host_way(about: Mapping[str, Any], machine: str) -> Way | None:
+    """Return the way to a host of the user's own, from the description of a run; None: it has no such host. Pure."""
+    specs = about.get("spec", {}).get("specs", ()) if isinstance(about.get("spec"), Mapping) else ()
+    for spec in specs:
+        provider = spec.get("provider") if isinstance(spec, Mapping) else None
+        if not isinstance(provider, Mapping) or provider.get("class") != "SSH":
+            continue
+        for host in provider.get("hosts", ()):
+            if machine.partition("/")[2] == _host_name(host):
+                key, pinned = host.get("key"), host.get("host_key")
+                login = Login(
+                    keys=(str(Path(str(about.get("cwd", ""))) / Path(key).expanduser()),) if key else (),
+                    known_hosts=tuple(provider.get("known_hosts", ())),
+                    config=tuple(provider.get("config", ())),
+                    jump=host.get("jump"),
+                )
+                address = Address(host["name"], host.get("port"), user=host.get("user"))
+                return Way(address, host_keys=(pinned,) if pinned else (), login=login)
+    return None
+
+
+def _host_name(host: Mapping[str, Any]) -> str:
+    from ...providers.ssh import Host
+
+    return str(Host(host["name"], host.get("port"), host.get("user")))
+
+
+def _numbers(numbers: Mapping[int, object]) -> str:
+    return ", ".join(map(str, sorted(numbers))) or "none"

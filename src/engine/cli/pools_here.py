@@ -1,0 +1,157 @@
+"""The living pools that this computer knows of without asking a cloud: by records, and folders of local pools."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ...providers.local.state import LivingPool, living_pools
+from ...providers.pool_lock import Owner, Place
+from ...providers.private import state_root
+from ..api.settings import is_named
+from ..runs.names import runs_folder
+from ..runs.reader import Run, found_runs, read_json
+from .orphans import FoundPool
+
+SILENT_S = 180.0  # a record of another computer says each minute that its owner lives
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeen:
+    """A run that has not ended, and whose owner lives or may live. ``pool``: as its program calls it."""
+
+    run: str
+    pool: str
+    provider: str
+    standing: Literal["alive", "elsewhere"]
+    owner: str = ""
+    pid: int | None = None
+    place: Place = field(default_factory=dict)
+    began: float | None = None
+    written: float = 0.0
+    nodes: int | None = None
+    wanted_nodes: int | None = None
+    spent_usd: float | None = None
+    hourly_usd: float = 0.0
+
+    def has(self, pool: str, owner: str, pid: int | None = None) -> bool:
+        """Return whether the run's program owns the pool of that unique name."""
+        return is_named(pool, self.pool) and (owner == self.owner if pid is None else pid == self.pid)
+
+    def cost(self, now: float) -> float | None:
+        return (
+            None if self.spent_usd is None else self.spent_usd + self.hourly_usd * max(0.0, now - self.written) / 3600
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPool:
+    """A row of `outrider ps`. ``since``: unix time. None: not known, as of a pool without a record."""
+
+    found: FoundPool
+    since: float | None = None
+    nodes: int | None = None
+    wanted_nodes: int | None = None
+    spent_usd: float | None = None
+    hourly_usd: float | None = None
+    run: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        own = {
+            name: getattr(self, name) for name in ("since", "nodes", "wanted_nodes", "spent_usd", "hourly_usd", "run")
+        }
+        return {**asdict(self.found), "place": dict(self.found.place), **own}
+
+
+def joined(
+    found: Sequence[FoundPool], runs: Sequence[RunSeen], local: Sequence[LivingPool], *, now: float, host: str
+) -> list[ShownPool]:
+    """Join what clouds, records and folders say of pools: each pool is in one row. Pure.
+
+    Every pool in ``found``, every run that has not ended and every local pool is in exactly one row.
+    """
+    left = list(runs)
+
+    def of(pool: str, owner: str, pid: int | None = None) -> RunSeen | None:
+        seen = next((each for each in left if each.has(pool, owner, pid)), None)
+        if seen is not None:
+            left.remove(seen)
+        return seen
+
+    rows = [_row(pool, of(pool.pool, pool.owner), now) for pool in found]
+    for here in local:
+        seen = of(here.name, "", here.pid)
+        owner = f"process {here.pid} on {host}" if seen is None else seen.owner
+        row = _row(FoundPool(here.name, "local", {}, owner, "alive"), seen, now)
+        rows.append(
+            ShownPool(found=row.found, since=here.since, nodes=here.nodes, hourly_usd=0.0) if seen is None else row
+        )
+    rows += [
+        _row(FoundPool(each.pool, each.provider, each.place, each.owner, each.standing), each, now) for each in left
+    ]
+    return sorted(rows, key=lambda row: (row.found.pool, sorted(row.found.place.items())))
+
+
+def _row(pool: FoundPool, seen: RunSeen | None, now: float) -> ShownPool:
+    if seen is None:
+        since = min((machine.launched_at for machine in pool.machines), default=None)
+        return ShownPool(found=pool, since=since, hourly_usd=pool.hourly_usd)
+    return ShownPool(
+        found=pool,
+        since=seen.began,
+        nodes=seen.nodes,
+        wanted_nodes=seen.wanted_nodes,
+        spent_usd=seen.cost(now),
+        hourly_usd=pool.hourly_usd if pool.machines else seen.hourly_usd,
+        run=seen.run,
+    )
+
+
+def pools_here(found: Sequence[FoundPool]) -> list[ShownPool]:
+    """Return ``found``, and all other living pools that the state folder knows.
+
+    Raises:
+        OSError: that cannot be read.
+    """
+    now = time.time()
+    seen = [each for run in found_runs(runs_folder()) if (each := _seen(run, now)) is not None]
+    return joined(found, seen, living_pools(state_root()), now=now, host=socket.gethostname())
+
+
+def _seen(run: Run, now: float) -> RunSeen | None:
+    if run.ended:
+        return None
+    standing, said = run.owner, run.status
+    if standing == "dead" or (standing != "alive" and now - said.get("written", 0.0) > SILENT_S):
+        return None
+    about = read_json(run.directory / "run.json")
+    owner = about.get("owner")
+    try:
+        named = Owner(**owner) if isinstance(owner, dict) else None
+    except TypeError:  # of another version
+        named = None
+    names = ("began", "nodes", "wanted_nodes", "spent_usd")
+    return RunSeen(
+        run=run.id,
+        pool=str(said.get("pool") or run.name),
+        provider=str(said.get("provider", "")),
+        standing="alive" if standing == "alive" else "elsewhere",
+        owner="" if named is None else str(named),
+        pid=None if named is None else named.pid,
+        place=_place(about.get("spec")),
+        written=said.get("written", now),
+        hourly_usd=said.get("hourly_usd", 0.0),
+        **{name: said.get(name) for name in names},
+    )
+
+
+def _place(spec: Any) -> Place:
+    """Return where a pool of hosts of the user's own is: their names."""
+    try:
+        hosts = [host["name"] for each in spec["specs"] for host in each["provider"].get("hosts", ())]
+    except (TypeError, KeyError, AttributeError):
+        return {}
+    return {"hosts": ",".join(map(str, hosts))} if hosts else {}

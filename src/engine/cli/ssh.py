@@ -1,0 +1,64 @@
+"""`outrider ssh`: a shell on a node of a living pool."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..api.checks import refuse
+from .failures import WRONG
+from .node_choice import reached
+from .run_choice import RunWord
+from .ssh_command import Way, ssh_command
+
+
+def ssh(target: RunWord, /, *, node: int | None = None) -> int:
+    """Open a shell on a node of a living pool, by the system's ssh.
+
+    The host key is the pinned one, or for hosts of your own what your known_hosts have, and the key the pool's: nothing
+    is asked, and no host trusted anew. Exits as ssh does, and with 2 where there is no such node, or it is this
+    computer.
+
+    Example: `outrider ssh train --node 0`
+
+    Parameters
+    ----------
+    target:
+        A run, or the machine of a node, as i-0abc or the name of a host.
+    node:
+        The run's node of this number. Default: the only one, or the first that is ready.
+    """
+    found = reached(target, node=node)
+    chosen = found[0]
+    if chosen.way is None:
+        print(
+            f"outrider: {chosen.name} is this computer: `cd {chosen.folder}` is where its tasks work.", file=sys.stderr
+        )
+        return WRONG
+    with pinned(chosen.way) as pins:
+        return run_ssh(ssh_command(chosen.way, pins, terminal=True))
+
+
+@contextmanager
+def pinned(way: Way) -> Iterator[Path]:
+    """Yield a private file with the host keys that are pinned, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="outrider-ssh-") as folder:
+        pins = Path(folder) / "known_hosts"
+        pins.write_text(way.pins)
+        yield pins
+
+
+def run_ssh(words: Sequence[str]) -> int:
+    try:
+        with subprocess.Popen(words) as process:  # noqa: S603  words, for no shell
+            while True:
+                try:
+                    return process.wait()
+                except KeyboardInterrupt:  # it is the shell's over there, or ssh ends by itself
+                    continue
+    except FileNotFoundError:
+        refuse("there is no ssh on this computer's PATH: install OpenSSH's client.")

@@ -1,0 +1,102 @@
+"""The command line of OpenSSH that reaches a machine as its pool does: with that key, and no host unchecked. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...providers.base import Address, Login
+
+ALIAS = "outrider"  # the name under which a pinned host key is known
+KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+_ALWAYS = {  # nobody is asked anything, nor is anything learned or forwarded
+    "StrictHostKeyChecking": "yes",
+    "BatchMode": "yes",
+    "UpdateHostKeys": "no",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "PermitLocalCommand": "no",
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "LogLevel": "ERROR",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way to one machine by SSH. ``key``: the pool's own private key, a file; empty: the user's ``login``.
+
+    ``host_keys``: one of these must be the host's; none: the user's known_hosts know it.
+    """
+
+    address: Address
+    key: str = ""
+    host_keys: tuple[str, ...] = ()
+    login: Login | None = None
+
+    @property
+    def pins(self) -> str:
+        """The content of a known_hosts file with the pinned keys."""
+        return "".join(f"{ALIAS} {key}\n" for key in self.host_keys)
+
+
+def ssh_command(way: Way, pins: Path, *, terminal: bool, command: Sequence[str] = ()) -> list[str]:
+    """Return the words that run ``command`` there, or a shell. ``pins``: a file with `Way.pins`."""
+    login = way.login or Login()
+    options = {**_ALWAYS, **_host_keys(way, login, pins)}
+    if login.jump:
+        options["ProxyCommand"] = _through(login.jump.split(","), way.address, login)
+    keys = (way.key,) if way.key else login.keys
+    words = ["ssh", *_words(options, keys, login.config), *(["-t"] if terminal else ["-n"] if command else [])]
+    return [*words, *_destination(way.address), *((shlex.join(command),) if command else ())]
+
+
+def _host_keys(way: Way, login: Login, pins: Path) -> dict[str, str]:
+    if way.host_keys:
+        return {"UserKnownHostsFile": str(pins), "GlobalKnownHostsFile": "/dev/null", "HostKeyAlias": ALIAS}
+    return _known_hosts(login)
+
+
+def _known_hosts(login: Login) -> dict[str, str]:
+    """Return where host keys are looked up. A configuration that is read may name its own files."""
+    if login.known_hosts:
+        files = " ".join(f'"{each}"' for each in login.known_hosts)
+        return {"UserKnownHostsFile": files, "GlobalKnownHostsFile": "/dev/null"}
+    return {} if login.config else dict(zip(("UserKnownHostsFile", "GlobalKnownHostsFile"), KNOWN_HOSTS, strict=True))
+
+
+def _words(options: dict[str, str], keys: Sequence[str], config: Sequence[str]) -> list[str]:
+    words = ["-F", config[0] if config else "none"]
+    if keys:
+        options = {**options, "IdentitiesOnly": "yes", "IdentityAgent": "none"}
+        words += [word for key in keys for word in ("-i", key)]
+    return words + [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+
+def _destination(address: Address) -> list[str]:
+    words = []
+    if address.port is not None:
+        words += ["-p", str(address.port)]
+    if address.user is not None:
+        words += ["-l", address.user]
+    return [*words, "--", address.host]
+
+
+def _host(address: Address) -> str:
+    return f"[{address.host}]" if ":" in address.host else address.host
+
+
+def _through(jumps: Sequence[str], to: Address, login: Login) -> str:
+    """Return the command whose streams lead to ``to`` through jump hosts: `ssh -J` would ask whether to trust them."""
+    from ...providers.ssh import Host
+
+    *before, last = jumps
+    hop = Host.parse(last)
+    at = Address(hop.name, hop.port, user=hop.user)
+    options = {**_ALWAYS, **_known_hosts(login)}
+    if before:
+        options["ProxyCommand"] = _through(before, at, login)
+    words = ["ssh", *_words(options, login.keys, login.config), "-W", f"{_host(to)}:{to.port or 22}", *_destination(at)]
+    return shlex.join(words).replace("%", "%%")

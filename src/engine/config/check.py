@@ -1,0 +1,122 @@
+"""Check a configuration file as a whole: everything that is wrong with each of its pools, and their settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..api.checks import check_known
+from ..api.errors import SpecError
+from ..pool_options import DEFAULTS, checked
+from ..runs.description import spec_of
+from .files import ConfigFile
+from .tables import POOL_KEYS, RUN_KEYS, Table, pool_options, ranks_of, restarts_of
+
+if TYPE_CHECKING:
+    from ..pool_options import PoolOptions
+
+_IN_PLACE = "\N{BULLET}"  # of a secret that is missing: what else is wrong is to be found
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPool:
+    """One pool of a file. ``settings``: all of them, those left out with their defaults, without secrets; empty where
+    there are ``problems``.
+    """
+
+    name: str
+    problems: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings that are not the defaults."""
+        usual = spec_of(checked((), DEFAULTS))
+        return {name: value for name, value in self.settings.items() if value != usual.get(name)}
+
+
+def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
+    """Check one pool of a file. Each problem is a sentence that names the key; a pool has as many as are found."""
+    table = file.pools[name]
+    missing = [each for each in sorted(set(_secrets(table))) if not os.environ.get(each)]
+    problems = [f"{each} is {_how(each)}, and a secret is to come from it" for each in missing]
+    known: dict[str, Any] = {}  # without what is wrong by itself
+    for key in sorted(table, key=lambda each: each not in _PROVIDERS):
+        try:
+            check_known("a pool", [key], POOL_KEYS | RUN_KEYS)
+            _check_run_key(key, table)
+            if key in POOL_KEYS:
+                value = _without(table[key], missing)
+                _settings({**{each: known[each] for each in _PROVIDERS if each in known}, key: value})
+                known[key] = value
+        except SpecError as error:
+            problems.append(_said(error))
+    settings: dict[str, Any] = {}
+    if not any(each in table and each not in known for each in _PROVIDERS):
+        try:
+            settings = _settings(known)
+        except SpecError as error:
+            problems.append(_said(error))
+    return CheckedPool(name, tuple(problems), {} if problems else settings)
+
+
+_PROVIDERS = ("provider", "specs")  # on which of the other keys are possible depends
+
+
+def _settings(table: Table) -> dict[str, Any]:
+    """Return the settings of a pool with these options.
+
+    Raises:
+        SpecError
+    """
+    specs, options = pool_options(table, "")
+    whole: PoolOptions = {**DEFAULTS, **options}
+    try:
+        return spec_of(checked(specs, whole))
+    except (ValueError, TypeError) as error:
+        raise SpecError(str(error)) from error
+
+
+def _how(variable: str) -> str:
+    return "empty" if variable in os.environ else "not set"
+
+
+def _check_run_key(key: str, table: Table) -> None:
+    if key == "ranks_per_node":
+        ranks_of(table)
+    elif key == "max_restarts":
+        restarts_of(table)
+
+
+def _said(error: SpecError) -> str:
+    return str(error).removeprefix(": ").rstrip(".")
+
+
+def _secrets(value: Any) -> Iterator[str]:
+    """Yield the variables from which secrets come."""
+    match value:
+        case {"secret": str(name), **more} if not more:
+            yield name
+        case Mapping():
+            for each in value.values():
+                yield from _secrets(each)
+        case list():
+            for each in value:
+                yield from _secrets(each)
+        case _:
+            pass
+
+
+def _without(value: Any, missing: list[str]) -> Any:
+    """Return a value with a text in place of each secret that is missing."""
+    match value:
+        case {"secret": str(name), **more} if not more:
+            return _IN_PLACE if name in missing else value
+        case Mapping():
+            return {key: _without(each, missing) for key, each in value.items()}
+        case list():
+            return [_without(each, missing) for each in value]
+        case _:
+            return value

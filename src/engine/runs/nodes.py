@@ -1,0 +1,80 @@
+"""The nodes that a run has at present, and where its ranks run, from the events of its record. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+_NAMES = ("machine", "hostname", "address")
+_LEFT = frozenset({"node_lost", "node_failed", "node_dismissed"})
+
+
+@dataclass(frozen=True, slots=True)
+class LivingNode:
+    """A node that was launched, and has not left. ``rank``: None until it is ready, and of a spare."""
+
+    number: int
+    machine: str = ""  # as its provider calls it
+    rank: int | None = None
+    ready: bool = False
+    hostname: str = ""
+    address: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def is_called(self, name: str) -> bool:
+        short = self.machine.rpartition("/")[2]
+        host = short.rpartition("@")[2]
+        host = host.partition(":")[0] if host.count(":") == 1 else host.rpartition("]:")[0].lstrip("[") or host
+        return name in (self.machine, short, host, self.hostname, self.address) and name != ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNodes:
+    """``ranks``: the node of each rank of the newest broadcast; without one, of each node's own rank."""
+
+    nodes: Mapping[int, LivingNode]
+    ranks: Mapping[int, int]
+
+
+def nodes_now(events: Iterable[Mapping[str, Any]]) -> RunNodes:
+    """Return the nodes after these events. What is not as we write it is skipped: others may have written it."""
+    nodes: dict[int, LivingNode] = {}
+    ranks: dict[int, int] = {}
+    job: object = None
+    for event in events:
+        kind, number = event.get("event"), event.get("node")
+        if kind == "generation_started":
+            if event.get("job") != job:
+                job = event.get("job")
+                ranks.clear()
+            ranks |= _placed(event)
+        elif not isinstance(number, int) or not isinstance(kind, str):
+            continue
+        elif kind == "node_launching":
+            facts = event.get("facts")
+            known = {str(name): str(each) for name, each in facts.items()} if isinstance(facts, dict) else {}
+            nodes[number] = LivingNode(number, str(event.get("machine", "")), facts=known)
+        elif kind in ("node_ready", "node_standby"):
+            rank = event.get("rank")
+            more: dict[str, Any] = {name: str(event[name]) for name in _NAMES if event.get(name)}
+            nodes[number] = replace(
+                nodes.get(number, LivingNode(number)),
+                ready=True,
+                rank=rank if isinstance(rank, int) else None,
+                **more,
+            )
+        elif kind in _LEFT:
+            nodes.pop(number, None)
+    own = {node.rank: node.number for node in nodes.values() if node.rank is not None}
+    return RunNodes(nodes, {rank: node for rank, node in ranks.items() if node in nodes} or own)
+
+
+def _placed(event: Mapping[str, Any]) -> dict[int, int]:
+    """Return the node of each rank that a generation runs: as many ranks, one after the other, on each of its nodes."""
+    nodes, ranks = event.get("nodes"), event.get("ranks")
+    if not isinstance(nodes, list) or not isinstance(ranks, list) or not nodes or len(ranks) % len(nodes):
+        return {}
+    each = len(ranks) // len(nodes)
+    placed = {at: nodes[at // each] for at in range(len(ranks))}
+    return {rank: placed[at] for at, rank in enumerate(ranks) if isinstance(rank, int) and isinstance(placed[at], int)}
