@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .engine.api.plugin import Plugin as Plugin
     from .engine.api.secrets import Secret as Secret
     from .engine.api.settings import Nodes as Nodes, Spec as Spec, Worker as Worker
+    from .engine.api.task_stack import TaskStack as TaskStack
     from .engine.api.volume import Volume as Volume
     from .engine.checkpoint.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
     from .engine.observe.log_calls import (
@@ -79,6 +80,7 @@ _HOMES = {
     "engine.api.settings": ("Nodes", "Spec", "Worker"),
     "engine.sync": ("SyncPool",),
     "engine.api.compute": ("Compute", "StreamCompute", "compute"),
+    "engine.api.task_stack": ("TaskStack",),
     "engine.api.volume": ("Volume",),
     "providers.aws.provider": ("AWS",),
     "providers.local.provider": ("Local",),

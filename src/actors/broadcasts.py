@@ -31,12 +31,20 @@ from .interfaces import (
 from .ledger import Ledger
 from .membership import Membership
 from .placement import Claim, ReleaseSeat, WithdrawClaim
+from .stalls import StallWatch
 from .stop_agreement import StopAgreement
 
 
 class Broadcasts:
     def __init__(
-        self, pool: PoolSpec, ledger: Ledger, nodes: Membership, observe: Observe, attempts: Iterator[int]
+        self,
+        pool: PoolSpec,
+        ledger: Ledger,
+        nodes: Membership,
+        observe: Observe,
+        attempts: Iterator[int],
+        *,
+        stalls: StallWatch | None = None,
     ) -> None:
         self._pool = pool
         self._ledger = ledger
@@ -49,6 +57,7 @@ class Broadcasts:
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
         self._stop_agreement = StopAgreement()
+        self._stalls = StallWatch() if stalls is None else stalls
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -93,6 +102,7 @@ class Broadcasts:
 
     def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
         self._want_ports.pop(node, None)
+        self._stalls.lost(node, now)
         self._stop_agreement.lost(node, now)
         self._send_agreements()
         for gang in self._each(now):
@@ -141,6 +151,14 @@ class Broadcasts:
             gang.cancel(Reason.TOO_LARGE, why)
             self._carry_out(gang, now)
 
+    def stalled(self, job: JobId, why: str, now: float) -> bool:
+        """Handle that no rank of a broadcast gives a sign of life; return whether it is run again."""
+        gang = self._gangs.get(job)
+        again = gang is not None and gang.stalled(why, now)
+        if gang is not None:
+            self._carry_out(gang, now)
+        return again
+
     def leave_rank(self, job: JobId, rank: int, now: float) -> None:
         gang = self._gangs.get(job)
         if gang is not None:
@@ -175,6 +193,7 @@ class Broadcasts:
                     case RunRank(node, order):
                         self._attempts[order.attempt] = gang
                         links[node].run(order)
+                        self._stalls.began(node, order, now)
                     case ReleaseSeat(node):
                         ledger.unseat(node, job, now)
                     case Claim():

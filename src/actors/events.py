@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
+
+from .observing import Observe as Observe  # noqa: PLC0414  they are one interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +426,40 @@ class UnfinishedLine(Event):
     ranks: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Stalled(Event):
+    """A task, or all ``ranks`` of a broadcast that run, have given no sign of life for ``quiet_s``: no line, no step.
+
+    ``rank``: the one that the others wait for, and ``reason`` why it is that one; None: it cannot be told. ``restart``:
+    whether it is run again for that. A `StackTaken` follows for each.
+    """
+
+    job: int
+    generation: int
+    ranks: tuple[int, ...]
+    quiet_s: float
+    rank: int | None
+    reason: str
+    function: str
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StackTaken(Event):
+    """The stacks of a task, or of a rank of a broadcast, were taken: what its processes are at, as in `TaskStack`.
+
+    Those that were taken together have the same ``at``.
+    """
+
+    job: int
+    node: int
+    rank: int
+    text: str
+    function: str = ""
+    ranks: int = 1
+    generation: int = 0  # 0: it is no part of a broadcast
+
+
 # --- broadcasts -----------------------------------------------------------------------------------------------------
 
 
@@ -461,15 +497,3 @@ class BroadcastFinished(JobEvent):
 
     generation: int
     verdicts: tuple[str, ...]
-
-
-class Observe(Protocol):
-    """A callable that gets each event; it must be quick and must not raise."""
-
-    tasks: bool  # whether there are jobs whose `JobEvent`s it wants: they cost time on the busiest path
-
-    def __call__(self, event: Event, /) -> None: ...
-
-    def wants(self, job: int) -> bool:
-        """Return whether it wants those of this job. Asked where ``tasks`` is true."""
-        ...

@@ -77,7 +77,9 @@ class Losses:
         self.nodes: tuple[NodeId, ...] = ()  # lost under this generation
         self.in_row = 0  # generations that followed lost ones without a steady one between
         self.failures = 0  # generations in which a rank failed, and that another followed
+        self.stalls = 0  # generations that stalled, and that another followed
         self.failed_by: str | None = None  # why this generation is being fenced, if no node was lost
+        self.stalled = False  # whether that is because it stalled
         self._steady_s = steady_s  # a generation that ran for so long ends the row
         self._began_at = 0.0
         self._first_at = 0.0  # when the first node under this generation was lost, as far as is known
@@ -89,6 +91,7 @@ class Losses:
     def generation_began(self, now: float) -> None:
         self._began_at = now
         self.failed_by = None
+        self.stalled = False
         self.nodes = ()
 
     def ranks_began(self, now: float) -> None:
@@ -103,7 +106,8 @@ class Losses:
     def count(self) -> None:
         """Count this generation as lost, or as failed if no node was lost: a loss is taken as a failure's cause."""
         if not self.nodes:
-            self.failures += 1
+            self.stalls += self.stalled
+            self.failures += not self.stalled
         elif self._first_at - self._began_at >= self._steady_s:
             self.in_row = 1
         else:

@@ -21,6 +21,7 @@ GANG-10: an attempt ends by the report of the node that it was given to, and of 
 GANG-11: no node is asked for more ports than it has at once: that wait would never end.
 GANG-12: the end of a watched rank is told once, when it is known, and is the one that the broadcast ends with.
 GANG-13: a rank that its caller has left is killed, and ends no other.
+GANG-14: at most ``restarts`` generations follow one that stalled; then the broadcast ends with that.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Gang:
         self.effects: list[Effect] = []
         self._replace_timeout_s = pool.replace_timeout_s
         self._elastic = pool.scale is not None or pool.min < pool.desired  # may go on with fewer nodes
-        self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content)
+        self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
         self._facts: dict[NodeId, NodeFacts] = {}  # of the nodes that were ready at the last grant, by rank
         self._leaving: dict[NodeId, bool] = {}  # True: noticed; False: being drained
@@ -175,6 +176,17 @@ class Gang:
             self._losses.add(node, cause, now if since is None else since)
             self._reserve()
             self._ended_on(node, now)
+
+    def stalled(self, why: str, now: float) -> bool:
+        """Handle that no rank gives a sign of life; return whether all run again, or it was done too often."""
+        if self.phase is not Phase.RUNNING or self.spec.at_most_once or self._has_failed():
+            return False
+        if self._losses.stalls >= self.spec.restarts:
+            self._end_with(Reason.STALLED, why)
+            return False
+        self._losses.failed_by, self._losses.stalled = why, True
+        self._fence(self._world.head, now)
+        return True
 
     def leaving(self, node: NodeId, *, noticed: bool) -> None:
         """Handle that ``node`` takes no new work: what runs there may end, but the next generation does not use it."""

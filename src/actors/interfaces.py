@@ -8,7 +8,7 @@ Values that cross once per task are named tuples, which are cheaper to make than
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from random import random
@@ -80,6 +80,14 @@ class World(NamedTuple):
         return world
 
 
+class Stall(NamedTuple):
+    """A task that gives no sign of life for so long has stalled."""
+
+    seconds: float
+    restart: bool  # and is then run again, as after a loss, where its retries allow that
+    name: str = ""  # the function's, for people
+
+
 class Task(NamedTuple):
     """One thing to run on one node. ``content`` belongs to the engine: code and arguments, pickled once."""
 
@@ -93,6 +101,7 @@ class Task(NamedTuple):
     queue_timeout_s: float | None = None
     max_restarts: int = 0  # further attempts when one fails by itself; 0 with at_most_once
     needs: Amounts | None = None  # what it holds of its node while it runs; None: a slot alone
+    stall: Stall | None = None
 
 
 class Order(NamedTuple):
@@ -156,7 +165,21 @@ class Unfit:
     has_run: bool  # whether a worker there has taken an attempt
 
 
-Report = Started | Finished | Returned | PreemptionNotice | PortsFree | Asked | Unfit
+class AttemptSeen(NamedTuple):
+    """The sight of an attempt that runs: its stacks, and how long it has given no sign of life."""
+
+    text: str
+    quiet_s: float
+
+
+class Looked(NamedTuple):
+    """The answer to `Link.look`. ``seen``: of the attempts that run on the node, those that it has looked at."""
+
+    question: int
+    seen: Mapping[AttemptId, AttemptSeen]
+
+
+Report = Started | Finished | Returned | PreemptionNotice | PortsFree | Asked | Unfit | Looked
 
 
 class Peer(NamedTuple):
@@ -195,6 +218,14 @@ class Link(Protocol):
 
     def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
         """Send the node the notice about its own machine, or about ``peer``, of a generation that it runs ranks of."""
+
+    def heard(self, attempt: AttemptId) -> float | None:
+        """Return how long ago an attempt has sent a sign of life, such as a line; None: it has not sent any."""
+
+    def look(self, question: int, quiet_s: float) -> None:
+        """Look what runs on the node; the answer is `Looked`. What has given a sign within ``quiet_s`` is disturbed no
+        further.
+        """
 
     def stop_at(self, stop: StopAt) -> None:
         """Send the node the question at which its ranks of a generation are to stop."""
@@ -310,6 +341,7 @@ class Reason(StrEnum):
     LOSING = auto()  # a broadcast lost generations faster than it could run
     NO_PORTS = auto()  # more ranks of a broadcast need a port each than one of its nodes keeps free
     TOO_LARGE = auto()  # it needs more than any node of the pool has
+    STALLED = auto()  # it gave no sign of life for too long, and was run again as often as it may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +350,7 @@ class GaveUp:
     losses: tuple[tuple[NodeId, str], ...] = ()  # the nodes lost under it, with the cause of each
     rank: int = 0
     failure: Exception | None = None  # why the last node failed to come; None once one has come since. CLOSED: why
-    why: str = ""  # with NO_PORTS and TOO_LARGE, for people: which node, and how many; what is needed, and there
+    why: str = ""  # with NO_PORTS, TOO_LARGE, STALLED, for people: which node, and how many; what is needed
 
 
 Ending = Settled | GaveUp
@@ -358,6 +390,7 @@ class BroadcastSpec(NamedTuple):
     restarts: int = 3  # lost generations in a row that are followed by another; RESEND: per rank
     steady_s: float = 60.0  # a generation that ran for so long ends the row
     needs: Amounts | None = None  # what its ranks on one node hold together
+    stall: Stall | None = None
     watch: RankWatch | None = None  # only with ``at_most_once``: of others a rank's ending may be taken back
 
 

@@ -130,10 +130,10 @@ class Ledger:
             self._changed(host, now)
         return others
 
-    def cancel(self, job: JobId, now: float = 0.0) -> bool:
+    def cancel(self, job: JobId, now: float = 0.0, reason: Reason = Reason.CANCELLED) -> bool:
         if (entry := self._entries.get(job)) is None:
             return False
-        self._give_up(entry, Reason.CANCELLED)
+        self._give_up(entry, reason)
         if self.line.stirred:  # others need not wait any more for what was saved for it
             self._assign(now)
         return True
@@ -364,7 +364,7 @@ class Ledger:
             return True
         if not entry.failed(verdict):
             return False
-        self.decisions.retries.append((entry.task, host.id, entry.number, f"it {FAILURES[verdict]}"))
+        self.decisions.retries.append((entry.task, host.id, entry.number, f"it {FAILURES.get(verdict, 'stalled')}"))
         self._again.append(entry)
         return True
 

@@ -54,6 +54,8 @@ from .messages import (
     Submit,
     WhenReady,
 )
+from .stalled_jobs import StalledJobs
+from .stalls import StallWatch
 from .waiting_line import Lane
 
 MAILBOX = 1 << 20  # submits that may be sent before the actor runs; the public call limits how many wait
@@ -98,7 +100,9 @@ class PoolActor:
         self._ledger = ledger = Ledger(
             nodes.roster, slots=spec.slots, attempts=attempts, quarantine_after=spec.quarantine_after
         )
-        self._broadcasts = broadcasts = Broadcasts(spec, ledger, nodes, dependencies.observe, attempts)
+        self._stall_watch = stalls = StallWatch()
+        self._broadcasts = broadcasts = Broadcasts(spec, ledger, nodes, dependencies.observe, attempts, stalls=stalls)
+        self._stalled = StalledJobs(stalls, nodes, ledger, broadcasts, dependencies.observe)
         self._machines = Machines(context, dependencies, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
         self._waiters: list[Reply[None]] = []
         self._closers: list[Reply[None]] = []
@@ -191,7 +195,7 @@ class PoolActor:
     def _received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
         if self._observe.tasks:
             self._observe_started(node, reports)
-        rare = False
+        rare = bool(self._stall_watch) and self._stalled.received(node, reports, now)
         for report in self._ledger.received(node, reports, now):
             match report:
                 case Finished():
@@ -240,6 +244,8 @@ class PoolActor:
             times = (self._broadcasts.wake_at(), self._machines.wake_at(now), *waits)
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
+        if self._stall_watch:
+            wake_at = _earliest(wake_at, self._stall_watch.wake_at())
         if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):
             self._set_alarm(wake_at, now)
 
@@ -250,6 +256,8 @@ class PoolActor:
                 runs, decisions.runs = decisions.runs, []
                 for node, order in runs:
                     links[node].run(order)
+                    if order.task.stall is not None:
+                        self._stall_watch.began(node, order, now)
             if decisions.endings:
                 self._settle()
             if decisions.kills:
@@ -366,6 +374,7 @@ class PoolActor:
         self._alarm_at = None
         self._ledger.tick(now)
         self._broadcasts.tick(now)
+        self._stalled.tick(now)
         self._machines.tick(now, late_s=late_s)
 
     def _gathered(self, now: float) -> None:  # noqa: ARG002

@@ -33,6 +33,8 @@ class Entry:
     began: bool = False
     recalled: bool = False  # whether this attempt was recalled, so that its node may give it back
     expires_at: float | None = None
+    stalls: int = 0  # attempts that stalled and were followed by another
+    stalled: bool = False  # whether this attempt is being ended for that
     overtaken: int = 0  # by younger tasks, while it was the first that waited for amounts
 
     def node_lost(
@@ -54,8 +56,16 @@ class Entry:
         poison = quarantined or self.blamed == self.number > 1
         return GaveUp(Reason.QUARANTINED if poison else Reason.LOST, self.losses)
 
+    def may_restart(self) -> bool:
+        """Return whether another attempt may follow one that has stalled."""
+        return not self.task.at_most_once and self.stalls < self.task.retries
+
     def failed(self, verdict: Verdict) -> bool:
         """Handle that an attempt ended with ``verdict``; return whether another may follow."""
+        if self.stalled:
+            self.stalled = False
+            self.stalls += 1
+            return True
         if verdict not in FAILURES or self.failures >= self.task.max_restarts:
             return False
         self.failures += 1

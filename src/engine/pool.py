@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..actors.events import Event
     from ..providers.base import Provider
     from .api.plugin import Attaching
+    from .api.task_stack import TaskStack
     from .client.budget import Cost
     from .client.jobs import BroadcastJob, SubmittedJob
     from .client.mapping import ErrorsOption, MapItems, MapOptions, MapRun, OutcomesMapOptions
@@ -368,6 +369,16 @@ class Pool(PoolLife):
         some.
         """
         return self._here().observer.subscribe()
+
+    async def stacks(self) -> list[TaskStack]:
+        """The stacks of each task and rank under way, by job and rank; the record has them as files, too.
+
+        Nothing is ended or held up by it, and it works while tasks hang, in C code as well. A node that does not answer
+        is waited for 5 s.
+        """
+        from .client.stacks import stacks
+
+        return await stacks(self._here())
 
     @property
     def chaos(self) -> Report:

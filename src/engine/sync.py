@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .api.compute import Compute
     from .api.errors import ItemOutcome
     from .api.plugin import Attaching
+    from .api.task_stack import TaskStack
     from .client.budget import Cost
     from .client.mapping import ErrorsOption, MapItems, MapOptions, OutcomesMapOptions
     from .observe.observer import PoolSnapshot
@@ -327,6 +328,10 @@ class SyncPool(Runner):
     def snapshot(self) -> PoolSnapshot:
         """See `Pool.snapshot`."""
         return self._wait(_called, self._pool.snapshot)
+
+    def stacks(self) -> list[TaskStack]:
+        """See `Pool.stacks`; in another thread than the call that hangs."""
+        return self._wait(self._pool.stacks)
 
     @property
     def cost(self) -> Cost:

@@ -19,12 +19,14 @@ from outrider.actors import messages as m
 from outrider.actors.events import Event
 from outrider.actors.interfaces import (
     AttemptId,
+    AttemptSeen,
     BroadcastSpec,
     ConnectFailed,
     Dependencies,
     Ending,
     Finished,
     JobId,
+    Looked,
     Lost,
     NodeFacts,
     NodeId,
@@ -89,6 +91,10 @@ class PlayedNode:
     lost: anyio.Event = field(default_factory=anyio.Event)
     how: Lost = field(default_factory=lambda: Lost("connection closed"))
     fresh: bool = False  # its executor has started anew
+    heard_s: float | None = None  # how long ago its tasks have printed something
+    quiet_s: float = 0.0  # since they have given a sign
+    texts: dict[int, str] = field(default_factory=dict)  # of their stacks, by rank
+    looked: list[int] = field(default_factory=list)
 
     # the port `Connection`
 
@@ -159,6 +165,15 @@ class PlayedNode:
 
     def stop_at(self, stop: StopAt) -> None:
         self.stops.append(stop)
+
+    def heard(self, attempt: AttemptId) -> float | None:
+        return self.heard_s
+
+    def look(self, question: int, quiet_s: float) -> None:
+        self.looked.append(question)
+        ranks = {order.attempt: order.rank for order in self.orders}
+        seen = {each: AttemptSeen(self.texts.get(ranks[each], ""), self.quiet_s) for each in self.running}
+        self.site.start(self.say_later, Looked(question, seen))
 
     # inside
 

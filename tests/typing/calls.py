@@ -14,6 +14,7 @@ from outrider import (
     Pool,
     Secret,
     SyncPool,
+    TaskStack,
     compute,
     gather,
     integrations,
@@ -33,6 +34,11 @@ def train(epochs: int, rate: float = 0.1) -> float:
 
 @compute(timeout=3, retry="never", on_loss="fail", name="the name")
 def named(x: int) -> str:
+    return str(x)
+
+
+@compute(stall=300, on_stall="restart")
+def watched(x: int) -> str:
     return str(x)
 
 
@@ -186,6 +192,7 @@ async def with_an_async_pool() -> None:
         assert_type(await pool.broadcast(named(1)), list[str])
         assert_type(await (named(1) @ pool), list[str])
         assert_type(named(1) > pool, Job[str])
+        assert_type(await pool.stacks(), list[TaskStack])
         assert_type(await (named(1) > pool), str)
         assert_type(pool.submit(named(1)), Job[str])
         assert_type(await pool.gather(train(1), named(2)), tuple[float, str])
@@ -242,6 +249,8 @@ def with_a_sync_pool() -> None:
         assert_type(pool.gather(train(1), rows(3)), tuple[float, Iterator[int]])
         assert_type(pool.gather(rows(3), arows(1)), tuple[Iterator[int], Iterator[str]])
         assert_type(pool.gather(rows(1), rows(2), rows(3)), tuple[Iterator[int], ...])
+        assert_type(watched(1) >> pool, str)
+        assert_type(pool.stacks(), list[TaskStack])
         assert_type((train(1) & named(2)) >> pool, tuple[float, str])
         assert_type(gather(train(1), named(2), stream=False) >> pool, tuple[float, str])
         assert_type(train(1) & named(2) > pool, Future[tuple[float, str]])

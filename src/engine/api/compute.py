@@ -290,6 +290,9 @@ def compute(function: Any = None, /, *, setup: Callable[[], Any] | None = None, 
     ("auto", "restart", "resend", "fail": what a broadcast does when it loses a rank), ``name`` (shown instead of the
     function's).
 
+    ``stall``: the seconds without a line, a metric or a step, of a broadcast by any rank, after which a `Stalled` says
+    where it hangs. With ``on_stall="restart"`` it is then run again, as after a loss.
+
     Amounts, which a task holds on its node while it runs, as it does a slot: ``cpus`` (0.001 or more), ``memory_gb``
     (10^9 bytes), ``gpus`` (whole devices). It waits until a node has all of them left, and has a process of its own, in
     which ``setup`` runs anew. With ``cpus`` the libraries that heed OMP_NUM_THREADS use so many threads. With ``gpus``

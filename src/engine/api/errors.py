@@ -261,6 +261,10 @@ class TaskTimeout(TaskError, TimeoutError):
         self.timeout_s = timeout_s
 
 
+class TaskStalled(TaskError):
+    """The task gave no sign of life for longer than its ``stall``, and had been run again as often as it may be."""
+
+
 class QueueTimeout(TaskError, TimeoutError):
     """The task waited longer than its ``queue_timeout`` for a free slot; it never ran."""
 

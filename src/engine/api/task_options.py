@@ -13,6 +13,7 @@ from .checks import check_known, count, one_of, refuse, seconds, shown
 from .errors import NotACall
 
 OnLossOption = Literal["auto", "restart", "resend", "fail"]
+OnStallOption = Literal["report", "restart"]
 
 
 class TaskOptions(TypedDict, total=False):
@@ -22,6 +23,8 @@ class TaskOptions(TypedDict, total=False):
     max_restarts: int
     retry: Literal["on_loss", "never"]
     on_loss: OnLossOption
+    stall: float | timedelta | None
+    on_stall: OnStallOption
     name: str
     cpus: float | None
     memory_gb: float | None
@@ -36,6 +39,8 @@ class Options:
     max_restarts: int = 0  # further attempts when one failed by itself: of a task, or of all ranks of a broadcast
     at_most_once: bool = False  # retry="never"
     on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
+    stall_s: float | None = None  # without a sign of life, after which it has stalled
+    on_stall: OnStallOption = "report"
     name: str | None = None  # shown instead of the function's
     setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
     needs: Amounts | None = None  # of a node, while it runs there
@@ -51,7 +56,7 @@ class Options:
         changes: dict[str, Any] = {}
         for option, value in options.items():
             match option:
-                case "timeout" | "queue_timeout":
+                case "timeout" | "queue_timeout" | "stall":
                     changes[f"{option}_s"] = None if value is None else seconds(option, value)
                 case "retries" | "max_restarts":
                     count(option, value, least=0)
@@ -62,6 +67,9 @@ class Options:
                 case "on_loss":
                     one_of("on_loss", value, get_args(OnLossOption))
                     changes["on_loss"] = value
+                case "on_stall":
+                    one_of("on_stall", value, get_args(OnStallOption))
+                    changes["on_stall"] = value
                 case "cpus" | "memory_gb" | "gpus":
                     changes["needs"] = amounts(changes.get("needs", self.needs), option, value)
                 case _:
@@ -75,4 +83,7 @@ class Options:
         if merged.max_restarts and (merged.at_most_once or merged.on_loss in {"resend", "fail"}):
             how = 'retry="never"' if merged.at_most_once else f"on_loss={merged.on_loss!r}"
             refuse(f"max_restarts={merged.max_restarts} runs every rank again, which {how} forbids: leave one out.")
+        if merged.on_stall == "restart" and (merged.stall_s is None or merged.at_most_once):
+            missing = "give stall= as well" if merged.stall_s is None else 'retry="never" forbids it'
+            refuse(f'on_stall="restart" runs again what has given no sign of life for stall= seconds: {missing}.')
         return merged

@@ -21,6 +21,7 @@ VERBS = {  # each verb's module, and the function there
     "runs": ("runs", "runs"),
     "sim": ("sim", "sim"),
     "ssh": ("ssh", "ssh"),
+    "stacks": ("stacks", "stacks"),
     "stop": ("stop", "stop"),
     "top": ("top", "top"),
     "wait": ("wait", "wait"),

@@ -20,6 +20,7 @@ from ...actors.interfaces import (
     RankWatch,
     Reason,
     Settled,
+    Stall,
     Task,
     TaskId,
     Verdict,
@@ -253,7 +254,14 @@ def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> T
         options.queue_timeout_s,
         0 if at_most_once else options.max_restarts,
         payload.needs,
+        stall_of(payload, options),
     )
+
+
+def stall_of(payload: Payload, options: Options) -> Stall | None:
+    if options.stall_s is None:
+        return None
+    return Stall(options.stall_s, options.on_stall == "restart", one_line(payload.name))
 
 
 def on_loss_of(options: Options, pool: OnLossOption, *, collective: bool) -> OnLoss:
@@ -319,6 +327,7 @@ def broadcast_of(
         restarts=options.retries,
         max_restarts=options.max_restarts,
         needs=None if payload.needs is None else held_by_ranks(payload, most, nodes),
+        stall=stall_of(payload, options),
         watch=watch,
     )
 

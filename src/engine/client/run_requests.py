@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..api.errors import RunStopped
+from ..node.stack_text import bounded
+
+STACKS_CHARS = 4 << 20  # of all stacks in an answer; the record has them whole
 
 if TYPE_CHECKING:
     from ..runs.control import Request
@@ -15,10 +19,19 @@ if TYPE_CHECKING:
 
 def requests_to(core: OpenPool) -> Mapping[str, Request]:
     """Return what answers each request, by its name. `runs/control.py` says how to add one."""
-    return {"stop": partial(_stop, core)}
+    return {"stop": partial(_stop, core), "stacks": partial(_stacks, core)}
 
 
 async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
     """End the pool, and answer when nothing is left of it. ``left``: what may be, in words."""
     await core.halt(RunStopped("The pool was ended from outside, by `outrider stop`."))
     return {"left": None if core.cleanup is None else str(core.cleanup)}
+
+
+async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
+    """Take the stacks of all that runs. ``stacks``: the fields of each `TaskStack`."""
+    from .stacks import stacks
+
+    found = await stacks(core)
+    most = STACKS_CHARS // max(1, len(found))
+    return {"stacks": [asdict(replace(each, text=bounded(each.text, max(200, most)))) for each in found]}

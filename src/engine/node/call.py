@@ -49,7 +49,7 @@ class Caller:
     def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
         """Run one attempt and return its answer; raises nothing but `Interrupted`, when it comes late."""
         fields, text = self._info.of(run.job, run.number, run.world, thread)
-        task = context.TaskContext(run.attempt, run.job, run.number, fields, streams, log=self._log)
+        task = context.TaskContext(run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread)
         context.enter(task, alone=self._alone)
         self._variable.set(text)
         if run.world is not None and self._alone:  # threads share one environment, and may be ranks of several worlds

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .log_sender import LogSender
     from .notice_page import NoticePage
+    from .stack_file import StackFile
     from .worker_streams import Streams
 
 NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where the notice page can be opened
@@ -21,7 +22,7 @@ NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where
 class TaskContext:
     """The running task. ``info`` is what `instance_info` is made from."""
 
-    __slots__ = ("attempt", "closing", "info", "job", "log", "number", "raised_ns", "streams")
+    __slots__ = ("attempt", "closing", "info", "job", "log", "number", "place", "raised_ns", "streams")
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class TaskContext:
         streams: Streams | None = None,
         *,
         log: LogSender | None = None,
+        place: int = 0,
     ) -> None:
         self.attempt = attempt
         self.job = job
@@ -39,6 +41,7 @@ class TaskContext:
         self.info = info
         self.streams = streams
         self.log = log
+        self.place = place  # of its thread, among those of a worker that run tasks
         self.closing: list[Callable[[bool], None]] = []  # see `close`
         self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it has not, or nothing came after that
 
@@ -66,8 +69,11 @@ def current() -> TaskContext | None:
 
 
 def stepped(kind: str) -> None:
-    """Report to `on_step` that the task's loop has come round once more."""
-    if on_step and (task := current()) in on_step:
+    """Note that the task's loop has come round once more, and report it to `on_step`."""
+    task = current()
+    if task is not None and _process.notes is not None:
+        _process.notes.stepped(task.place)
+    if on_step and task in on_step:
         on_step[task](kind)
 
 
@@ -122,10 +128,14 @@ def enter(task: TaskContext, *, alone: bool) -> None:
         _process.alone = task
     else:
         _task.set(task)
+        if _process.notes is not None:
+            _process.notes.began(task.place, task.attempt)
 
 
 def leave() -> None:
     if _process.alone is None:
+        if _process.notes is not None and (task := _task.get()) is not None:
+            _process.notes.began(task.place, 0)
         _task.set(None)
     _process.alone = None
 
@@ -134,12 +144,18 @@ def set_notice_page(page: NoticePage) -> None:
     _process.page = page
 
 
+def set_notes(notes: StackFile) -> None:
+    """Set where the process's tasks note what they are at."""
+    _process.notes = notes
+
+
 on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each step: `testing.chaos` alone uses it
 
 
 class _Process:
     alone: TaskContext | None = None
     page: NoticePage | None = None
+    notes: StackFile | None = None
 
 
 def _live(kind: type[_StreamedArgument], index: int) -> _StreamedArgument:

@@ -31,12 +31,14 @@ from .holdings import Allotment
 from .log_socket import VARIABLE, LogEnd
 from .memory_watch import MemoryWatch
 from .notice_page import NoticePage
+from .stack_file import StackFile
 from .template import IMPORT_S, Template
 from .worker import ThreadWorker, Worker
 
 # executor server -> fork server
 SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
-FORK = 2  # [FORK, worker, index, fresh, allotment], and the descriptors of its pipe, stdout, stderr, and what is logged
+# [FORK, worker, index, fresh, allotment], and the descriptors of its pipe, stdout, stderr, stacks, and what is logged
+FORK = 2
 KILL = 3  # [KILL, worker]
 # fork server -> executor server: [worker, status, detail, died, held] of one that is gone; status: of os.waitpid, -1:
 # not forked; died: by the monotonic clock; held: the memory in bytes for which it was killed, or 0
@@ -120,7 +122,7 @@ class ForkServer:
 
     def _on_order(self) -> None:
         try:
-            data, fds = limits.receive(self._control, _MESSAGE_BYTES, 4)
+            data, fds = limits.receive(self._control, _MESSAGE_BYTES, 5)
         except ConnectionError:
             data, fds = b"", []
         if not data:
@@ -238,11 +240,11 @@ class ForkServer:
             process.shield(self._setup["signals"])
             os.setsid()
             process.adopt_orphans()
-            pipe, stdout, stderr, *log = fds
+            pipe, stdout, stderr, stacks, *log = fds
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            process.close_all_but({0, 1, 2, pipe, *log})
+            process.close_all_but({0, 1, 2, pipe, stacks, *log})
             _draw_other_numbers()
             if not self._settled:
                 _settle_in(self._setup)
@@ -256,6 +258,7 @@ class ForkServer:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # again, if a task has removed it
             os.chdir(folder)
             limits.lower_descriptors(self._had)
+            context.set_notes(StackFile(stacks))
             sock = socket.socket(fileno=pipe)
             if self._setup["threads"] > 1 and not fresh:
                 ThreadWorker(sock, index, self._setup).serve()

@@ -33,6 +33,7 @@ from .notices.watcher import PreemptionWatcher
 from .nvml import Gpus
 from .output import Backlog
 from .sampler import Machine, Sampler
+from .stack_reader import StackAnswers
 from .worker_pool import WorkerPool
 
 RENEW_S = 1.0  # the machine's lease is renewed at most so often
@@ -94,6 +95,7 @@ class ExecutorServer:
             folder=directory,
         )
         self._sampler: Sampler | None = None
+        self._stacks = StackAnswers(self._workers.under_way, self._send)
         self._watcher = PreemptionWatcher(self._notice_page, self._send)
         self._watcher.start([sources.PreemptFile(directory / "preempt")])
         self._check_lease()
@@ -210,6 +212,8 @@ class ExecutorServer:
                 self._store.adopt(blob, path, size_bytes)
             case wire.PreemptionNotice() | wire.StopAt():
                 self._watcher.received(message)
+            case wire.ShowStacks():
+                self._stacks.asked(message)
             case wire.Ping(sent_ms):
                 self._session.send(wire.Pong(sent_ms))
                 self._machine_lease.renew(self._client_seen_at)
@@ -316,6 +320,7 @@ class ExecutorServer:
         if self._sampler is not None:
             self._sampler.close()
         await self._watcher.close()
+        await self._stacks.close()
         await self._workers.close(CLOSE_S)
         self._ports.close()
         self._store.close()

@@ -130,7 +130,7 @@ class _Server:
 
     def _obey(self) -> bool:
         """Carry out one order. Return False if the parent has closed its end, or cannot be answered any more."""
-        data, fds = limits.receive(self._control, _MESSAGE_BYTES, 4)
+        data, fds = limits.receive(self._control, _MESSAGE_BYTES, 5)
         if not data:
             return False
         if fds is None:

@@ -14,6 +14,7 @@ from ..wire.messages import Logged, Output
 from . import pipe as pipes
 from .log_socket import LogSocket
 from .output import UNFINISHED_S, Lines
+from .stack_reader import StackMemory
 
 _READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
 _WORDS_BYTES = 4096  # kept of what a worker prints before it is ready: it belongs to no attempt
@@ -30,7 +31,9 @@ class WorkerConnection:
         on_output: Callable[[list[Output]], None],
         on_logged: Callable[[Logged, list[int]], None],
         running: Callable[[int], int],
+        threads: int = 1,
     ) -> None:
+        """``threads``: in which the worker runs tasks."""
         self.worker = worker
         self.known: set[bytes] = set()  # functions
         self.shared: set[str] = set()  # blobs that it holds for any task
@@ -46,6 +49,7 @@ class WorkerConnection:
         self._log: LogSocket | None = None
         self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # OSError: there are none left
         self._pipe.setblocking(False)
+        self.stacks = StackMemory(threads)
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._outputs: dict[int, int] = {}  # stream -> the pipe's reading end
         self._lines = {stream: Lines(stream) for stream in (1, 2)}
@@ -56,7 +60,8 @@ class WorkerConnection:
         loop.add_reader(self._pipe, on_readable, self)
 
     def open_outputs(self, folder: Path, *, reading: bool) -> list[int]:
-        """Return a new process's descriptors: its pipe, where it prints, and the socket to which its processes log.
+        """Return a new process's descriptors: its pipe, where it prints, where its stacks go, and the socket to which
+        its processes log.
 
         That is in ``folder``, and lacking where it cannot be. The second and the third are the caller's to close.
         """
@@ -66,6 +71,7 @@ class WorkerConnection:
             os.set_blocking(self._outputs[stream], False)
             fds.append(writing)
         self.read_outputs(reading)
+        fds.append(self.stacks.fd)
         with suppress(OSError):
             self._log = LogSocket(folder / f"log-{self.worker}")
             self._loop.add_reader(self._log.sock, self._log_readable)
@@ -180,6 +186,7 @@ class WorkerConnection:
         if self._log is not None:
             self._loop.remove_reader(self._log.sock)
             self._log.close()
+        self.stacks.close()
 
     def _readable(self, stream: int) -> None:
         """Read output before messages: a result that was not received yet is of an attempt that printed none of it.

@@ -31,6 +31,7 @@ from .holdings import Allotment, Holdings, named_devices
 from .named_blobs import VALUES, NamedBlobs
 from .notice_page import NoticePage
 from .notices import sources
+from .stack_reader import UnderWay
 from .worker_connection import WorkerConnection
 from .worker_scheduler import WorkerScheduler
 
@@ -80,6 +81,7 @@ class WorkerPool:
         self._folder, self._blobs = folder, NamedBlobs(store)
         self._timer: asyncio.TimerHandle | None = None
         self._listening, self._threads = True, False
+        self._worker_threads = 1
         self._closing = False
         self._loop.add_reader(forks, self._on_fork_server_readable)
 
@@ -98,6 +100,7 @@ class WorkerPool:
             "signals": sources.signals(setup.get("notices", ())),
             "preload": setup.get("preload", ()),
         }
+        self._worker_threads = order["threads"]
         self._holdings.devices = named_devices(self._devices, {**os.environ, **order["env"]})
         self._tell_fork_server(forkserver.SETUP, order, fds=[self._notice_page.fd])
         self._scheduler.open(slots, threads=threads, now=self._loop.time())
@@ -151,6 +154,11 @@ class WorkerPool:
     @property
     def has_run(self) -> bool:
         return self._scheduler.has_run
+
+    def under_way(self) -> list[UnderWay]:
+        """Return the attempts that run now, with the memory of their workers' stacks."""
+        heads, workers = self._scheduler.heads(), self._connections
+        return [UnderWay(attempt, workers[each].stacks, at) for attempt, each, at in heads if each in workers]
 
     def listen(self, listening: bool) -> None:
         """Set whether task output is read; while it is not, a task that prints too much waits."""
@@ -252,6 +260,7 @@ class WorkerPool:
             on_output=self._on_output,
             on_logged=self._on_logged,
             running=self._scheduler.running,
+            threads=1 if fresh else self._worker_threads,
         )
         try:
             fds = connection.open_outputs(self._folder, reading=self._listening)

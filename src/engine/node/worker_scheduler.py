@@ -294,6 +294,11 @@ class WorkerScheduler:
                     found, latest = head.run.attempt, head.started
         return found
 
+    def heads(self) -> list[tuple[int, int, float]]:
+        """Return what runs: each attempt, its worker, and when it began."""
+        heads = [(slot.pipe[0], slot.worker) for slot in self._slots if slot.pipe]
+        return [(head.run.attempt, of.id, head.started) for head, of in heads if of and head.started is not None]
+
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _stackable(self, attempt: Attempt, now: float) -> Slot | None:

@@ -74,6 +74,8 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
         case ev.ProviderWarned():
             return _line(event.text)
+        case ev.Stalled():
+            return _stalled(event)
         case ev.RecordFailed():
             return f"this run is not recorded: {_line(event.error)}; OUTRIDER_RUNS=0 turns records off"
         case ev.NetworkSilent():
@@ -124,6 +126,13 @@ def _of_job(event: ev.JobEvent) -> str | None:
             return f"broadcast {event.job} runs again on {ranks}, generation {event.generation}"
         case _:
             return None
+
+
+def _stalled(event: ev.Stalled) -> str:
+    of = f"{len(event.ranks)} ranks of " if len(event.ranks) > 1 else ""
+    told = f"{of}{one_line(event.function) or f'job {event.job}'}: no sign of life for {seconds(event.quiet_s)}"
+    told += "" if event.rank is None else f"; rank {event.rank} is stuck: {_line(event.reason)}"
+    return f"{told}; it is run again" if event.restart else told
 
 
 def count(number: int, noun: str) -> str:

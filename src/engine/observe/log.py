@@ -34,10 +34,11 @@ _WARNINGS = (
     ev.NodeFailed,
     ev.NodeLost,
     ev.NetworkSilent,
+    ev.Stalled,
     ev.TaskRetried,
     ev.GenerationLost,
 )
-_DETAILS = (ev.JobFailed, ev.MapProgress, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished)
+_DETAILS = (ev.JobFailed, ev.MapProgress, ev.StackTaken, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished)
 
 
 class LogSink(Sink):

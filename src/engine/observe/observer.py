@@ -321,5 +321,5 @@ E = TypeVar("E", bound=ev.Event)
 
 def completed(event: E, at: float, known: dict[str, Any]) -> E:
     """Return the event as users see it: with its time and the ``known`` fields, and without control characters."""
-    facts = {each.name: getattr(event, each.name) for each in fields(event)} | known | {"at": at}
+    facts = {each.name: getattr(event, each.name) for each in fields(event)} | known | {"at": event.at or at}
     return type(event)(**{name: all_plain(value) for name, value in facts.items()})

@@ -93,7 +93,12 @@ class RecordFiles:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
 
     def _append(self, path: Path, lines: bytes | memoryview) -> None:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        try:
+            file = os.open(path, flags, 0o600)
+        except FileNotFoundError:  # the first of its folder
+            path.parent.mkdir(mode=0o700)
+            file = os.open(path, flags, 0o600)
         try:
             before = os.fstat(file).st_size
             try:

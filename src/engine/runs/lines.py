@@ -13,6 +13,7 @@ from ...actors import events as ev
 
 EVENTS = "events.jsonl"
 LOGS = "logs"
+STACKS = "stacks"
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _NAMES: dict[type[ev.Event], tuple[str, ...]] = {}
 _SIMPLE = (int, bool, type(None))
@@ -51,6 +52,11 @@ def time_text(at: float) -> str:
     """Return a unix time in UTC, with milliseconds."""
     whole = math.floor(at)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int((at - whole) * 1000):03}Z"
+
+
+def compact_time(at: float) -> str:
+    """Return a unix time in UTC, with milliseconds, for names of files."""
+    return time_text(at).replace("-", "").replace(":", "")
 
 
 def whole_lines(content: bytes) -> list[bytes]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...actors import events as ev
 from ..api.printable import lines, one_line
-from .lines import EVENTS, LOGS, OURS, dropped_line, event_line, log_line
+from .lines import EVENTS, LOGS, OURS, STACKS, compact_time, dropped_line, event_line, log_line
 from .samples import SYSTEM, sample_line
 from .status import RunStatus
 
@@ -47,6 +47,9 @@ class Pages:
                 return
             case ev.NodeSampled():
                 self._append(SYSTEM, sample_line(event, at))
+                return
+            case ev.StackTaken():
+                self._append(stack_path(event, event.at or at), self._clean(_stack_text(event)).encode())
                 return
             case ev.BroadcastSubmitted():
                 self._broadcasts[event.job] = _Broadcast(one_line(event.function or function))
@@ -92,3 +95,16 @@ class Pages:
 def log_path(*, rank: int | None = None, node: int | None = None) -> str:
     """Return the log of a broadcast's rank, or of what a node runs outside of broadcasts."""
     return f"{LOGS}/rank-{rank:03}.log" if rank is not None else f"{LOGS}/node-{node:03}.log"
+
+
+def stack_path(event: ev.StackTaken, at: float) -> str:
+    """Return the file of the stacks that were taken of a broadcast's rank, or of a node's task."""
+    whose = f"rank-{event.rank:03}" if event.generation else f"node-{event.node:03}-job-{event.job}"
+    return f"{STACKS}/{compact_time(at)}-{whose}.txt"
+
+
+def _stack_text(event: ev.StackTaken) -> str:
+    whose = (
+        f"rank {event.rank} of {event.ranks}, generation {event.generation}" if event.generation else f"#{event.job}"
+    )
+    return f"{one_line(event.function)}: {whose}, node {event.node}\n{event.text}\n\n"

@@ -75,8 +75,7 @@ def should_stop(*, everywhere: bool = False) -> bool:
     Raises:
         RuntimeError: ``everywhere``, in a process that the task has started.
     """
-    if context.on_step:
-        context.stepped("should_stop")
+    context.stepped("should_stop")
     return stopping(everywhere=everywhere)
 
 

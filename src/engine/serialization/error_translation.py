@@ -165,7 +165,7 @@ def ended_error(
             assert_never(ended.cause)
 
 
-def gave_up_error(  # noqa: PLR0911  one for each reason
+def gave_up_error(  # noqa: PLR0911, PLR0912  one for each reason
     ending: GaveUp, task: str, *, queue_timeout_s: float | None = None
 ) -> errors.OutriderError:
     losses = tuple((int(node), cause) for node, cause in ending.losses)
@@ -199,6 +199,12 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             return errors.SpecError(
                 f"{task} was not run: it needs {ending.why}. Ask for less, or for larger nodes (vcpus=, memory_gb= and "
                 "accelerator= of the pool)."
+            )
+        case Reason.STALLED:
+            return errors.TaskStalled(
+                f"{task} gave no sign of life for longer than its stall, as often as it may be run again: "
+                "`outrider stacks` and the stacks in the run's record show where it hangs.",
+                **where,
             )
         case Reason.QUEUE_TIMEOUT:
             limit = "its queue_timeout" if queue_timeout_s is None else f"its queue_timeout of {queue_timeout_s:g} s"

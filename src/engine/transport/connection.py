@@ -103,6 +103,11 @@ class Connector:
         return None if connection is None else connection.link
 
     @property
+    def links(self) -> list[NodeLink]:
+        """The nodes that are reached."""
+        return [connection.link for connection in self._connections.values()]
+
+    @property
     def facts(self) -> list[NodeFacts]:
         return self._settings.views.facts
 

@@ -16,12 +16,10 @@ from ...actors.interfaces import (
     NodeFacts,
     NodeId,
     Order,
-    Peer,
     PortsFree,
     Report,
     Returned,
     Started,
-    StopAt,
     Task,
     TaskId,
     Unfit,
@@ -30,7 +28,6 @@ from ...actors.interfaces import (
 from ...providers.base import MachineId, PreemptionNotice
 from ..api.errors import TaskFailed
 from ..node import limits
-from ..node.notices.watcher import NAME_CHARS, bounded
 from ..serialization.client_streams import AHEAD
 from ..serialization.payload import Blob, Payload, Received, map_shared
 from ..wire import messages as wire
@@ -38,6 +35,8 @@ from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, is_lost, refuse_lost
+from .node_stacks import NodeStacks
+from .plain_orders import PlainOrders
 from .task_inputs import InputStream
 from .verdicts import verdict
 
@@ -52,7 +51,7 @@ _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOU
 FIRST_BESIDE = 1 << 62  # attempts of Outrider's own: the pool actor, which never hears of these, counts its own from 1
 
 
-class NodeLink:
+class NodeLink(PlainOrders):
     """Implements `actors.interfaces.Link`. It survives reconnects: the session sends again what was not confirmed."""
 
     def __init__(
@@ -78,7 +77,8 @@ class NodeLink:
         self.sampled: Callable[[wire.Sampled], object] = lambda _: None
         self.unfit = ""  # why its executor ends by itself, in its own words
         self._defined: set[bytes] = set()
-        self._orders: dict[int, Order] = {}
+        self.orders = self._orders = dict[int, Order]()
+        self.stacks = NodeStacks(self._orders, self.send)
         self._recalled: set[int] = set()  # of them, and may come back
         self._awaited: set[int] = set()  # attempts whose end `kill_all` waits for
         self._beside: dict[int, Callable[[Finished | None], None]] = {}  # attempts that the pool's actor does not know
@@ -183,14 +183,6 @@ class NodeLink:
             self.kill(AttemptId(attempt))
         await asyncio.wait([self._none_left], timeout=within_s)
 
-    def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
-        seconds = None if notice.seconds is None else bounded(notice.seconds)
-        about = None if peer is None else wire.Peer(*peer)
-        self.send(wire.PreemptionNotice(notice.source[:NAME_CHARS], seconds, about))
-
-    def stop_at(self, stop: StopAt) -> None:
-        self.send(wire.StopAt(*stop))
-
     def drop(self, blob: Blob) -> None:
         self._transfers.drop(blob)
 
@@ -219,6 +211,7 @@ class NodeLink:
     def close(self) -> None:
         self._write, self._closed = None, True
         self._transfers.close()
+        self.stacks.close()
         for attempt in [*self._orders]:
             self._over(attempt)
         while self._beside:
@@ -292,6 +285,8 @@ class NodeLink:
                 raise ProtocolError(f"node {self.node} speaks of another's machine")
             case wire.Asked(job, generation, number, asked):
                 return Asked(JobId(job), generation, number, asked)
+            case wire.Stacks():
+                self.stacks.received(message)
             case wire.Ports(ports):
                 return PortsFree(ports)
             case wire.Unfit(reason, has_run):
@@ -304,8 +299,10 @@ class NodeLink:
             case wire.Sampled():
                 self.sampled(message)
             case wire.Output(attempt=attempt):
+                self.stacks.heard(attempt)
                 self._prints.wrote(self.node, self._orders.get(attempt), message)
             case wire.Logged():
+                self.stacks.heard(message.attempt)
                 self._logged(message)
             case _:
                 pass  # Pong: the connection has seen that something came
@@ -483,6 +480,7 @@ class NodeLink:
         order = self._orders.pop(attempt, None)
         self._recalled.discard(attempt)
         self._credit.pop(attempt, None)
+        self.stacks.over(attempt)
         if self._items:
             self._items.pop(attempt, None)
         if self._awaited:

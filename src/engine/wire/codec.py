@@ -42,6 +42,7 @@ TAGS: dict[type[m.Message], int] = {
     m.Input: 20,
     m.Credit: 21,
     m.Hold: 22,
+    m.ShowStacks: 23,
     m.Started: 30,
     m.Done: 31,
     m.Failed: 32,
@@ -55,6 +56,7 @@ TAGS: dict[type[m.Message], int] = {
     m.Unfit: 40,
     m.Logged: 41,
     m.Sampled: 43,
+    m.Stacks: 44,
     m.Put: 50,
     m.Get: 51,
     m.Have: 52,
@@ -289,7 +291,7 @@ def _all(kind: _Kind) -> Callable[[Any], Any]:
 def _length(range_: m.Range) -> Callable[[Any], Any]:
     def check(raw: str) -> str:
         if not range_.least <= len(raw) <= range_.most:
-            raise ProtocolError(f"a name of {len(raw)} characters; at most {range_.most} are allowed")
+            raise ProtocolError(f"a text of {len(raw)} characters; at most {range_.most} are allowed")
         return raw
 
     return check

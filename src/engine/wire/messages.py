@@ -31,6 +31,7 @@ Seconds = Annotated[float, Range(0, LONGEST_S)]  # neither infinite nor not a nu
 Share = Annotated[float, Range(0, 1)]  # of a whole
 Quantity = Annotated[float, Range(0, 1e6)]  # of processors, or watts
 Name = Annotated[str, Range(0, 256)]  # a name that is passed on to other nodes
+Text = Annotated[str, Range(0, 65536)]  # for people
 
 
 class Value(NamedTuple):
@@ -172,6 +173,16 @@ class StopAt(NamedTuple):
     asked: Number
 
 
+class ShowStacks(NamedTuple):
+    """Asks for the stacks of all attempts that run; answered by a `Stacks` for each, and one without an attempt.
+
+    Of an attempt that has begun or taken a step within the last ``quiet_us`` no stack is taken: its answer has no text.
+    """
+
+    number: Number  # of the question, which the answers repeat
+    quiet_us: Number
+
+
 class Bye(NamedTuple):
     """Ends the pool: the node kills what runs, leaves nothing, exits."""
 
@@ -290,6 +301,18 @@ class Logged(NamedTuple):
     blob: str | None = None
 
 
+class Stacks(NamedTuple):
+    """The stacks of an attempt's processes, or why there are none. ``attempt`` None: that was all.
+
+    ``quiet_us``: how long ago the attempt has taken its last step, or has begun.
+    """
+
+    number: Number
+    attempt: Number | None
+    text: Text
+    quiet_us: Number
+
+
 class Asked(NamedTuple):
     """The highest number of times that a rank of this generation on this node has asked whether to stop."""
 
@@ -395,23 +418,9 @@ class Missing(NamedTuple):
     blob: str
 
 
-ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | Bye | Input
-ToClient = (
-    Welcome
-    | Refused
-    | Started
-    | Done
-    | Failed
-    | Ended
-    | Returned
-    | Yield
-    | Output
-    | Asked
-    | Ports
-    | Unfit
-    | Logged
-    | Sampled
-)
+ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | ShowStacks | Bye | Input
+_Answers = Started | Done | Failed | Ended | Returned | Yield | Output | Logged | Sampled | Stacks
+ToClient = Welcome | Refused | _Answers | Asked | Ports | Unfit
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing
 Message = ToNode | ToClient | BothWays | Bulk

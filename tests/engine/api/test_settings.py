@@ -45,6 +45,20 @@ def test_restarts_need_a_broadcast_that_runs_again_as_a_whole() -> None:
             Options().changed(max_restarts=3, **options)  # type: ignore[arg-type]
 
 
+def test_a_stall_is_restarted_where_it_has_a_length_and_may_run_again() -> None:
+    chosen = Options().changed(stall=timedelta(minutes=5), on_stall="restart")
+    assert (chosen.stall_s, chosen.on_stall) == (300.0, "restart")
+    with pytest.raises(SpecError, match="give stall= as well"):
+        Options().changed(on_stall="restart")
+    with pytest.raises(SpecError, match='retry="never" forbids it'):
+        chosen.changed(retry="never")
+    with pytest.raises(SpecError, match="on_stall"):
+        chosen.changed(on_stall="wait")  # type: ignore[typeddict-item]
+    for seconds in (0, -1, "3"):
+        with pytest.raises(SpecError, match="stall"):
+            Options().changed(stall=seconds)  # type: ignore[typeddict-item]
+
+
 def test_spares_are_counted() -> None:
     assert Nodes(4).spare == 0
     with pytest.raises(SpecError, match=r"Nodes\(spare=...\) must be at least 0, not -1"):

@@ -35,6 +35,8 @@ from ...wire.messages import (
     Returned,
     Run,
     RunFlag,
+    ShowStacks,
+    Stacks,
     Started,
     Unfit,
     Value,
@@ -153,6 +155,8 @@ class Daemon:
                 self.blobs.difference_update(blobs)
             case View(view):
                 self.view = view
+            case ShowStacks(number, quiet_us):
+                self._show_stacks(number, quiet_us)
             case Ping(sent_ms):
                 self._session.send(Pong(sent_ms))
                 self._flush()
@@ -160,6 +164,14 @@ class Daemon:
                 self.end()
             case _:
                 pass
+
+    def _show_stacks(self, number: int, quiet_us: int) -> None:
+        """Answer for all that runs; it has given no sign of life but its beginning."""
+        for attempt, _, began in self.core.heads():
+            silent_us = max(0, int((self.sim.loop.now - began) * 1e6))
+            self._send(Stacks(number, attempt, "stack" if silent_us >= quiet_us else "", silent_us))
+        self._send(Stacks(number, None, "", 0))
+        self._flush()
 
     # --- messages to the client -------------------------------------------------------------------------------------
 

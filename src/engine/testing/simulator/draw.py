@@ -13,6 +13,7 @@ from .scenario import CloudSpec, Job, Scenario
 
 SCALED = 0.25  # of the pools that are not large: their number of nodes follows the work
 HOLDING = 0.25  # of them: some of their tasks hold processors
+STALLING = 0.25  # of them: some of their jobs are watched for signs of life
 LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
@@ -47,7 +48,8 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
     )
     if large:
         return scenario
-    return _with_amounts(_by_load(scenario, Random(f"scale {seed}")), Random(f"amounts {seed}"))  # noqa: S311
+    scaled = _with_amounts(_by_load(scenario, Random(f"scale {seed}")), Random(f"amounts {seed}"))  # noqa: S311
+    return _with_stalls(scaled, Random(f"stalls {seed}"))  # noqa: S311
 
 
 def _by_load(scenario: Scenario, dice: Random) -> Scenario:
@@ -67,6 +69,19 @@ def _with_amounts(scenario: Scenario, dice: Random) -> Scenario:
         shapes.setdefault((job.at_s, job.takes_s), dice.choice((0, 1, 1, 2, 3, 4, 5)))
     jobs = tuple(replace(job, cpus=shapes[job.at_s, job.takes_s]) for job in scenario.jobs)
     return replace(scenario, jobs=jobs, cpus=dice.choice(((4,), (4,), (2, 4), (4, 3, 1))))
+
+
+def _with_stalls(scenario: Scenario, dice: Random) -> Scenario:
+    """Return the scenario, or the same with jobs that stall: those that take longer than that, and those that hang."""
+    if dice.random() >= STALLING:
+        return scenario
+    jobs: list[Job] = []
+    for job in scenario.jobs:
+        stall_s = dice.choice((None, 0.5, 3.0, 20.0))
+        restarts = stall_s is not None and not job.once and dice.random() < 0.5
+        timeout_s = None if restarts and job.ends == "hangs" else job.timeout_s
+        jobs.append(replace(job, stall_s=stall_s, stall_restarts=restarts, timeout_s=timeout_s))
+    return replace(scenario, jobs=tuple(jobs))
 
 
 def _cloud(dice: Random) -> CloudSpec:

@@ -33,6 +33,7 @@ from ....actors.interfaces import (
     JobId,
     PoolSpec,
     ScaleByLoad,
+    Stall,
     Task,
     TaskId,
 )
@@ -301,6 +302,7 @@ class _User:
                 restarts=job.retries,
                 max_restarts=job.max_restarts,
                 every_rank_listens=job.listens,
+                stall=_stall(job),
                 needs=None if payload.needs is None else payload.needs.times(job.ranks),
                 watch=self._sim.referee.jobs.watch(job) if job.once else None,
             )
@@ -308,7 +310,7 @@ class _User:
         else:
             task = Task(
                 TaskId(job.id), JobId(job.id), function, payload, job.on, job.retries, job.once, job.queue_timeout_s,
-                needs=payload.needs,
+                needs=payload.needs, stall=_stall(job),
             )  # fmt: skip
             self._tell(Submit(task, lambda ending: self._settle(job, ending)))
         if job.cancel_after_s is not None:
@@ -340,3 +342,7 @@ class _User:
         blob = self._blobs.pop(job.id, None)
         if blob is not None:
             self._sim.connector.drop(blob)
+
+
+def _stall(job: Job) -> Stall | None:
+    return None if job.stall_s is None else Stall(job.stall_s, job.stall_restarts)

@@ -87,6 +87,8 @@ class Referee:
                 self.nodes.network_silent()
             case ev.GenerationStarted():
                 self.worlds.started(JobId(event.job), event.generation, event.ranks)
+            case ev.Stalled():
+                self.jobs.stalled(event)
             case ev.PoolClosing():
                 self.nodes.closing = True
             case ev.SettleFailed():

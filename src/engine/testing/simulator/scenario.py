@@ -39,6 +39,8 @@ class Job:
     on_loss: OnLoss = OnLoss.RESTART
     collective: bool = True
     listens: bool = False  # every rank has a port of its own
+    stall_s: float | None = None  # nothing that is played gives a sign of life but its beginning
+    stall_restarts: bool = False
     peers_notice_s: float | None = None  # a rank whose peer is gone raises after so long; None: it hangs
 
 

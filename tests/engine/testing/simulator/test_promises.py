@@ -19,6 +19,7 @@ from outrider.actors.ledger import Ledger
 from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
 from outrider.actors.placement import Placement
+from outrider.actors.stalls import StallWatch
 from outrider.actors.stragglers import Stragglers
 from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
@@ -37,6 +38,15 @@ Patch = pytest.MonkeyPatch
 
 def holds_what_is_not_there(patch: Patch) -> None:
     patch.setattr(Placement, "has_amounts", lambda *_, **__: True)
+
+
+def heeds_no_sign_of_life(patch: Patch) -> None:
+    answered = StallWatch.answered
+
+    def deaf(self, node, question, seen, now):
+        answered(self, node, question, {each: sight._replace(quiet_s=1e9) for each, sight in seen.items()}, now)
+
+    patch.setattr(StallWatch, "answered", deaf)
 
 
 def settles_twice(patch: Patch) -> None:
@@ -336,6 +346,7 @@ DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
         ("SIM-28", lets_the_busy_go),
         ("SIM-29", keeps_what_is_idle),
         ("SIM-30", holds_what_is_not_there),
+        ("SIM-31", heeds_no_sign_of_life),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -1,4 +1,4 @@
-"""The rules about tasks and broadcasts as such: SIM-1, 2, 3, 7, 8 and 22.
+"""The rules about tasks and broadcasts as such: SIM-1, 2, 3, 7, 8, 22 and 31.
 
 SIM-1: a job settles exactly once, and each rank that is watched (a generator's) has ended once at most before that.
 SIM-2: with what an attempt of its own came to, on the node that it names; a broadcast's by rank, and (restarted) all of
@@ -8,6 +8,8 @@ SIM-3: what runs again had lost its node before, at most ``retries`` times; at-m
 SIM-7: an attempt begins at most once, and beside no more tasks than its node has slots.
 SIM-8: a task that takes its machines down takes at most `QUARANTINE` in a row, whatever its retries.
 SIM-22: nothing comes of what a node says of attempts that were given to other nodes.
+SIM-31: a job is told to have stalled when all that runs of it has run for its ``stall_s``, and is run again for that at
+    most ``retries`` times, and only if it is to be.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from .....actors import events as ev
 from .....actors.interfaces import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Settled, Verdict
 from ....serialization.payload import Received
 from ....wire.messages import Run
@@ -39,6 +42,9 @@ class JobRules:
         self._sent_to: dict[int, NodeId] = {}
         self._begun: dict[tuple[int, int], list[int]] = {}  # (job, rank): attempts that began
         self._how: dict[int, str] = {}  # they ended
+        self._began_at: dict[int, float] = {}
+        self._stalls: Counter[int] = Counter()  # of a job, that it was run again for
+        self._stalled: set[int] = set()  # attempts that others follow for that
         self._poisoned: Counter[int] = Counter()  # machines that a job took down, unannounced, in a row
         self._tasks_on: Counter[int] = Counter()
         self._watches: dict[int, RankWatcher] = {}  # of at-most-once broadcasts, as those of generators are
@@ -52,7 +58,7 @@ class JobRules:
         before = self._begun.get((job.id, order.rank), ())
         for attempt in before:
             where = self._sent_to[attempt]
-            if where not in self._excused and not self._fenced(job, attempt, order):
+            if where not in self._excused and attempt not in self._stalled and not self._fenced(job, attempt, order):
                 self.broken("SIM-3", f"job {job.id} runs again, but node {where}, where it began, was not lost")
         if job.once and before:
             self.broken("SIM-3", f"job {job.id} is at-most-once, has begun, and is sent again")
@@ -68,12 +74,13 @@ class JobRules:
         if attempt in self.running or attempt in self._how:
             self.broken("SIM-7", f"attempt {attempt} of job {job.id} begins a second time")
         self.running[attempt] = host
+        self._began_at[attempt] = self._sim.loop.now
         begun = self._begun.setdefault((job.id, order.rank), [])
         begun.append(attempt)
         if job.once and len(begun) > 1:
             self.broken("SIM-3", f"job {job.id} is at-most-once, and begins a second time")
         if not job.ranks:
-            if len(begun) > job.retries + 1:
+            if len(begun) > job.retries + 1 + self._stalls[job.id]:
                 self.broken("SIM-3", f"job {job.id} begins {len(begun)} times, with {job.retries} retries")
             self._tasks_on[host.number] += 1
             if self._tasks_on[host.number] > self._sim.scenario.slots:
@@ -84,6 +91,21 @@ class JobRules:
         self._how[order.attempt] = how
         if not self._sim.jobs[order.task.job].ranks:
             self._tasks_on[host.number] -= 1
+
+    def stalled(self, event: ev.Stalled) -> None:
+        """Check a job that is told to have stalled. Where it is run again, all that has begun of it is void."""
+        job, now = self._sim.jobs[event.job], self._sim.loop.now
+        running = [each for each in self.running if self._sim.orders[AttemptId(each)].task.job == job.id]
+        early = [each for each in running if job.stall_s is None or now - self._began_at[each] < job.stall_s]
+        if early:
+            self.broken("SIM-31", f"job {job.id} is told to have stalled, and attempts {early} have just begun")
+        if event.restart:
+            self._stalls[job.id] += 1
+            if self._stalls[job.id] > job.retries or not job.stall_restarts:
+                self.broken("SIM-31", f"job {job.id} is run again for its stall {self._stalls[job.id]} times")
+            for rank, begun in self._begun.items():
+                if rank[0] == job.id:
+                    self._stalled.update(begun)
 
     def poisoned(self, host: Host, attempt: int) -> None:
         """Count a machine that this attempt has just taken down."""

@@ -1,0 +1,20 @@
+"""The interface of what hears of a pool's events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .events import Event
+
+
+class Observe(Protocol):
+    """A callable that gets each event; it must be quick and must not raise."""
+
+    tasks: bool  # whether there are jobs whose `JobEvent`s it wants: they cost time on the busiest path
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def wants(self, job: int) -> bool:
+        """Return whether it wants those of this job. Asked where ``tasks`` is true."""
+        ...

@@ -1,0 +1,96 @@
+"""The rank that the others of a hung broadcast wait for, as far as their stacks and last signs of life tell. Pure.
+
+In a hung collective all ranks are silent, and all but one wait in it: the odd one is the one to look at. Stacks are
+text of the nodes, as `faulthandler` writes it; what is in front of the first frame of the user's own code says what it
+waits in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MARGIN = 0.2  # of the time that the last of two signs is old: by so much the other one must be older to tell anything
+LEAST_S = 1.0
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
+_COLLECTIVE = re.compile(  # files of libraries, and the function for those that do more than wait for others
+    r"/torch/distributed/|/torch/nn/parallel/distributed\.py|/torch/autograd/graph\.py.*_engine_run_backward"
+    r"|/jax/experimental/multihost_utils\.py|/jax/_src/distributed\.py|/mpi4py/|/horovod/|/deepspeed/comm/"
+    r"|/cupyx/distributed/|/tensorflow/python/distribute/|/multiprocessing/.*\b(join|barrier)"
+)
+
+
+class Silent(NamedTuple):
+    """A rank under way that gives no sign of life. ``quiet_s``: since when, or since it has begun."""
+
+    rank: int
+    text: str
+    quiet_s: float
+
+
+class Culprit(NamedTuple):
+    rank: int
+    why: str  # for people, as a clause
+
+
+def culprit(ranks: Sequence[Silent]) -> Culprit | None:
+    """Return the rank that the others wait for; None: it cannot be told, or there is only one."""
+    if len(ranks) < 2:
+        return None
+    frames = {each.rank: _frames(each.text) for each in ranks}
+    if all(frames.values()):
+        outside = [rank for rank, found in frames.items() if not _waits(found)]
+        if len(outside) == 1:
+            return Culprit(outside[0], f"it is in {_line(frames[outside[0]])}, and the others wait in a collective")
+        odd = _odd({rank: _line(found) for rank, found in frames.items()})
+        if odd is not None:
+            return Culprit(odd, f"it is in {_line(frames[odd])}, and all others in {_other(odd, frames)}")
+    return _first_silent(ranks)
+
+
+def _odd(lines: dict[int, str]) -> int | None:
+    """Return the rank that is somewhere else than all others, of which there are at least two."""
+    if len(lines) < 3 or len(set(lines.values())) != 2:
+        return None
+    alone = [rank for rank, line in lines.items() if list(lines.values()).count(line) == 1]
+    return alone[0] if len(alone) == 1 else None
+
+
+def _other(odd: int, frames: dict[int, list[re.Match[str]]]) -> str:
+    return next(_line(found) for rank, found in frames.items() if rank != odd)
+
+
+def _first_silent(ranks: Sequence[Silent]) -> Culprit | None:
+    """Return the rank that fell silent clearly before all others."""
+    first, second, *_ = sorted(ranks, key=lambda each: -each.quiet_s)
+    if first.quiet_s - second.quiet_s <= max(LEAST_S, MARGIN * second.quiet_s):
+        return None
+    return Culprit(first.rank, f"it fell silent {first.quiet_s - second.quiet_s:.1f} s before the next one")
+
+
+def _frames(text: str) -> list[re.Match[str]]:
+    """Return the frames of the task's own thread, the innermost first."""
+    found: list[re.Match[str]] = []
+    for line in text.split("\n"):
+        if (frame := _FRAME.fullmatch(line)) is None:
+            break
+        found.append(frame)
+    return found
+
+
+def _waits(frames: Sequence[re.Match[str]]) -> bool:
+    """Return whether the user's own code has called what waits for other ranks."""
+    for frame in frames:
+        if _COLLECTIVE.search(f"{frame[1]} {frame[3]}"):
+            return True
+        if not any(each in frame[1] for each in _LIBRARIES):
+            return False
+    return False
+
+
+def _line(frames: Sequence[re.Match[str]]) -> str:
+    users = [frame for frame in frames if not any(each in frame[1] for each in _LIBRARIES)]
+    frame = (users or frames)[0]
+    return f"{frame[3]} ({frame[1].rpartition('/')[2]}:{frame[2]})"

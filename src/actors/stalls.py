@@ -1,0 +1,180 @@
+"""The watch over jobs with ``stall``, which may hang: pure decisions; time comes in with each event.
+
+A sign of life is what a task prints or logs, a step that it takes, and the end of another rank. Nodes see them, so
+the watch hears of none while all is well. When a job's time is over it asks its nodes once how long each attempt has
+been silent, and what it is at. A broadcast has stalled when none of its ranks gives a sign: many let only one rank
+print, and in a hung collective all are silent.
+
+STALL-1: no job is told to have stalled while any attempt of it has given a sign within ``stall_s``.
+STALL-2: a job that has stalled is told of once, until it has given a sign again.
+STALL-3: no job is told to have stalled before all its attempts have been seen: a node that does not answer may only be
+    away.
+STALL-4: one question about a job is open at a time, and what is answered to another one changes nothing.
+STALL-5: as long as a job with ``stall`` runs, a time at which it is asked about is due, or a question about it is open.
+STALL-6: an attempt is over by the report of the node that it was given to, and of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from .interfaces import AttemptId, AttemptSeen, JobId, NodeId, Order, Stall
+from .stall_culprit import Culprit, Silent, culprit
+
+ASKED_S = 10.0  # for all nodes to answer: more than a link gives its node
+AGAIN_S = 1.0  # the least time between two questions about a job
+
+
+class AskNode(NamedTuple):
+    """Ask a node what its attempts are at. Of what has given a sign within ``quiet_s`` nothing more is needed."""
+
+    node: NodeId
+    question: int
+    quiet_s: float
+
+
+class Place(NamedTuple):
+    """An attempt under way."""
+
+    node: NodeId
+    attempt: AttemptId
+    rank: int
+    ranks: int
+    generation: int  # 0: it is no rank of a broadcast
+
+
+@dataclass(frozen=True, slots=True)
+class HasStalled:
+    """A job has stalled. ``seen``: what each of its attempts is at."""
+
+    job: JobId
+    stall: Stall
+    quiet_s: float
+    places: tuple[Place, ...]
+    seen: Mapping[AttemptId, AttemptSeen]
+    culprit: Culprit | None
+
+
+Effect = AskNode | HasStalled
+Heard = Callable[[NodeId, AttemptId], float | None]
+
+
+@dataclass(slots=True)
+class _Watched:
+    stall: Stall
+    signed_at: float  # the last sign that is known
+    places: dict[AttemptId, Place] = field(default_factory=dict)
+    due_at: float | None = None  # None: it has been asked about
+    question: int = 0  # that is open; 0: none
+    asked_at: float = 0.0
+    waiting: set[NodeId] = field(default_factory=set)  # for their answers
+    seen: dict[AttemptId, AttemptSeen] = field(default_factory=dict)
+    told: bool = False
+
+
+class StallWatch:
+    """``effects`` is what must now happen; whoever carries it out empties it."""
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self._jobs: dict[JobId, _Watched] = {}
+        self._of: dict[AttemptId, JobId] = {}
+        self._questions = count(1)
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def began(self, node: NodeId, order: Order, now: float) -> None:
+        """Handle that an attempt of a task with ``stall`` was given to a node."""
+        task = order.task
+        if task.stall is None:
+            return
+        watched = self._jobs.setdefault(task.job, _Watched(task.stall, now))
+        ranks, generation = (1, 0) if order.world is None else (order.world.size, order.world.generation)
+        watched.places[order.attempt] = Place(node, order.attempt, order.rank, ranks, generation)
+        self._of[order.attempt] = task.job
+        self._signed(watched, now)
+
+    def finished(self, node: NodeId, attempt: AttemptId, now: float) -> None:
+        """Handle a node's report that an attempt is over: for the other ranks of its job it is a sign of life."""
+        job = self._of.get(attempt)
+        if job is None or self._jobs[job].places[attempt].node != node:
+            return
+        watched = self._jobs[job]
+        del self._of[attempt], watched.places[attempt]
+        if watched.places:
+            self._signed(watched, now)
+        else:
+            del self._jobs[job]
+
+    def lost(self, node: NodeId, now: float) -> None:
+        gone = [place.attempt for job in self._jobs.values() for place in job.places.values() if place.node == node]
+        for attempt in gone:
+            self.finished(node, attempt, now)
+
+    def wake_at(self) -> float | None:
+        times = [
+            job.asked_at + ASKED_S if job.due_at is None else job.due_at for job in self._jobs.values() if job.places
+        ]
+        return min(times, default=None)
+
+    def tick(self, now: float, heard: Heard) -> None:
+        """``heard``: how long ago an attempt has given a sign that was sent here, as a line; None: it has not."""
+        for job in list(self._jobs.values()):
+            if job.due_at is None:
+                if now >= job.asked_at + ASKED_S:
+                    self._again(job, now + AGAIN_S)
+            elif now >= job.due_at:
+                known = [heard(place.node, place.attempt) for place in job.places.values()]
+                quiet_s = min((each for each in known if each is not None), default=job.stall.seconds)
+                if quiet_s < job.stall.seconds:
+                    self._signed(job, now - quiet_s)
+                else:
+                    self._ask(job, now)
+
+    def answered(self, node: NodeId, question: int, seen: Mapping[AttemptId, AttemptSeen], now: float) -> None:
+        """Handle a node's answer: what is seen of its attempts."""
+        found = next(((name, job) for name, job in self._jobs.items() if job.question == question), None)
+        if found is None or node not in found[1].waiting:
+            return
+        name, job = found
+        job.waiting.discard(node)
+        job.seen.update({attempt: sight for attempt, sight in seen.items() if attempt in job.places})
+        quiet_s = min((sight.quiet_s for sight in job.seen.values()), default=job.stall.seconds)
+        if quiet_s < job.stall.seconds:
+            self._signed(job, now - quiet_s)
+        elif not job.waiting:
+            self._judge(name, job, quiet_s, now)
+
+    # --- one job --------------------------------------------------------------------------------------------------
+
+    def _signed(self, job: _Watched, at: float) -> None:
+        job.signed_at = max(job.signed_at, at)
+        job.told = False
+        self._again(job, job.signed_at + job.stall.seconds)
+
+    def _again(self, job: _Watched, at: float) -> None:
+        job.question, job.due_at = 0, at
+        job.waiting.clear()
+        job.seen = {}
+
+    def _ask(self, job: _Watched, now: float) -> None:
+        job.question, job.due_at, job.asked_at = next(self._questions), None, now
+        job.waiting = {place.node for place in job.places.values()}
+        job.seen = {}
+        self.effects += [AskNode(node, job.question, job.stall.seconds) for node in sorted(job.waiting)]
+
+    def _judge(self, name: JobId, job: _Watched, quiet_s: float, now: float) -> None:
+        if job.places.keys() - job.seen.keys():  # it waits for a slot, or its node is away
+            self._again(job, now + max(AGAIN_S, job.stall.seconds / 10))
+            return
+        seen, told, job.told = job.seen, job.told, True
+        self._again(job, now + job.stall.seconds)
+        if told:
+            return
+        places = tuple(sorted(job.places.values(), key=lambda place: place.rank))
+        silent = [Silent(each.rank, seen[each.attempt].text, seen[each.attempt].quiet_s) for each in places]
+        self.effects.append(HasStalled(name, job.stall, quiet_s, places, dict(seen), culprit(silent)))

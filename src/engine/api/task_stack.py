@@ -1,0 +1,54 @@
+"""`TaskStack`: what the processes of a task were at when they were asked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TaskStack:
+    """The stacks of a task, or of a rank of a broadcast, as text; printed, they begin with whose they are.
+
+    ``text``: the frames of the task's thread, the innermost first, as `faulthandler` writes them; then other threads
+    and forked processes, each below a line of its own. Where there is no stack, it is a line that says why.
+    ``generation`` is 0 outside of broadcasts, and ``rank`` and ``ranks`` are 0 and 1.
+    """
+
+    rank: int
+    ranks: int
+    node: int
+    function: str
+    job: int
+    generation: int
+    text: str
+
+    @property
+    def where(self) -> str:
+        """The innermost line of the user's own code, as "step (train.py:20)"; empty where there is none."""
+        return where(self.text)
+
+    def __str__(self) -> str:
+        return f"{self._whose()}:\n{self.text}"
+
+    def __repr__(self) -> str:
+        return f"<{self._whose()}: {self.where or self.text.strip().partition(chr(10))[0] or 'no stack'}>"
+
+    def _whose(self) -> str:
+        if self.generation:
+            return (
+                f"rank {self.rank} of {self.ranks} of {self.function} on node {self.node}, generation {self.generation}"
+            )
+        return f"{self.function} #{self.job} on node {self.node}"
+
+
+def where(text: str) -> str:
+    """Return the innermost line of a stack that is in no library, or else the innermost."""
+    frames = [found for line in text.split("\n") if (found := _FRAME.fullmatch(line))]
+    users = [frame for frame in frames if not any(each in frame[1] for each in _LIBRARIES)]
+    for frame in users or frames:
+        return f"{frame[3]} ({frame[1].rpartition('/')[2]}:{frame[2]})"
+    return ""

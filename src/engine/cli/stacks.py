@@ -1,0 +1,45 @@
+"""`outrider stacks`: show what the tasks of a living run are at."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+from ..api.task_stack import TaskStack
+from ..runs.control import NoAnswer, Refused, ask
+from .pool_search import NOTHING, AsJson, Flag
+from .run_choice import chosen_run
+
+WITHIN_S = 15.0  # nodes have 5 s, and a large pool has many
+NO_ANSWER = 2  # exit code
+
+
+def stacks(run: str, /, *, rank: Annotated[list[int] | None, Flag] = None, as_json: AsJson = False) -> int:
+    """Show what each task and rank of a living run is at, and write it into the run's record.
+
+    Nothing is ended or held up by it, and it works while tasks hang. Exits with 2 where there is no such run, or it
+    does not answer.
+
+    Example: `outrider stacks train --rank 1`
+
+    Parameters
+    ----------
+    run:
+        The run's id, the beginning of it, or its name: the newest of that name.
+    rank:
+        Only this rank of broadcasts; may be given several times.
+    as_json:
+        Print JSON, for programs.
+    """
+    try:
+        answer = ask(chosen_run(run), "stacks", within_s=WITHIN_S)
+    except (NoAnswer, Refused) as error:
+        print(f"outrider: {error}", file=sys.stderr)
+        return NO_ANSWER
+    found = [each for each in answer["stacks"] if rank is None or (each["generation"] and each["rank"] in rank)]
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("\n\n".join(str(TaskStack(**each)) for each in found) or "Nothing runs.")
+    return NOTHING

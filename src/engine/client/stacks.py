@@ -1,0 +1,78 @@
+"""The stacks of all that runs in a pool, asked of its nodes at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from ...actors import events as ev
+from ...actors.interfaces import AttemptId
+from ..api.printable import one_line, plain
+from ..api.task_stack import TaskStack
+from ..transport.link import FIRST_BESIDE
+from ..transport.node_stacks import WITHIN_S
+
+if TYPE_CHECKING:
+    from ...actors.interfaces import AttemptSeen, Order
+    from ..serialization.payload import Payload
+    from ..transport.link import NodeLink
+    from .open_pool import OpenPool
+
+
+async def stacks(core: OpenPool) -> list[TaskStack]:
+    """Return the stacks of each task and rank under way, by job and rank. The pool's record has them as files."""
+    at = time.time()
+    answers = await asyncio.gather(*map(_asked, core.connector.links))
+    found = sorted((each for some in answers for each in some), key=lambda each: (each.job, each.rank, each.node))
+    for event in events_of(found, at):
+        core.observer(event)
+    return found
+
+
+def events_of(stacks: Iterable[TaskStack], at: float) -> list[ev.StackTaken]:
+    return [
+        ev.StackTaken(
+            each.job,
+            each.node,
+            each.rank,
+            each.text,
+            each.function,
+            ranks=each.ranks,
+            generation=each.generation,
+            at=at,
+        )
+        for each in stacks
+    ]
+
+
+async def _asked(link: NodeLink) -> list[TaskStack]:
+    orders = {attempt: order for attempt, order in link.orders.items() if attempt < FIRST_BESIDE}
+    if not orders:
+        return []
+    answered: asyncio.Future[Mapping[AttemptId, AttemptSeen]] = asyncio.get_running_loop().create_future()
+    link.stacks.ask(lambda seen: None if answered.done() else answered.set_result(seen))
+    seen = await answered
+    return [
+        stack_of(
+            link.node,
+            order,
+            seen[AttemptId(attempt)].text if attempt in seen else _unseen(attempt in link.orders, seen),
+        )
+        for attempt, order in orders.items()
+        if attempt in seen or attempt in link.orders
+    ]
+
+
+def _unseen(runs: bool, seen: Mapping[AttemptId, AttemptSeen]) -> str:
+    if seen or not runs:
+        return "no stack: it waits for a slot of the node"
+    return f"no stack: the node has not answered within {WITHIN_S:g} s"
+
+
+def stack_of(node: int, order: Order, text: str) -> TaskStack:
+    name = one_line(cast("Payload", order.task.content).name)
+    world = order.world
+    ranks, generation = (1, 0) if world is None else (world.size, world.generation)
+    return TaskStack(order.rank, ranks, int(node), name, int(order.task.job), generation, plain(text))

@@ -1,0 +1,227 @@
+"""The node's side of stacks: it signals the processes of tasks that answer with their stacks, and reads these.
+
+A real-time signal ends a process that does not handle it. So a process gets it only when the kernel says that it does
+(SigCgt in /proc/PID/status), and does not block it, and has the worker's memory file open under the number that the
+handler writes to: that is the worker, or a fork of it that has executed nothing else. A fork that is younger than
+`YOUNG_S` is left out: it may be about to execute something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..wire import messages as wire
+from . import process, stack_file, stack_text
+from .stack_file import SIGNAL
+
+WITHIN_S = 1.0  # for a process to answer; one that waits in the kernel for a disk may not
+YOUNG_S = 0.1
+CHILDREN = 32  # of a task that are asked, and named
+READ_BYTES = 1 << 20  # of a dump: faulthandler writes at most 100 threads of 100 frames each
+_BIT = 1 << (SIGNAL - 1)
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class StackMemory:
+    """The node's end of one worker's memory file."""
+
+    def __init__(self, threads: int) -> None:
+        self.fd = stack_file.make(threads)
+        self._threads = threads
+        self._begin = stack_file.stacks_at(threads)
+        self._turn = asyncio.Lock()
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def stepped_at(self, attempt: int) -> float:
+        """Return when the attempt, or an earlier one in its process, has taken a step; 0.0: none has."""
+        notes = stack_file.read_notes(self.fd, self._threads)
+        noted = [note for note in notes if note.attempt == attempt] if self._threads > 1 else notes
+        return noted[0].stepped_ns / 1e9 if noted else 0.0
+
+    async def text(self, attempt: int) -> str:
+        """Return the stacks of the attempt that the worker runs, or why there are none."""
+        async with self._turn:
+            try:
+                return await self._text(attempt)
+            except OSError:
+                return "its process has ended"
+
+    async def _text(self, attempt: int) -> str:
+        pid, number = stack_file.read_head(self.fd)
+        if not pid:
+            return "its process has not begun"
+        dump, refused = await self._dump(pid, number)
+        if refused:
+            return f"no stack: {refused}"
+        threads = stack_text.parsed(dump)
+        if self._threads > 1:
+            ids = [note.thread for note in stack_file.read_notes(self.fd, self._threads) if note.attempt == attempt]
+            return stack_text.of_thread(threads, ids[0]) if ids else "no stack: it has just begun, or ended"
+        parts = [stack_text.of_process(threads)]
+        children = process.descendants(pid)
+        parts += [await self._of_child(child, number) for child in children[:CHILDREN]]
+        if len(children) > CHILDREN:
+            parts.append(f"... and {len(children) - CHILDREN} more processes")
+        return stack_text.bounded("\n".join(filter(None, parts)))
+
+    async def _of_child(self, pid: int, number: int) -> str:
+        name = process.name(pid)
+        try:
+            dump, refused = await self._dump(pid, number, child=True)
+        except OSError:
+            return ""  # it has ended
+        if refused:
+            return f"process {pid} ({name}): no stack: {refused}"
+        return f"process {pid} ({name}):\n{stack_text.of_process(stack_text.parsed(dump))}"
+
+    async def _dump(self, pid: int, number: int, *, child: bool = False) -> tuple[str, str]:
+        """Return what a process writes of its stacks, and why it was not asked or has not answered.
+
+        Raises:
+            OSError: it has ended.
+        """
+        with _Handle(pid) as handle:
+            if refused := self._refusal(pid, number, child=child):
+                return "", refused
+            blocked = _blocking(pid)
+            os.ftruncate(self.fd, self._begin)
+            handle.signal()
+        if not await self._has_answered(pid, blocked):
+            return "", f"it has not answered within {WITHIN_S:g} s ({_state(pid)})"
+        raw = os.pread(self.fd, READ_BYTES, self._begin)
+        os.ftruncate(self.fd, self._begin)
+        return raw.decode("ascii", errors="replace"), ""
+
+    def _refusal(self, pid: int, number: int, *, child: bool) -> str:
+        status = _status(Path(f"/proc/{pid}/status"))
+        if not int(status.get("SigCgt", "0"), 16) & _BIT or not self._has_file(pid, number):
+            return "it is another program than the task's Python" if child else "it has closed its files"
+        if child and _age_s(pid) < YOUNG_S:
+            return "it has just begun"
+        if len(_blocking(pid)) == len(_threads(pid)):
+            return "it blocks signals"
+        return ""
+
+    def _has_file(self, pid: int, number: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), os.fstat(self.fd))  # noqa: PTH116
+        except (FileNotFoundError, PermissionError):
+            return False
+
+    async def _has_answered(self, pid: int, blocked: frozenset[int]) -> bool:
+        """Wait until the handler has run. While it runs, its thread blocks the signal."""
+        deadline, pause, size = time.monotonic() + WITHIN_S, 0.001, 0
+        while time.monotonic() < deadline:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.02)
+            before, size = size, os.fstat(self.fd).st_size
+            pending = int(_status(Path(f"/proc/{pid}/status")).get("ShdPnd", "0"), 16) & _BIT
+            if size > self._begin and size == before and not pending and _blocking(pid) <= blocked:
+                return True
+        return False
+
+
+class _Handle:
+    """A process that is signalled, and no other that has got its number meanwhile."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._fd = -1
+
+    def __enter__(self) -> _Handle:
+        try:
+            self._fd = os.pidfd_open(self._pid)
+        except (AttributeError, OSError) as error:
+            if isinstance(error, ProcessLookupError):
+                raise  # otherwise the kernel is older than Linux 5.3
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def signal(self) -> None:
+        if self._fd >= 0:
+            signal.pidfd_send_signal(self._fd, SIGNAL)
+        else:
+            os.kill(self._pid, SIGNAL)
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """An attempt that runs, and its worker's memory."""
+
+    attempt: int
+    memory: StackMemory
+    began: float  # by the loop's clock, which is `time.monotonic`
+
+
+class StackAnswers:
+    """Answers each `ShowStacks`, beside all else. ``under_way``: what runs now."""
+
+    def __init__(self, under_way: Callable[[], Sequence[UnderWay]], send: Callable[[wire.Message], object]) -> None:
+        self._under_way, self._send = under_way, send
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def asked(self, message: wire.ShowStacks) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, asked: wire.ShowStacks) -> None:
+        await asyncio.gather(*(self._answer_of(asked, each) for each in self._under_way()))
+        self._send(wire.Stacks(asked.number, None, "", 0))
+
+    async def _answer_of(self, asked: wire.ShowStacks, of: UnderWay) -> None:
+        signed_at = of.began
+        with suppress(OSError):
+            signed_at = max(signed_at, of.memory.stepped_at(of.attempt))
+        quiet_us = max(0, int((time.monotonic() - signed_at) * 1e6))
+        text = "" if quiet_us < asked.quiet_us else await of.memory.text(of.attempt)
+        self._send(wire.Stacks(asked.number, of.attempt, stack_text.bounded(text), quiet_us))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _threads(pid: int) -> list[int]:
+    return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208  names
+
+
+def _blocking(pid: int) -> frozenset[int]:
+    """Return the threads that block the signal: always, or while they handle it."""
+    found: set[int] = set()
+    for thread in _threads(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            status = _status(Path(f"/proc/{pid}/task/{thread}/status"))
+            if int(status.get("SigBlk", "0"), 16) & _BIT:
+                found.add(thread)
+    return frozenset(found)
+
+
+def _status(path: Path) -> dict[str, str]:
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in path.read_text().splitlines())}
+
+
+def _state(pid: int) -> str:
+    with suppress(OSError):
+        return f"state {_status(Path(f'/proc/{pid}/status')).get('State', '?')}"
+    return "it has ended"
+
+
+def _age_s(pid: int) -> float:
+    began = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / _TICKS
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began

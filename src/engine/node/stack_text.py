@@ -1,0 +1,87 @@
+"""Dumps of `faulthandler` as people read them: a task's own frames first, and ours left out. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .call import Caller
+
+MOST_CHARS = 64 * 1024
+_HEADING = re.compile(r"(Current thread|Thread) (0x[0-9a-f]+)")
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_CALL = Caller.run.__code__.co_filename  # below it is the user's code
+_NODE = _CALL.removesuffix("call.py")
+_OURS = _NODE.removesuffix("engine/node/")
+_RUNPY = ("<frozen runpy>", "/runpy.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread's frames, the innermost first. ``number``: as in `threading.get_ident`."""
+
+    number: int
+    frames: tuple[str, ...]
+
+    @property
+    def is_task(self) -> bool:
+        return any(_file(frame) == _CALL for frame in self.frames)
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether it serves a worker, and runs no task."""
+        return not self.is_task and any(_file(frame).startswith(_NODE) for frame in self.frames)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Return the frames without those through which Outrider has called the user's code."""
+        files = [_file(frame) for frame in self.frames]
+        end = files.index(_CALL) if _CALL in files else len(files)
+        while self.is_task and end and (files[end - 1].startswith(_OURS) or files[end - 1].endswith(_RUNPY)):
+            end -= 1
+        return self.frames[:end]
+
+
+def parsed(dump: str) -> list[Thread]:
+    """Return the threads of a dump; lines that are neither a thread's nor a frame's are left out."""
+    threads: list[tuple[int, list[str]]] = []
+    for line in dump.splitlines():
+        if heading := _HEADING.match(line):
+            threads.append((int(heading[2], 16), []))
+        elif threads and (_FRAME.match(line) or line == "  ..."):
+            threads[-1][1].append(line)
+    return [Thread(number, tuple(frames)) for number, frames in threads]
+
+
+def of_process(threads: Sequence[Thread]) -> str:
+    """Return the text of a process that runs one task, or was forked by one: the task's thread comes first."""
+    shown = sorted((each for each in threads if not each.is_ours), key=lambda each: not each.is_task)
+    return "\n".join(
+        "\n".join(
+            (*(() if index == 0 else (f"thread {each.number:#x}:",)), *(each.users or ("  (in Outrider's own code)",)))
+        )
+        for index, each in enumerate(shown)
+    )
+
+
+def of_thread(threads: Sequence[Thread], number: int) -> str:
+    """Return the text of the task that has one thread of a process with several tasks."""
+    for each in threads:
+        if each.number == number:
+            return "\n".join(each.users)
+    return ""
+
+
+def bounded(text: str, most: int = MOST_CHARS) -> str:
+    """Return at most so much of a text, with the number of lines that are left out."""
+    if len(text) <= most:
+        return text
+    kept = text[: most - 40].rpartition("\n")[0] or text[: most - 40]
+    left = text.count("\n") - kept.count("\n")
+    return f"{kept}\n... and {left} more lines"
+
+
+def _file(frame: str) -> str:
+    found = _FRAME.match(frame)
+    return "" if found is None else found[1]

@@ -1,0 +1,84 @@
+"""The client's side of stacks: questions to one node, their answers, and the signs of life of what runs there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...actors.interfaces import AttemptId, AttemptSeen
+from ..wire import messages as wire
+
+if TYPE_CHECKING:
+    from ...actors.interfaces import Order
+
+WITHIN_S = 5.0  # for a node to answer; its processes have 1 s each
+
+
+@dataclass(slots=True)
+class _Question:
+    answered: Callable[[Mapping[AttemptId, AttemptSeen]], object]
+    timer: asyncio.TimerHandle
+    answers: dict[AttemptId, AttemptSeen] = field(default_factory=dict)
+
+
+class NodeStacks:
+    """``orders``: the attempts that the node has. What it says of others is ignored."""
+
+    def __init__(self, orders: Mapping[int, Order], send: Callable[[wire.Message], object]) -> None:
+        self._orders, self._send = orders, send
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._questions: dict[int, _Question] = {}
+        self._closed = False
+        self.signs: dict[int, float] = {}  # attempt -> when it has printed something
+
+    def heard(self, attempt: int) -> None:
+        """Note a sign of life."""
+        if attempt in self._orders:
+            self.signs[attempt] = self._loop.time()
+
+    def ask(self, answered: Callable[[Mapping[AttemptId, AttemptSeen]], object], *, quiet_s: float = 0.0) -> None:
+        """Ask for the stacks of all that runs on the node. Of what has taken a step within ``quiet_s`` none is taken.
+
+        ``answered`` is called once, by the loop: when all have answered, after `WITHIN_S`, or when the node is lost.
+        """
+        if self._closed:
+            self._loop.call_soon(answered, {})
+            return
+        number = next(self._numbers)
+        timer = self._loop.call_later(WITHIN_S, self._finish, number)
+        self._questions[number] = _Question(answered, timer)
+        self._send(wire.ShowStacks(number, int(quiet_s * 1e6)))
+
+    def received(self, message: wire.Stacks) -> None:
+        question = self._questions.get(message.number)
+        if question is None:
+            return  # it is late, or was never asked for
+        if message.attempt is None:
+            self._finish(message.number)
+        elif message.attempt in self._orders:
+            attempt = AttemptId(message.attempt)
+            heard_s, quiet_s = self.quiet_s(attempt), message.quiet_us / 1e6
+            sight = AttemptSeen(message.text, quiet_s if heard_s is None else min(heard_s, quiet_s))
+            question.answers.setdefault(attempt, sight)
+
+    def over(self, attempt: int) -> None:
+        self.signs.pop(attempt, None)
+
+    def close(self) -> None:
+        self._closed = True
+        for number in list(self._questions):
+            self._finish(number)
+
+    def quiet_s(self, attempt: int) -> float | None:
+        """Return how long ago the attempt has sent a sign of life; None: it has not sent any."""
+        at = self.signs.get(attempt)
+        return None if at is None else self._loop.time() - at
+
+    def _finish(self, number: int) -> None:
+        question = self._questions.pop(number)
+        question.timer.cancel()
+        self._loop.call_soon(question.answered, question.answers)

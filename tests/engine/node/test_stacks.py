@@ -1,0 +1,256 @@
+"""Stacks of running tasks are taken from outside of their processes, whatever these do, and end none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.engine.node import context, stack_file, stack_reader
+from outrider.engine.wire import messages as m
+
+pytestmark = pytest.mark.anyio
+
+
+def wait_for(path: str) -> str:
+    while not Path(path).exists():
+        time.sleep(0.005)
+    return path
+
+
+async def asked(client: Any, number: int = 1, quiet_us: int = 0) -> dict[int, m.Stacks]:
+    """The answers to one question, by attempt."""
+    since = len(client.heard)
+    client.send(m.ShowStacks(number, quiet_us))
+    await client.until(
+        lambda: any(isinstance(each, m.Stacks) and each.attempt is None for each in client.heard[since:])
+    )
+    found = [each for each in client.heard[since:] if isinstance(each, m.Stacks)]
+    assert {each.number for each in found} == {number}
+    return {each.attempt: each for each in found if each.attempt is not None}
+
+
+async def text_with(client: Any, attempt: int, words: str) -> str:
+    """The attempt's stacks, as soon as these words are in them."""
+    async with asyncio.timeout(60):
+        while True:
+            answer = (await asked(client)).get(attempt)
+            if answer is not None and words in answer.text:
+                return answer.text
+            await client.turn()
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+async def test_each_task_is_seen_at_its_own_line_and_goes_on(make: Any, tmp_path: Path, kind: str) -> None:
+    client = await make(slots=2, kind=kind)
+
+    def other(path: str) -> str:
+        while not Path(path).exists():
+            time.sleep(0.005)
+        return path
+
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    attempts = [client.run(wait_for, paths[0]), client.run(other, paths[1])]
+    texts = [await text_with(client, *each) for each in zip(attempts, ("in wait_for", "in other"), strict=True)]
+    assert re.search(r'^  File ".*test_stacks\.py", line \d+ in wait_for$', texts[0], re.MULTILINE)
+    assert "other" not in texts[0]
+    assert "wait_for" not in texts[1]
+    assert "src/engine/node/" not in texts[0] + texts[1], "frames of ours are no news"
+    for path in paths:
+        Path(path).touch()
+    assert [await client.call(os.path.basename, path) for path in paths] == ["a", "b"]
+    assert [client.result(await client.answer(attempt)) for attempt in attempts] == paths
+    assert await asked(client) == {}, "nothing runs"
+
+
+async def test_a_task_that_holds_the_interpreters_lock_in_c_code_is_seen(make: Any) -> None:
+    client = await make()
+
+    def hold() -> int:
+        return ctypes.PyDLL(None).pause()  # holds the lock until a signal has been handled
+
+    attempt = client.run(hold)
+    assert "in hold" in await text_with(client, attempt, "in hold")
+    async with asyncio.timeout(60):
+        while not client.of(attempt, m.Done):
+            await asked(client)
+    assert client.result(await client.answer(attempt)) == -1
+
+
+async def test_forks_are_seen_and_what_they_execute_is_named_and_left_alone(make: Any, tmp_path: Path) -> None:
+    client = await make()
+    path = str(tmp_path / "end")
+
+    def fork() -> tuple[int, int]:
+        pid = os.fork()
+        if pid == 0:
+            with suppress(BaseException):
+                wait_for(path)
+            os._exit(7)
+        sleeper = subprocess.Popen(
+            [sys.executable, "-c", f"import time\nwhile not __import__('os').path.exists({path!r}): time.sleep(0.005)"]
+        )
+        return os.waitpid(pid, 0)[1], sleeper.wait()
+
+    attempt = client.run(fork)
+    text = await text_with(client, attempt, "in wait_for")
+    assert "in fork" in text.partition("process ")[0]
+    assert "no stack: it is another program than the task's Python" in await text_with(
+        client, attempt, "another program"
+    )
+    for _ in range(20):
+        await asked(client)
+    Path(path).touch()
+    assert client.result(await client.answer(attempt)) == (7 << 8, 0)
+
+
+async def test_a_process_that_closed_its_files_or_blocks_signals_gets_none(make: Any, tmp_path: Path) -> None:
+    client = await make(slots=2)
+
+    def close(path: str) -> bool:
+        for each in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            with suppress(OSError):
+                if "outrider-stacks" in os.readlink(f"/proc/self/fd/{each}"):  # noqa: PTH115
+                    os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), int(each))
+        wait_for(f"{path}.end")
+        return not Path(path).read_bytes()
+
+    def block(path: str) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        wait_for(path)
+
+    one, other = client.run(close, str(tmp_path / "a")), client.run(block, str(tmp_path / "a.end"))
+    await text_with(client, one, "no stack: it has closed its files")
+    await text_with(client, other, "no stack: it blocks signals")
+    Path(tmp_path / "a.end").touch()
+    assert client.result(await client.answer(one)) is True, "nothing is written into a file of the task's"
+    await client.answer(other)
+
+
+async def test_a_stopped_process_is_waited_for_and_answers_later(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_reader, "WITHIN_S", 0.1)
+    client = await make()
+    attempt = client.run(wait_for, str(tmp_path / "end"))
+    await text_with(client, attempt, "in wait_for")
+    (of,) = client.server._workers.under_way()
+    pid, _ = stack_file.read_head(of.memory.fd)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert "it has not answered within" in (await asked(client))[attempt].text
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await text_with(client, attempt, "in wait_for")
+    (tmp_path / "end").touch()
+    await client.answer(attempt)
+
+
+async def test_stacks_are_taken_a_hundred_times_of_a_task_that_computes(make: Any, tmp_path: Path) -> None:
+    client = await make(slots=2)
+
+    def compute(path: str) -> list[int]:
+        found: list[int] = []
+        while not Path(path).exists():
+            found = sorted(range(500), key=lambda each: -each)
+            subprocess.run(["true"], check=True)
+        return found[:2]
+
+    attempts = [client.run(compute, str(tmp_path / "end"), flags=flag) for flag in (0, int(m.RunFlag.FRESH))]
+    for attempt in attempts:
+        await text_with(client, attempt, "in compute")
+    for number in range(1, 101):
+        assert {*await asked(client, number)} <= {*attempts}
+    (tmp_path / "end").touch()
+    assert [client.result(await client.answer(attempt)) for attempt in attempts] == [[499, 498]] * 2
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+async def test_a_task_that_has_taken_a_step_is_not_disturbed(make: Any, tmp_path: Path, kind: str) -> None:
+    client = await make(slots=2, kind=kind)
+
+    def step(path: str) -> None:
+        while not Path(path).exists():
+            context.stepped("step")
+            time.sleep(0.005)
+
+    stepping, other = (client.run(each, str(tmp_path / "end")) for each in (step, wait_for))
+    await text_with(client, stepping, "in step")
+    await text_with(client, other, "in wait_for")
+    while True:
+        answers = await asked(client)
+        if answers[stepping].quiet_us < 200_000 < answers[other].quiet_us:
+            break
+    answers = await asked(client, quiet_us=3_600_000_000)
+    assert answers[stepping].text == ""
+    assert 0 <= answers[stepping].quiet_us < 60_000_000
+    assert answers[other].text == "", "it has begun since then"
+    assert answers[other].quiet_us < 60_000_000
+    (tmp_path / "end").touch()
+    for attempt in (stepping, other):
+        await client.answer(attempt)
+
+
+async def test_a_process_that_ends_meanwhile_costs_the_others_nothing(make: Any, tmp_path: Path) -> None:
+    client = await make(slots=2)
+    attempt = client.run(wait_for, str(tmp_path / "end"))
+    await text_with(client, attempt, "in wait_for")
+    for number in range(10):
+        dying = client.run(os._exit, number)
+        answers = await asked(client, number)
+        assert "in wait_for" in answers[attempt].text
+        await client.answer(dying)
+    (tmp_path / "end").touch()
+    await client.answer(attempt)
+
+
+def test_a_dead_process_is_not_signalled() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    with pytest.raises(ProcessLookupError), stack_reader._Handle(pid):
+        pass
+
+
+async def test_a_process_of_another_program_is_never_signalled(tmp_path: Path) -> None:
+    """The handler is asked for, and so is the file: a program that handles every signal is no fork of a worker."""
+    caught = "import signal,time\nfor n in range(34,65): signal.signal(n, lambda *_: print('hit', flush=True))\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{caught}print('up', flush=True)\ntime.sleep(60)"], stdout=-1
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"up\n"
+        memory = stack_reader.StackMemory(1)
+        dump, refused = await memory._dump(other.pid, memory.fd)
+        assert (dump, refused) == ("", "it has closed its files")
+        memory.close()
+        other.kill()
+        assert other.stdout.read() == b""
+
+
+def test_a_thread_of_the_worker_notes_its_attempt() -> None:
+    fd = stack_file.make(2)
+    pid = os.fork()
+    if pid == 0:  # the handler stays registered in the process
+        notes = stack_file.StackFile(fd)
+        notes.began(1, 9)
+        notes.stepped(1)
+        os._exit(threading.get_ident() != stack_file.read_notes(fd, 2)[1].thread)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert stack_file.read_head(fd) == (pid, fd)
+    first, second = stack_file.read_notes(fd, 2)
+    assert (first.attempt, second.attempt) == (0, 9)
+    assert 0 < second.stepped_ns <= time.monotonic_ns()
+    os.close(fd)
