@@ -374,11 +374,13 @@ async def test_a_worker_inherits_nothing(make: Any) -> None:
     client = await make(slots=2)
     assert await client.call(descriptors) == [
         "/dev/null",
+        "/memfd",
+        "/memfd",
         "pipe",
         "pipe",
         "socket",
         "socket",
-    ]  # its own pipe, and the one to which its processes log
+    ]  # the file of its stacks, which it has mapped as well, its own pipe, and the one to which its processes log
 
 
 async def test_a_task_knows_where_it_runs(make: Any) -> None:
