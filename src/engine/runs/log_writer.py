@@ -38,6 +38,7 @@ class LogWriter:
         self._files: RecordFiles | None = None  # while the record is open
         self._tensorboard: TensorBoardFiles | None = None
         self._names: dict[str, int] = {}  # files of artifacts, and how often each was wanted
+        self._taken: set[str] = set()  # in lower case, as there are disks for which two names are one then
 
     def opened(self, files: RecordFiles) -> None:
         self._files = files
@@ -126,8 +127,16 @@ class LogWriter:
         """Write an artifact to a file that no other has, and return its path."""
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[-NAME_CHARS:].lstrip("-.") or "artifact"
         with self._lock:
-            number = self._names[safe] = self._names.get(safe, 0) + 1
-        stem, dot, ending = safe.partition(".")
-        path = f"{ARTIFACTS}/{safe if number == 1 else f'{stem}-{number}{dot}{ending}'}"
+            path = f"{ARTIFACTS}/{self._free(safe)}"
         files.add(path, content)
         return path
+
+    def _free(self, wanted: str) -> str:
+        """Return ``wanted``, or with a number in it: best.pt, best-2.pt. A task may have used such a name itself."""
+        stem, dot, ending = wanted.partition(".")
+        while True:
+            number = self._names[wanted] = self._names.get(wanted, 0) + 1
+            name = wanted if number == 1 else f"{stem}-{number}{dot}{ending}"
+            if name.lower() not in self._taken:
+                self._taken.add(name.lower())
+                return name

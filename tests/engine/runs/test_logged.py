@@ -127,6 +127,18 @@ def test_artifacts_have_files_of_their_own_with_safe_names(log: LogWriter, files
     assert len(read(files, "events.jsonl")) == 8  # none has the digest that was told
 
 
+def test_no_artifact_is_added_to_another_that_has_the_name_which_its_number_makes(
+    log: LogWriter, files: RecordFiles
+) -> None:
+    names = ["best.pt", "best.pt", "best-2.pt", "BEST.pt", "best.pt"]
+    for number, name in enumerate(names):
+        log.put_artifact(artifact(name, bytes([number])), bytes([number]))
+    log.end(files)
+    paths = [each["path"] for each in read(files, "artifacts.jsonl")]
+    assert paths == [f"artifacts/{name}" for name in ("best.pt", "best-2.pt", "best-2-2.pt", "BEST-3.pt", "best-4.pt")]
+    assert [(files.directory / path).read_bytes() for path in paths] == [bytes([number]) for number in range(5)]
+
+
 def test_an_artifact_for_which_the_disk_has_no_room_is_lost_alone(
     log: LogWriter, files: RecordFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
