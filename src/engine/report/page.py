@@ -52,6 +52,9 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     """
     target = run.directory / REPORT if path is None else path
     content = page(read_contents(run), _links(run.directory, target.parent)).encode(errors="replace")
+    if path is not None and _is_no_file_of_its_own(path):
+        path.write_bytes(content)
+        return path
     new = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -61,6 +64,11 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     finally:
         new.unlink(missing_ok=True)
     return target
+
+
+def _is_no_file_of_its_own(path: Path) -> bool:
+    """Return whether a file in its place would destroy something: a link such as /dev/stdout, a device, a pipe."""
+    return path.is_symlink() or (path.exists() and not path.is_file())
 
 
 def page(contents: Contents, link: Link = lambda path: path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +52,23 @@ def test_a_place_that_cannot_be_written_is_told(
     (record / "report.html").mkdir()
     assert outrider("report", "train") == 1
     assert "--output FILE writes it elsewhere" in capsys.readouterr().err
+
+
+def test_what_is_no_file_stays_what_it_is(record: Path, tmp_path: Path, outrider: Outrider) -> None:
+    """As root, a file in the place of /dev/null or /dev/stdout would break the computer."""
+    device, link, fifo = tmp_path / "null", tmp_path / "link", tmp_path / "fifo"
+    link.symlink_to(tmp_path / "behind.html")
+    device.symlink_to("/dev/null")
+    os.mkfifo(fifo)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(fifo.read_text()), daemon=True)
+    reader.start()
+    for path in (link, device, fifo):
+        assert outrider("report", "train", "-o", str(path)) == 0
+        assert path.is_symlink() or path.is_fifo()
+    reader.join()
+    assert "<h1>train</h1>" in read[0]
+    assert "<h1>train</h1>" in (tmp_path / "behind.html").read_text()
 
 
 def test_no_such_run(record: Path, outrider: Outrider) -> None:
