@@ -14,6 +14,7 @@ from cyclopts import Parameter, Token
 
 from ..api.errors import BroadcastFailed, OutriderError, SpecError
 from ..api.printable import plain
+from ..api.secrets import Scrubber
 from ..runs.names import runs_folder
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def _detached(planned: Planned) -> int:
     """
     from ..observe.record import record_name
     from ..observe.surroundings import VARIABLE, leaves_record
+    from ..runs.description import secrets_of
     from ..scripts.driver import DRIVER_LOG, detach
 
     settings = planned.pool._settings
@@ -158,7 +160,8 @@ def _detached(planned: Planned) -> int:
             "--detach: a detached run is found by its record, so it must leave one: leave out run=false, and "
             f"{VARIABLE}=0 of the environment."
         )
-    start = detach(record_name(settings), lambda files, starter: _run(planned, files, starter))
+    clean = Scrubber(secrets_of(settings))
+    start = detach(record_name(settings), lambda files, starter: _run(planned, files, starter), clean)
     if start.run:
         print(start.run, flush=True)
     if start.code:

@@ -7,16 +7,19 @@ too. The driver owns the record from the run's beginning to the end of its own p
 
 from __future__ import annotations
 
+import atexit
+import io
 import json
 import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from ...providers.pool_lock import Lock, Owner
 from ..runs.files import RecordFiles
@@ -70,19 +73,21 @@ class Starter:
             self._pipe = -1
 
 
-def detach(name: str, drive: Callable[[RecordFiles, Starter], int]) -> Start:
-    """Fork a driver, and return how it has started. It runs ``drive``, with the record that it owns.
+def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Callable[[str], str] = str) -> Start:
+    """Fork a driver, and return how it has started. It runs ``drive``, with the record that it owns. ``clean``: of each
+    line that it prints, as all of them are kept: hides secrets.
 
     Raises:
         SystemExit: in the driver, with the exit code that ``drive`` returns.
     """
     ours, its = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     driver = os.fork()
     if driver == 0:
         os.close(ours)
-        raise SystemExit(_drive(name, drive, Starter(its)))
+        raise SystemExit(_drive(name, drive, Starter(its), clean))
     os.close(its)
     try:
         return _heard(ours)
@@ -93,7 +98,9 @@ def detach(name: str, drive: Callable[[RecordFiles, Starter], int]) -> Start:
         os.close(ours)
 
 
-def _drive(name: str, drive: Callable[[RecordFiles, Starter], int], starter: Starter) -> int:
+def _drive(
+    name: str, drive: Callable[[RecordFiles, Starter], int], starter: Starter, clean: Callable[[str], str]
+) -> int:
     os.setsid()
     began = time.time()
     try:
@@ -102,7 +109,7 @@ def _drive(name: str, drive: Callable[[RecordFiles, Starter], int], starter: Sta
         files.replace(STATUS, RunStatus(files.directory.name, name, began, changed=began).facts(began, 0.0, 0.0))
         about = {"id": files.directory.name, "name": name, "began": began, "owner": asdict(Owner.this(files.directory))}
         files.replace(RUN, about)
-        _redirect(str(files.directory / DRIVER_LOG))
+        _redirect(str(files.directory / DRIVER_LOG), clean)
     except OSError as error:
         starter.failed(OUTRIDER, f"its record cannot be written: {error.filename or runs_folder()}: {error.strerror}")
         return OUTRIDER
@@ -118,14 +125,58 @@ def _drive(name: str, drive: Callable[[RecordFiles, Starter], int], starter: Sta
     return code
 
 
-def _redirect(log: str) -> None:
-    """Let nothing of this process refer to the terminal any more."""
+def _redirect(log: str, clean: Callable[[str], str]) -> None:
+    """Let nothing of this process refer to the terminal any more. Python's streams write lines that are clean."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for file, standard in ((nothing, 0), (written, 1), (written, 2)):
         os.dup2(file, standard)
     for file in {nothing, written} - {0, 1, 2}:
         os.close(file)
+    sys.stdout, sys.stderr = (CleanLines(_text_stream(file), clean) for file in (1, 2))
+    for stream in (sys.stdout, sys.stderr):
+        atexit.register(stream.close)
+
+
+def _text_stream(file: int) -> TextIO:
+    return os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+class CleanLines(io.TextIOBase):
+    """A text stream that writes whole lines, each of them cleaned. What is no whole line waits for its end, or for the
+    stream's: a part of it could be half a secret.
+    """
+
+    def __init__(self, stream: TextIO, clean: Callable[[str], str]) -> None:
+        self._stream, self._clean, self._rest = stream, clean, ""
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            lines, newline, self._rest = (self._rest + text).rpartition("\n")
+            if newline:
+                self._stream.write(self._clean(f"{lines}\n"))
+                self._stream.flush()
+        return len(text)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.write(self._clean(self._rest))
+            self._stream.flush()
+        super().close()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
 
 
 def _heard(pipe: int) -> Start:

@@ -109,6 +109,40 @@ def test_it_is_in_a_session_of_its_own_without_the_terminal(tmp_path: Path) -> N
     assert (ended.name, ended.status["exit"]) == ("train", 7)
 
 
+def test_what_is_kept_of_its_prints_has_no_secret_in_it(tmp_path: Path) -> None:
+    """Also where one comes in pieces, in a traceback, or at the end without a newline, and with stdout closed."""
+    program = """
+        import sys
+        from outrider.engine.api.secrets import Scrubber
+        from outrider.engine.scripts.driver import detach
+
+        def drive(files, starter):
+            starter.opened()
+            print("a hunter2 b", "hun", end="", flush=True)
+            print("ter2", "hunt", end="", flush=True)
+            sys.stderr.write("\\u00b7 \\ud800 hunter2")
+            raise ValueError("hunter2")
+
+        sys.stdout = None
+        start = detach("train", drive, Scrubber(["hunter2"]))
+        print(start.code, file=sys.stderr)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OUTRIDER_STATE": str(tmp_path / "state")},
+        check=True,
+    )
+    (run,) = found_runs(tmp_path / "state" / "runs")
+    assert done.stderr == "None\n"
+    until(lambda: run.owner == "dead")
+    said = (run.directory / "driver.log").read_text()
+    assert "hunter2" not in said
+    assert "ValueError: ****" in said
+    assert "a **** b **** hunt" in said
+
+
 def test_a_run_that_fails_before_its_pool_has_an_end_in_its_record(tmp_path: Path) -> None:
     program = """
         from outrider.engine.scripts.driver import detach
