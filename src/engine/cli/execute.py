@@ -17,6 +17,7 @@ from .ssh import pinned
 from .ssh_command import ssh_command
 
 AT_A_TIME = 32  # nodes
+END_S = 2.0  # that a command has for its end, by SIGTERM and then by SIGKILL
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as of shells
 
 
@@ -60,9 +61,12 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str]) -> int:
             if code := await _on(node, command):
                 failures.append(code)
 
-    async with asyncio.TaskGroup() as tasks:
-        for node in nodes:
-            tasks.create_task(one(node))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for node in nodes:
+                tasks.create_task(one(node))
+    except ExceptionGroup as group:  # such as a BrokenPipeError for each node: one says it
+        raise group.exceptions[0] from None
     return failures[0] if failures else 0
 
 
@@ -86,15 +90,33 @@ async def _on(node: Reached, command: Sequence[str]) -> int:
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         assert process.stdout is not None
         assert process.stderr is not None
+        copies = [
+            asyncio.ensure_future(_copied(stream, to, node.name))
+            for to, stream in ((1, process.stdout), (2, process.stderr))
+        ]
         try:
-            await asyncio.gather(_copied(process.stdout, 1, node.name), _copied(process.stderr, 2, node.name))
+            await asyncio.gather(*copies)
             code = await process.wait()
         except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            await asyncio.shield(process.wait())
+            for copy in copies:
+                copy.cancel()
+            await asyncio.wait(copies)
+            await _ended(process)
             raise
         return code if code >= 0 else 128 - code
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """End a command and what it has started, whatever it makes of SIGTERM, and read what is left of its output: asyncio
+    closes pipes at their end.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await process.communicate()
+                return
 
 
 def _why(error: OSError, program: str, folder: Path | None) -> str:

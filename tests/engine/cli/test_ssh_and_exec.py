@@ -313,6 +313,40 @@ def test_ctrl_c_ends_the_commands(record: Record, tmp_path: Path) -> None:
         os.kill(pid, 0)
 
 
+def test_a_command_that_ignores_its_end_is_ended_too(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "n0" / "work").mkdir(parents=True)
+    facts = {"directory": str(tmp_path / "n0")}
+    record.has(event("node_launching", node=0, machine="p/n0", facts=facts), event("node_ready", node=0, rank=0))
+    words = [*OUTRIDER, "exec", "train", "--", "sh", "-c", "trap '' TERM; echo $$; exec sleep 60"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline().removeprefix("[node 0] "))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (130, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_nobody_who_reads_ends_the_commands(record: Record, tmp_path: Path) -> None:
+    events = []
+    for node in range(2):
+        (tmp_path / f"n{node}" / "work").mkdir(parents=True)
+        facts = {"directory": str(tmp_path / f"n{node}")}
+        events.append(event("node_launching", node=node, machine=f"p/n{node}", facts=facts))
+    record.has(*events, *(event("node_ready", node=node, rank=node) for node in range(2)))
+    words = [*OUTRIDER, "exec", "train", "--", "sh", "-c", "echo $$; exec yes"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline().partition("] ")[2])
+        process.stdout.close()
+        process.stdout = None
+        _, said = process.communicate()
+        assert (process.returncode, said) == (141, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
