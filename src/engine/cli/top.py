@@ -16,7 +16,7 @@ from typing import Annotated
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from ..runs.reader import Run, read_json
+from ..runs.reader import Run, read_json, run_of
 from ..runs.samples import SampleFile, sample_fields
 from .pool_search import NOTHING, AsJson, Flag
 from .run_choice import RunWord, chosen_run
@@ -75,7 +75,7 @@ class View:
 
     def read(self) -> None:
         """Read what has been added. Whether it lives is asked first: what it wrote before its end is read after it."""
-        self.ended = self._run.owner == "dead"
+        self.ended = self._run.owner == "dead" or run_of(self._run.directory).ended
         self.usage.add(self._file.new_samples())
 
     def table(self, rows: int, columns: int) -> RenderableType:

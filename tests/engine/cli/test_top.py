@@ -14,7 +14,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,12 @@ import pytest
 from rich.console import Console
 
 from outrider.actors.events import GpuSample, NodeSampled
+from outrider.engine.cli.top import View
 from outrider.engine.cli.usage import BARS, NO_BAR, SHOWN, Usage, curve, shown, size
 from outrider.engine.runs.files import RecordFiles
+from outrider.engine.runs.reader import run_of
 from outrider.engine.runs.samples import SYSTEM, sample_line
+from outrider.providers.pool_lock import Owner
 
 if TYPE_CHECKING:
     from .conftest import Outrider
@@ -132,6 +135,18 @@ def test_a_run_that_was_killed_is_shown_with_its_last_samples(run: RecordFiles, 
     said = outrider.said()
     assert "its owner died" in said
     assert "last heard of" not in said
+
+
+def test_a_run_of_another_computer_has_an_end_too(run: RecordFiles) -> None:
+    owner = asdict(replace(Owner.this(run.directory), host="other", boot="other", inode=0))
+    run.replace("run.json", {"owner": owner})
+    run.close()
+    view = View(run_of(run.directory))
+    view.read()
+    assert not view.ended
+    run.replace("status.json", {"state": "ended", "began": 1e9})
+    view.read()
+    assert view.ended
 
 
 def test_there_may_be_no_such_run_or_no_samples(run: RecordFiles, outrider: Outrider) -> None:
