@@ -21,7 +21,7 @@ WORDS: dict[State, str] = {
     "killed": "its program was killed",
     "unknown": "of another computer",
 }
-STOPPED_CODES = (130, 143)  # of programs that Ctrl-C or SIGTERM ends
+STOPPED_CODES = (129, 130, 143)  # of programs that a closed terminal, Ctrl-C or SIGTERM ends
 MOST_OTHERS = 20
 
 

@@ -203,7 +203,8 @@ def record_of(folder: Path, **facts: Any) -> tuple[RecordFiles, Run]:
 
 
 @pytest.mark.parametrize(
-    ("code", "state"), [(0, "ended"), (1, "failed"), (3, "failed"), (130, "stopped"), (143, "stopped")]
+    ("code", "state"),
+    [(0, "ended"), (1, "failed"), (3, "failed"), (129, "stopped"), (130, "stopped"), (143, "stopped")],
 )
 def test_a_run_that_ended_says_how(tmp_path: Path, code: int, state: str) -> None:
     files, run = record_of(tmp_path, state="ended", ended=BEGAN + 5.0, exit=code)
