@@ -129,14 +129,17 @@ class PoolLife(Runner):
         if core.cleanup is not None:
             raise core.cleanup
 
-    async def call_off(self) -> None:
-        """End the opening that another thread has begun, or is about to begin; return when it is over. A pool that is
-        open, or has ended, is left alone.
+    async def call_off(self) -> bool:
+        """End the opening that a thread has begun, or is about to begin; return when it is over. A pool that is open, or
+        has ended, is left alone, and False is returned.
         """
         if self._core is None:
             self._called_off = True
         elif not self._ended and self._opening is not None and not self._opening.done():
             await self._call_off(self._core, self._opening)
+        else:
+            return False
+        return True
 
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
         """Return what a block ends with, or the opening of its pool; in place of a cancellation its reason, if any."""

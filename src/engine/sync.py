@@ -75,7 +75,8 @@ class SyncPool(Runner):
         self._threads = ExitStack()
         self._portal: BlockingPortal | None = None
         self._loops_thread = 0
-        self._opening: threading.Event | None = None  # while another thread opens it; set when that is over
+        self._opening: threading.Event | None = None  # while a thread opens it; set when that is over
+        self._opener = 0  # that thread
         self._process = os.getpid()
 
     @_cutting
@@ -86,6 +87,7 @@ class SyncPool(Runner):
         self._pool.check_unopened()
         self._pool._sync = self
         self._hold = ThreadHold()
+        self._opener = threading.get_ident()
         opening = self._opening = threading.Event()
         try:
             self._portal = self._threads.enter_context(start_blocking_portal("asyncio"))
@@ -106,13 +108,15 @@ class SyncPool(Runner):
     def close(self, error: BaseException | None = None) -> None:
         """Leave the pool, as the end of its block does, from any thread. ``error``: what its user has failed with. A
         pool that is not open, or was closed, is left alone. Where another thread is still opening it, that is called
-        off: `open` raises `PoolClosed`, and both return when nothing is left.
+        off: `open` raises `PoolClosed`, and both return when nothing is left. A handler of a signal that has
+        interrupted `open` may call this as well.
 
         Raises:
             CleanupError: machines may be left.
         """
-        if (opening := self._opening) is not None and os.getpid() == self._process:
-            self._call_off(opening)
+        opening = self._opening if os.getpid() == self._process else None
+        if opening is not None and self._call_off(opening):
+            return
         if self._portal is None:
             return
         atexit.unregister(self._close_at_exit)
@@ -122,21 +126,23 @@ class SyncPool(Runner):
         finally:
             self._end()
 
-    def _call_off(self, opening: threading.Event) -> None:
-        """End the opening, and wait until the thread that has begun it has left `open`. Where that was faster, the pool
-        is open then.
+    def _call_off(self, opening: threading.Event) -> bool:
+        """End the opening, and wait until the thread that has begun it has left `open`; that is this one where a signal
+        has interrupted it, which leaves `open` later. Return False where that was faster, and the pool is open.
         """
         self._pool._called_off = True  # in case that its loop has not begun
         left: CleanupError | None = None
         try:
-            self._wait(self._pool.call_off)
+            called_off = self._wait(self._pool.call_off)
         except CleanupError as error:
-            left = error
+            called_off, left = True, error
         except (PoolClosed, RuntimeError, FutureCancelled):  # its loop has ended meanwhile, or has not begun
-            pass
-        opening.wait()
+            called_off = True
+        if threading.get_ident() != self._opener:
+            opening.wait()
         if left is not None:
             raise left
+        return called_off
 
     def _close_at_exit(self) -> None:
         if os.getpid() == self._process:  # and not in a forked child

@@ -165,6 +165,40 @@ def test_a_pool_for_threads_that_is_closed_while_it_opens_is_gone_and_says_so() 
     pool.close()
 
 
+def test_a_signal_handler_may_close_the_pool_that_its_thread_opens() -> None:
+    """As programs do that end at SIGTERM: the handler runs in the midst of `open`, which cannot go on meanwhile."""
+    program = """
+        import os, signal, threading
+        from outrider import Local, Plugin, Pool, PoolClosed, SyncPool
+
+        class Interrupting(Plugin):
+            name = "interrupting"
+
+            def attach(self, context):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return super().attach(context)
+
+        def close(*_):
+            pool.close()
+            print("handled")
+
+        signal.signal(signal.SIGTERM, close)
+        pool = SyncPool(Pool(provider=Local(), plugins=[Interrupting()], console="silent"))
+        try:
+            pool.open()
+        except PoolClosed as error:
+            print(error)
+        else:
+            print("opened as fast:", pool)
+        pool.close()
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout.startswith("handled\n"), ran.stderr
+    assert "closed while it was being opened" in ran.stdout or "ended after" in ran.stdout
+
+
 def test_a_pool_for_threads_may_be_closed_before_its_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
