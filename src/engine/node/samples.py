@@ -6,13 +6,14 @@ Sources: proc_stat(5), proc_meminfo(5), proc_pid_net(5) for ``net/dev``, and cgr
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from ..wire.messages import GpuSample, Sampled
+from ..wire.messages import GpuSample, Number, Sampled, Size
 
 _IDLE, _IO_WAIT, _STEAL = 3, 4, 7  # columns of a line of /proc/stat
 _COUNTED = 8  # columns that add up to all time; those behind are in them already
 _US = 1e6
+_MOST_MEMORY, _MOST = (int(get_args(kind)[1].most) for kind in (Size, Number))  # that a message may say
 
 
 class CpuTicks(NamedTuple):
@@ -51,7 +52,11 @@ class Readings(NamedTuple):
 
 
 def between(before: Readings, now: Readings) -> Sampled | None:
-    """Return what was used between two readings; None where the kernel's clock has stood still: nothing is known."""
+    """Return what was used between two readings; None where the kernel's clock has stood still: nothing is known.
+
+    Sizes are brought into the bounds that messages have. File systems over a network may say that they have 16 EiB, and
+    containers that more memory is free than there is: the client would take the message for that of a broken node.
+    """
     seconds = now.at - before.at
     if seconds <= 0 or now.cpus <= 0 or now.ticks <= before.ticks:
         return None
@@ -60,14 +65,23 @@ def between(before: Readings, now: Readings) -> Sampled | None:
         round(seconds, 3),
         round(min(1.0, max(0.0, busy)), 4),
         now.cpus,
-        now.memory.used_bytes,
-        now.memory.total_bytes,
-        now.disk.used_bytes,
-        now.disk.total_bytes,
-        max(0, now.traffic.received - before.traffic.received),  # an interface may be gone, or begin anew
-        max(0, now.traffic.sent - before.traffic.sent),
-        now.gpus,
+        *_bounded(now.memory, _MOST_MEMORY),
+        *_bounded(now.disk, _MOST),
+        *_bounded(  # an interface may be gone, or begin anew
+            (now.traffic.received - before.traffic.received, now.traffic.sent - before.traffic.sent), _MOST
+        ),
+        tuple(_bounded_gpu(gpu) for gpu in now.gpus),
     )
+
+
+def _bounded(sizes: tuple[int, int], most: int) -> tuple[int, int]:
+    first, second = sizes
+    return min(most, max(0, first)), min(most, max(0, second))
+
+
+def _bounded_gpu(gpu: GpuSample) -> GpuSample:
+    used, total = _bounded((gpu.memory_bytes, gpu.memory_total_bytes), _MOST_MEMORY)
+    return gpu._replace(memory_bytes=used, memory_total_bytes=total)
 
 
 def cpu_ticks(stat: str, cpus: Collection[int]) -> CpuTicks:

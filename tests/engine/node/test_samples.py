@@ -91,7 +91,8 @@ def test_a_clock_that_stands_still_tells_nothing() -> None:
     assert samples.between(readings(10.0, 1.0), readings(10.0, 1.0)) is None
 
 
-NUMBERS = st.integers(0, 2**47)
+NUMBERS = st.integers(-(2**65), 2**65)  # as containers and file systems over a network may say that they have
+GPUS = st.builds(m.GpuSample, st.just(0), st.none(), NUMBERS, NUMBERS, st.none())
 READINGS = st.builds(
     Readings,
     st.floats(0, 1e7),
@@ -101,7 +102,7 @@ READINGS = st.builds(
     st.builds(Memory, NUMBERS, NUMBERS),
     st.builds(Memory, NUMBERS, NUMBERS),
     st.builds(Traffic, NUMBERS, NUMBERS),
-    st.just(()),
+    st.tuples(GPUS),
 )
 
 
