@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import functools
 import os
 import socket
 import termios
@@ -22,6 +23,8 @@ DATAGRAM_BYTES = 126 * 1024  # of one record; larger buffers are mapped anew for
 PATIENCE_S = 5.0  # of who logs, for a node that does not read
 _AT_ONCE = 64  # datagrams in one turn
 _JOINED_BYTES = 64 * 1024
+_NO_RECORD = b"{}"  # what is no object counts as a record that cannot be read, and harms none of its neighbours
+_QUEUE = Path("/proc/sys/net/unix/max_dgram_qlen")
 _PATH_BYTES = 107  # <linux/un.h>: UNIX_PATH_MAX, and its end
 
 
@@ -43,15 +46,21 @@ class LogSocket:
             self.close()
             raise
 
-    def receive(self) -> Iterator[tuple[bytes, list[int]]]:
-        """Yield what has come: records, as many as may go together, or one with a descriptor, now the caller's."""
+    def receive(self, *, rest: bool = False) -> Iterator[tuple[bytes, list[int]]]:
+        """Yield what has come: records, as many as may go together, or one with a descriptor, now the caller's.
+
+        ``rest``: all that lies in the socket, as of an attempt that has ended; else one turn's share of it.
+        """
         lines: list[bytes] = []
         size_bytes = 0
-        for _ in range(_AT_ONCE):
+        for _ in range(_queue_length() if rest else _AT_ONCE):
             try:
                 line, fds = limits.receive(self.sock, DATAGRAM_BYTES, 1)
             except (BlockingIOError, ConnectionError):
                 break
+            line = line.replace(b"\n", b" ").strip()  # JSON may have several lines, and here they part records
+            if not line.startswith(b"{"):
+                line = _NO_RECORD
             if not fds and fds is not None:
                 lines.append(line)
                 size_bytes += len(line)
@@ -69,6 +78,15 @@ class LogSocket:
         self.sock.close()
         if self._folder >= 0:
             os.close(self._folder)
+
+
+@functools.cache
+def _queue_length() -> int:
+    """Return how many datagrams may lie in a socket; those who write more wait. Kernels have 10, and systemd 512."""
+    try:
+        return max(_AT_ONCE, int(_QUEUE.read_text()) + 1)
+    except (OSError, ValueError):
+        return 1024
 
 
 class LogEnd:

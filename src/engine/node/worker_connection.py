@@ -156,15 +156,15 @@ class WorkerConnection:
             outputs += lines.unfinished()
         return outputs
 
-    def receive_logged(self) -> None:
-        """Receive what the processes of the running attempt have logged until now."""
+    def receive_logged(self, *, rest: bool = True) -> None:
+        """Receive what the processes of the running attempt have logged until now; without ``rest`` some of it."""
         if self._log is not None:
             attempt = self._running(self.worker) or self.last
-            for records, fds in self._log.receive():
+            for records, fds in self._log.receive(rest=rest):
                 self._on_logged(Logged(attempt, records, 0, "" if fds else None), fds)
 
     def _log_readable(self) -> None:
-        self.receive_logged()
+        self.receive_logged(rest=False)
         self._on_output([])  # which sends it
 
     def last_words(self) -> str:

@@ -18,6 +18,7 @@ NAME_CHARS = 128  # of a metric, a text, an artifact
 NAMES = 500  # of metrics in one call
 TEXT_CHARS = 64 * 1024  # of a text, and of params as JSON; what is larger is a file
 ARTIFACT_BYTES = 256 * 1024 * 1024
+PARAM_LEVELS = 32  # of objects and arrays within a param; `log_params` makes fewer
 NOT_IN_JSON = {"nan", "inf", "-inf"}
 BATCH = 500  # records packed at a time
 BATCH_BYTES = 512 * 1024  # of records in one message, unless one of them alone is larger
@@ -206,9 +207,18 @@ def _text(said: Any) -> str:
 
 
 def _object(values: Any) -> dict[str, Any]:
-    if type(values) is not dict:
+    if type(values) is not dict or not _is_within(values, PARAM_LEVELS + 1):
         raise ValueError
     return values
+
+
+def _is_within(value: Any, levels: int) -> bool:
+    """Return whether JSON has at most so many levels: whoever writes it goes down them, and has no room for all."""
+    if type(value) is dict:
+        value = value.values()
+    elif type(value) is not list:
+        return True
+    return levels > 0 and all(_is_within(each, levels - 1) for each in value)
 
 
 def _size(size_bytes: Any) -> int:

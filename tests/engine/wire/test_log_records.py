@@ -89,6 +89,8 @@ WRONG: list[Any] = [
     [2, 1.0, "["],
     [2, 1.0, "[" * 100_000],
     [2, 1.0, "1"],
+    [2, 1.0, '{"deep":' + "[" * 33 + "]" * 33 + "}"],
+    [2, 1.0, '{"deep":' + '{"deep":' * 600 + "1" + "}" * 601],
     [3, 1.0, "best.pt", 2**40, "0a" * 32],
     [3, 1.0, "best.pt", 1, "no digest"],
     [4, 1.0],
@@ -101,6 +103,11 @@ WRONG: list[Any] = [
 def test_what_is_no_record_is_none_and_the_next_is_read(wrong: Any) -> None:
     data = msgpack.packb([wrong, [0, 1.0, 1, {"loss": 1.0}]])
     assert list(records.unpacked(data, 1.0)) == [None, Metrics(1.0, 1, {"loss": 1.0})]
+
+
+def test_params_may_have_levels() -> None:
+    (params,) = records.unpacked(b'{"params": {"deep": ' + b"[" * 32 + b"]" * 32 + b"}}", 1.0)
+    assert isinstance(params, Params)
 
 
 @pytest.mark.parametrize(
