@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from typing import Any, cast
 
 from ..wire.messages import LOST, Done, Failed, Logged, Message, Value, Yield
@@ -15,11 +16,15 @@ VALUES = {Done: "value", Yield: "item", Failed: "error"}  # where messages have 
 
 
 class NamedBlobs:
-    """Gives names to what comes with messages of workers. Of artifacts a node keeps so many bytes at a time."""
+    """Gives names to what comes with messages of workers. Of artifacts a node keeps so many bytes at a time, in half of
+    its descriptors: the others are for values, which must not be lost.
+    """
 
     def __init__(self, store: BlobStore, limit_bytes: int = ARTIFACTS_BYTES) -> None:
         self._store, self._limit = store, limit_bytes
-        self._sizes: dict[str, int] = {}  # by blob
+        self._sizes: dict[str, int] = {}  # of artifacts, by blob; among them some that are gone
+        self._waiting_bytes = 0  # of all these
+        self._look_at = 64  # how many there may be before it is looked which are gone
 
     def named(self, message: Message, fds: list[int] | None) -> Message:
         """Return the message with a name for its blob, or an error in place of that. ``fds`` None: they are lost."""
@@ -46,16 +51,25 @@ class NamedBlobs:
         fd, *others = fds
         for other in others:
             os.close(other)
-        size_bytes = os.fstat(fd).st_size
-        self._sizes = {name: size for name, size in self._sizes.items() if self._store.fd(name) is not None}
-        waiting = sum(self._sizes.values())
-        if waiting + size_bytes > self._limit:
+        size_bytes, most = os.fstat(fd).st_size, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        if self._waiting_bytes + size_bytes > self._limit or len(self._sizes) >= min(most, self._look_at):
+            self._forget_gone()
+        if self._waiting_bytes + size_bytes > self._limit or len(self._sizes) >= most:
             os.close(fd)
-            story = f"{waiting} bytes of artifacts wait on its node to be fetched, which keeps {self._limit}"
+            story = (
+                f"{len(self._sizes)} artifacts of {self._waiting_bytes} bytes wait on its node to be fetched, which "
+                f"keeps {most} of {self._limit} bytes"
+            )
             return message._replace(blob=f"{LOST}{story}")
         try:
             name = self._store.add_result(fd)
         except OSError:
             return message._replace(blob=f"{LOST}{limits.story()}")
+        self._waiting_bytes += size_bytes - self._sizes.get(name, 0)  # of one that is gone, and had the same descriptor
         self._sizes[name] = size_bytes
         return message._replace(blob=name)
+
+    def _forget_gone(self) -> None:
+        self._sizes = {name: size for name, size in self._sizes.items() if self._store.fd(name) is not None}
+        self._waiting_bytes = sum(self._sizes.values())
+        self._look_at = 2 * len(self._sizes) + 64

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import context, log_sender, log_socket, named_blobs, output
+from outrider.engine.node.blobs import BlobStore
 from outrider.engine.node.log_sender import LogSender
 from outrider.engine.node.log_socket import DATAGRAM_BYTES, LogClient, LogEnd, LogSocket
 from outrider.engine.wire import log_records as records
@@ -218,7 +219,8 @@ async def test_artifacts_are_blobs_of_which_a_node_keeps_so_many_bytes(
         await client.answer(attempt)
         (logged,) = client.of(attempt, m.Logged)
         names.append(logged.blob)
-    assert names[2] == f"{m.LOST}900 bytes of artifacts wait on its node to be fetched, which keeps 1000"
+    assert names[2].startswith(f"{m.LOST}2 artifacts of 900 bytes wait on its node to be fetched, which keeps ")
+    assert names[2].endswith(" of 1000 bytes")
     channel = bulk(client.server)
     assert await channel.ask(m.Get(names[0])) == m.Have(names[0], 600)
     client.send(m.Drop((names[0],)))
@@ -226,6 +228,31 @@ async def test_artifacts_are_blobs_of_which_a_node_keeps_so_many_bytes(
     await client.answer(attempt)
     (logged,) = client.of(attempt, m.Logged)
     assert not logged.blob.startswith(m.LOST)
+
+
+@pytest.mark.parametrize("same_host", [False, True])
+def test_artifacts_leave_descriptors_for_values(monkeypatch: pytest.MonkeyPatch, *, same_host: bool) -> None:
+    """And those that were fetched leave theirs to others, also under the same name, as on this computer."""
+    most = 400
+    monkeypatch.setattr(named_blobs.resource, "getrlimit", lambda _: (2 * most, 2 * most))
+    store = BlobStore(same_host=same_host)
+    blobs = named_blobs.NamedBlobs(store)
+
+    def save() -> str:
+        blob = blobs.named(m.Logged(1, b"", 0, ""), [os.open("/dev/null", os.O_RDONLY)])
+        assert isinstance(blob, m.Logged)
+        assert blob.blob is not None
+        return blob.blob
+
+    names = [save() for _ in range(most)]
+    assert not any(name.startswith(m.LOST) for name in names)
+    assert save().startswith(f"{m.LOST}{most} artifacts of 0 bytes wait on its node to be fetched, which keeps {most} of")
+    for _ in range(3 * most):
+        store.drop([names.pop(0)])
+        names.append(save())
+        assert not names[-1].startswith(m.LOST)
+    assert len(store.names()) == most
+    store.close()
 
 
 class Pipe:
