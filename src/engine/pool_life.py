@@ -130,8 +130,8 @@ class PoolLife(Runner):
             raise core.cleanup
 
     async def call_off(self) -> bool:
-        """End the opening that a thread has begun, or is about to begin; return when it is over. A pool that is open, or
-        has ended, is left alone, and False is returned.
+        """End the opening that a thread has begun, or is about to begin; return when it is over. False: the pool is
+        open, or has ended, and is left alone.
         """
         if self._core is None:
             self._called_off = True

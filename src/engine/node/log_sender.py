@@ -52,10 +52,18 @@ class LogSender:
             self._full.set()
 
     def put_blob(self, attempt: int, record: Packed, fd: int) -> None:
-        """Send a record with the blob that it is about, and close that."""
-        with self._lock:
-            (body,) = packed([record])
-            self._send(Logged(attempt, body, 0, ""), [fd])
+        """Send a record with the blob that it is about, and close that.
+
+        Raises:
+            OSError: it could not be sent, for want of descriptors for one.
+        """
+        (body,) = packed([record])
+        try:
+            with self._lock:
+                self._send(Logged(attempt, body, 0, ""), [fd])
+        except OSError:
+            os.close(fd)
+            raise
 
     def finish(self, attempt: int) -> None:
         """Send what is left of an attempt that is about to be answered."""

@@ -112,9 +112,10 @@ class LogClient:
     def __init__(self, path: str) -> None:
         self.path = path
         self._sock: socket.socket | None = None
+        self._patience_s = PATIENCE_S  # 0 as long as the node has not read since it was waited for in vain
 
     def send(self, line: bytes, fds: list[int] | None = None) -> None:
-        """Send a record. Who reads too slowly is waited for, up to `PATIENCE_S`.
+        """Send a record. A node that does not read is waited for, up to `PATIENCE_S`, and then no more until it does.
 
         Raises:
             OSError: the node has ended, or does not read.
@@ -127,10 +128,15 @@ class LogClient:
             sock = self._sock = self._connected()
         try:
             socket.send_fds(sock, [line], fds or [])
-        except OSError:
+        except OSError as error:
             self._sock = None
             sock.close()
+            if isinstance(error, TimeoutError):
+                self._patience_s = 0.0
             raise
+        if not self._patience_s:
+            self._patience_s = PATIENCE_S
+            sock.settimeout(PATIENCE_S)
 
     def close(self) -> None:
         if self._sock is not None:
@@ -139,7 +145,7 @@ class LogClient:
     def _connected(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            sock.settimeout(PATIENCE_S)
+            sock.settimeout(self._patience_s)
             sock.connect(self.path)
         except BaseException:
             sock.close()

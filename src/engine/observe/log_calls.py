@@ -22,6 +22,7 @@ from ..wire.log_records import ARTIFACT_BYTES, Packed
 from .log_values import checked_metrics, checked_name, checked_params, checked_step, checked_text
 
 _PIECE_BYTES = 1024 * 1024
+_IMPORTER = os.getpid()  # another process that has this module is a fork of this one
 _now = time.time
 
 
@@ -116,6 +117,8 @@ def _log_elsewhere(record: Packed, fd: int | None = None) -> None:
         except OSError as error:
             _warn(f"the node does not take it ({error.strerror or error})")
         return
+    if not _is_program() and _is_child():
+        return
     from . import program_log
 
     (records,) = log_records.packed([record])
@@ -131,6 +134,14 @@ def _is_program() -> bool:
     return module is not None and module.is_here()
 
 
+def _is_child() -> bool:
+    """Return whether this process is a part of a program and not the program, which alone begins a record of its own:
+    a fork, or a process of multiprocessing. They end without a word, and there may be many.
+    """
+    multiprocessing = sys.modules.get("multiprocessing")
+    return os.getpid() != _IMPORTER or (multiprocessing is not None and multiprocessing.parent_process() is not None)
+
+
 def _sent(path: str, line: bytes, fds: list[int]) -> None:
     client = _Elsewhere.client
     if client is None or client.path != path:
@@ -139,7 +150,7 @@ def _sent(path: str, line: bytes, fds: list[int]) -> None:
         client = _Elsewhere.client = log_socket.LogClient(path)
     try:
         client.send(line, fds)
-    except ConnectionError:
+    except (ConnectionError, TimeoutError, BlockingIOError):
         raise
     except OSError:  # whoever started this process has closed its descriptors, this one too
         client.send(line, fds)

@@ -287,3 +287,32 @@ def test_a_program_without_a_pool_has_a_run_of_its_own(tmp_path: Path, runs: str
         assert [each.values for each in read_metrics(directory)] == [{"loss": step} for step in range(3)]
         assert json.loads((directory / "status.json").read_text())["state"] == "ended"
         assert json.loads((directory / "params.json").read_text()) == {"lr": 0.1}
+
+
+CHILDREN = """
+import multiprocessing, os, sys
+import outrider
+from outrider import log_metrics
+
+def log(step):
+    outrider.log_metrics({"loss": step}, step=step)
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=log, args=(1,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    if not (pid := os.fork()):
+        log(2)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_of_a_program_begin_no_run(tmp_path: Path, method: str) -> None:
+    """They are many, and end without a word: their runs would seem to have crashed."""
+    (tmp_path / "alone.py").write_text(CHILDREN)
+    env = {**os.environ, "OUTRIDER_STATE": str(tmp_path / "state"), "OUTRIDER_RUNS": "1"}
+    subprocess.run([sys.executable, "alone.py", method], check=True, cwd=tmp_path, env=env)
+    assert not (tmp_path / "state/runs").exists()

@@ -246,7 +246,8 @@ def test_artifacts_leave_descriptors_for_values(monkeypatch: pytest.MonkeyPatch,
 
     names = [save() for _ in range(most)]
     assert not any(name.startswith(m.LOST) for name in names)
-    assert save().startswith(f"{m.LOST}{most} artifacts of 0 bytes wait on its node to be fetched, which keeps {most} of")
+    story = f"{most} artifacts of 0 bytes wait on its node to be fetched, which keeps {most} of "
+    assert save().startswith(f"{m.LOST}{story}")
     for _ in range(3 * most):
         store.drop([names.pop(0)])
         names.append(save())
@@ -288,6 +289,34 @@ def test_records_that_cannot_be_sent_are_counted(monkeypatch: pytest.MonkeyPatch
         pipe.closed = False
         sender.finish(2)
     assert [(records.count(each.records), each.dropped) for each in pipe.sent] == [(1, 7), (0, 5)]
+
+
+def test_an_artifact_that_cannot_be_sent_leaves_no_descriptor() -> None:
+    pipe = Pipe()
+    pipe.closed = True
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(OSError, match="no descriptors"):
+        LogSender(pipe.send, threading.RLock()).put_blob(1, records.artifact(1.0, "a", 1, "0a" * 32), os.dup(0))
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_node_that_does_not_read_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_socket, "PATIENCE_S", 0.05)
+    end = LogSocket(tmp_path / "log")
+    client = LogClient(end.path)
+    with pytest.raises(TimeoutError):
+        for _ in range(5000):
+            client.send(b"{}")
+    for _ in range(3):
+        with pytest.raises(BlockingIOError):
+            client.send(b"{}")
+    assert [*end.receive(rest=True)]
+    client.send(b"{}")
+    with pytest.raises(TimeoutError):
+        for _ in range(5000):
+            client.send(b"{}")
+    client.close()
+    end.close()
 
 
 def test_a_forked_child_sends_nothing_of_its_parents() -> None:

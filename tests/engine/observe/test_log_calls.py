@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outrider import log_artifact, log_metrics, log_params, log_text
-from outrider.engine.node.log_socket import LogSocket
+from outrider.engine.node.log_socket import PATIENCE_S, LogSocket
 from outrider.engine.observe import log_calls
 
 
@@ -64,6 +65,23 @@ def test_a_node_that_has_gone_is_told_of_once(server: LogSocket, capsys: pytest.
         log_metrics({"loss": 0.5})
     told = capsys.readouterr().err
     assert told == "outrider: what this process logs is lost: the node does not take it (Connection refused)\n"
+    assert log_calls.has_lost()
+
+
+def test_a_node_that_does_not_read_is_waited_for_once(server: LogSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be stopped: who trains goes on. What the node reads again is logged as before."""
+    waits: list[float | None] = []
+
+    class Slow(socket.socket):
+        def sendmsg(self, *_: Any) -> int:
+            waits.append(self.gettimeout())
+            raise TimeoutError if self.gettimeout() else BlockingIOError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("outrider.engine.node.log_socket.socket.socket", Slow)
+        for _ in range(3):
+            log_metrics({"loss": 0.5})
+    assert waits == [PATIENCE_S, 0.0, 0.0]
     assert log_calls.has_lost()
 
 
