@@ -72,7 +72,7 @@ class RunEnd:
             case SystemExit(code=None):
                 return 0
             case SystemExit(code=int(code)):
-                return code
+                return code & 0xFF  # which is all that a system keeps of it
             case _:
                 return 1
 

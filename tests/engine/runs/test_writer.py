@@ -84,6 +84,8 @@ def test_what_is_put_is_on_the_disk_while_the_run_lives(folder: Path) -> None:
     [
         (ValueError("bad luck"), 1, "ValueError"),
         (SystemExit(3), 3, "SystemExit"),
+        (SystemExit(-1), 255, "SystemExit"),
+        (SystemExit(256), 0, "SystemExit"),
         (SystemExit("no"), 1, "SystemExit"),
         (SystemExit(), 0, "SystemExit"),
         (KeyboardInterrupt(), 130, "KeyboardInterrupt"),
