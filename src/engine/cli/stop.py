@@ -9,14 +9,15 @@ from typing import Any
 
 from ..api.printable import plain
 from ..runs.control import NoAnswer, Refused, ask
-from ..runs.reader import Run, read_json, run_of
+from ..runs.names import runs_folder
+from ..runs.reader import Run, found_runs, read_json, run_of
 from .pool_search import NOTHING, SOMETHING, UNKNOWN, AsJson
 from .run_choice import RunWord, chosen_run
 
 PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outrider run` does
 POLL_S = 0.02
 SOON_S = 5.0  # after which it is said that somebody waits
-ON_THE_CLIENT = frozenset({"local", "ssh", ""})  # providers that leave no machines
+ON_THE_CLIENT = frozenset({"local", "ssh"})  # providers that leave no machines
 
 
 def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) -> int:
@@ -25,7 +26,8 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
     Example: `outrider stop train`
 
     Exits with 0 when nothing of the run is left, or it had ended before; with 1 when machines may be left; and with 2
-    when that is not known: there is no such run, it is of another computer, or its program does not answer.
+    when that is not known: there is no such run, it is of another computer, or its program does not answer. Of a name
+    whose newest run lives no more, while an older one does, nothing is ended: write the id.
 
     Parameters
     ----------
@@ -37,7 +39,7 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
         Print JSON, for programs.
     """
     began, found = time.monotonic(), chosen_run(run)
-    code, said, facts = _stop(found, timeout)
+    code, said, facts = _stop(found, run, timeout)
     if as_json:
         facts = {"id": found.id, "exit_code": code, "said": said, **facts, "took_s": time.monotonic() - began}
         print(json.dumps(facts, indent=2))
@@ -46,9 +48,12 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
     return code
 
 
-def _stop(run: Run, timeout: float) -> tuple[int, str, dict[str, object]]:
+def _stop(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, object]]:
     """Return the exit code, what is to be said, and further facts."""
     owner = run.owner
+    if owner == "dead" and (namesakes := _living_namesakes(run, wanted)):
+        said = f"run {run.id} lives no more, and of the same name there is {', '.join(namesakes)}: write its id"
+        return UNKNOWN, said, {"stopped": False}
     if owner == "dead":
         untouched: dict[str, object] = {"stopped": False}
         return *_without_owner(run_of(run.directory)), untouched
@@ -76,6 +81,13 @@ def _asked(run: Run, timeout: float) -> dict[str, Any]:
             raise
     print(f"outrider: waiting for the end of {run.id}", file=sys.stderr)
     return ask(run, "stop", within_s=timeout - soon)
+
+
+def _living_namesakes(run: Run, wanted: str) -> list[str]:
+    """Return the ids of older runs that live, where their name is all that was written: one of them may be meant."""
+    if wanted != run.name or wanted == run.id:
+        return []
+    return [each.id for each in found_runs(runs_folder()) if each.name == wanted and each.owner == "alive"]
 
 
 def _without_owner(run: Run) -> tuple[int, str]:

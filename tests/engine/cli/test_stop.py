@@ -113,9 +113,31 @@ def test_a_run_that_ends_by_itself_meanwhile_has_ended(
     assert capsys.readouterr().err == f"outrider: run {ID} has ended\n"
 
 
+def test_a_name_whose_newest_run_has_ended_may_mean_an_older_one_that_lives(
+    record: Callable[..., RecordFiles],
+    outrider: Outrider,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    older = record(began=1.0)
+    newer = ID.replace("031113", "041113")
+    monkeypatch.setattr("outrider.engine.runs.files.new_id", lambda name, at: newer)
+    record(began=2.0, state="ended", exit=0).close()
+    assert outrider("stop", "train") == 2
+    told = f"outrider: run {newer} lives no more, and of the same name there is {ID}: write its id\n"
+    assert capsys.readouterr().err == told
+    assert outrider("stop", newer) == 0
+    older.close()
+    assert outrider("stop", "train") == 0
+
+
 @pytest.mark.parametrize(
     ("provider", "code", "told"),
-    [("local", 0, "its owner died\n"), ("aws", 1, "machines may be left, which `outrider gc` shows and removes\n")],
+    [
+        ("local", 0, "its owner died\n"),
+        ("", 1, "machines may be left, which `outrider gc` shows and removes\n"),  # it is not known which
+        ("aws", 1, "machines may be left, which `outrider gc` shows and removes\n"),
+    ],
 )
 def test_a_run_whose_owner_died_cannot_be_asked(
     *,
