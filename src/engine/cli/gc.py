@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import anyio
-from rich.console import Console
 
 from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
@@ -23,7 +22,7 @@ from .pool_search import (
     find_pools,
     open_journal,
 )
-from .pool_table import pool_table, print_json, print_unanswered
+from .pool_table import console_for_tables, pool_table, print_json, print_unanswered
 
 
 def gc(
@@ -107,7 +106,7 @@ def _print_verdicts(
     for each, failure in zip(verdicts, failures, strict=True):
         done = "removed" if apply else "to remove"
         remarks.append(f"not removed: {failure}" if failure else f"{done if each.remove else 'kept'}: {each.why}")
-    Console().print(pool_table(pools, "what becomes of it", remarks))
+    console_for_tables().print(pool_table(pools, "what becomes of it", remarks))
     if any(failures):
         print("What was not removed may go on to cost: mend the cause, and run `outrider gc --apply` again.")
     elif not apply and any(each.remove for each in verdicts):

@@ -16,6 +16,8 @@ from ...providers.pool_lock import Place
 from ..api.printable import one_line, plain
 from .orphans import FoundPool, PlaceAnswer
 
+FILE_COLUMNS = 1000  # of a table that no terminal shows
+
 
 def pool_table(pools: Sequence[FoundPool], last: str, remarks: Sequence[str]) -> Table:
     """Return a table with one row per pool and place. ``remarks`` are the cells of the ``last`` column."""
@@ -27,6 +29,14 @@ def pool_table(pools: Sequence[FoundPool], last: str, remarks: Sequence[str]) ->
         cells = (pool.pool, place(pool.place), machines(pool), age(pool, time.time()), price(pool), remark)
         shown.add_row(*(Text(one_line(cell)) for cell in cells))
     return shown
+
+
+def console_for_tables() -> Console:
+    """Return a console on which tables are cut to a terminal's width, and to nothing where there is none: a file or
+    another program gets them whole.
+    """
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_COLUMNS)
 
 
 def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) -> None:

@@ -7,14 +7,13 @@ import time
 from collections.abc import Sequence
 
 import anyio
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..api.printable import one_line
 from ..observe.descriptions import cents
 from .pool_search import NO_OTHER_PLACES, NOTHING, UNKNOWN, AsJson, SearchOptions, find_pools, open_journal
-from .pool_table import lasted, machines, place, price, print_unanswered
+from .pool_table import console_for_tables, lasted, machines, place, price, print_unanswered
 from .pools_here import ShownPool, pools_here
 
 OWNERS = {
@@ -49,7 +48,7 @@ def ps(
     if as_json:
         print(json.dumps([pool.as_json() for pool in pools], indent=2))
     elif pools:
-        Console().print(_table(pools))
+        console_for_tables().print(_table(pools))
     else:
         print("No pools.")
     if not as_json:

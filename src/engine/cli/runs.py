@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from ..observe.descriptions import cents, seconds
 from ..runs.names import runs_folder
 from ..runs.reader import Owned, Run, found_runs
 from .pool_search import NOTHING, AsJson
+from .pool_table import console_for_tables
 
 DEAD = {"dead": "its owner died", "elsewhere": "of another computer", "unknown": "its lock cannot be read"}
 COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")
@@ -45,10 +45,11 @@ def runs(*, as_json: AsJson = False) -> int:
     elif found:
         shown = Table(box=None, padding=(0, 1), header_style="dim")
         for column in COLUMNS:
-            shown.add_column(column, justify="right" if column in ("took", "nodes", "USD") else "left", no_wrap=True)
+            right = column in ("took", "nodes", "USD")
+            shown.add_column(column, justify="right" if right else "left", no_wrap=column != "exit")
         for run, owner in zip(found, owners, strict=True):
             shown.add_row(*(Text(one_line(cell)) for cell in cells(run, owner, time.time())))
-        Console().print(shown)
+        console_for_tables().print(shown)
     else:
         print(f"No runs in {runs_folder()}.")
     return NOTHING

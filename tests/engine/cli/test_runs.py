@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,23 @@ def record(folder: Path, name: str, began: float, **facts: Any) -> RecordFiles:
     said = RunStatus(made.directory.name, name, began).facts(began + 10.0, 0.0, 0.0)
     made.replace("status.json", said | facts)
     return made
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_no_column_is_cut_for_the_name_of_an_error(
+    folder: Path, outrider: Outrider, monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    """In a file each run has a line; on a terminal the error goes on below."""
+    monkeypatch.setenv("COLUMNS", "75")
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    facts = {"state": "ended", "ended": 160.0, "exit": 130, "error": "KeyboardInterrupt", "spent_usd": 12.5}
+    record(folder, "train", 100.0, **facts).close()
+    assert outrider("runs") == 0
+    head, row, *more = re.sub(r"\x1b\[[\d;]*m", "", outrider.said()).splitlines()
+    assert head.split() == ["run", "state", "took", "nodes", "USD", "exit"]
+    assert row.split()[1:6] == ["ended", "1:00", "0", "12.50", "130"]
+    assert "".join([row, *more]).split()[-1] == "KeyboardInterrupt"
+    assert len(more) == terminal
 
 
 def test_runs_are_shown_with_their_end(folder: Path, outrider: Outrider) -> None:
