@@ -13,6 +13,7 @@ from .metrics import METRICS
 
 TEXTS, ARTIFACTS, PARAMS = "texts.jsonl", "artifacts.jsonl", "params.json"
 PARAMS_MOST = 10_000  # names of params in a record
+PARAMS_CHARS = 4 * 1024 * 1024  # of these and their values: all are written anew when one changes
 SLOW = "they came faster than they could be sent or written"
 NO_RECORD = "they are no records, or there is no room for more params"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -48,6 +49,8 @@ class LoggedPages:
         self.size = 0  # characters that are to be taken
         self.empty: list[tuple[Origin, Artifact]] = []  # artifacts without content, which come alone
         self._params: dict[str, Any] = {}
+        self._params_chars: dict[str, int] = {}
+        self._params_size = 0  # all of these
         self._params_changed = False
         self._origin, self._origin_text = Origin(), _fields(Origin())
 
@@ -104,8 +107,10 @@ class LoggedPages:
         lost = 0
         for name, value in plain(values, self._clean).items():
             shown = self._clean(name)
-            if shown in self._params or len(self._params) < PARAMS_MOST:
-                self._params[shown] = value
+            chars = len(shown) + len(_ENCODE(value))
+            size = self._params_size - self._params_chars.get(shown, 0) + chars
+            if (shown in self._params or len(self._params) < PARAMS_MOST) and size <= PARAMS_CHARS:
+                self._params[shown], self._params_chars[shown], self._params_size = value, chars, size
                 self._params_changed = True
             else:
                 lost += 1

@@ -1,5 +1,7 @@
 """TensorBoard's event files of a record, made from its metrics: a folder for each rank, or for each other function.
 
+What would need more than `MOST_FOLDERS` of them is in the record alone.
+
 A file is a row of records, each with its length and masked CRC-32C, of Event messages (TensorFlow's tf_record format,
 and `event.proto` and `summary.proto` of TensorBoard). A generation that begins anew at an earlier step says so by a
 session that starts: TensorBoard shows no later steps of the one before.
@@ -18,6 +20,7 @@ from pathlib import Path
 from .metrics import METRICS, Logged, metrics_in
 
 FOLDER = "tb"
+MOST_FOLDERS = 4096  # of a record: each task of a map has its own, and a map may have a million
 CHUNK = 16 * 1024  # bytes of the metrics that are read at a time
 _MASK = 0xA282EAD8
 _START = 1  # SessionLog.START
@@ -93,6 +96,8 @@ class TensorBoardFiles:
         name = _folder_name(logged)
         series = self._series.get(name)
         if series is None:
+            if len(self._series) >= MOST_FOLDERS:
+                return
             path = (
                 self._folder
                 / name

@@ -91,6 +91,16 @@ def test_a_record_has_room_for_so_many_params(monkeypatch: pytest.MonkeyPatch) -
     assert told(pages)["events.jsonl"][0]["count"] == 1
 
 
+def test_params_have_room_for_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a node that is not to be trusted, or that change with each step, would fill this program's memory."""
+    monkeypatch.setattr("outrider.engine.runs.logged.PARAMS_CHARS", 10)
+    pages = LoggedPages()
+    for said in ('{"a": "12345"}', '{"b": "12345"}', '{"a": 1}', '{"b": "12345"}', '{"c": 1}'):
+        pages.add(batch(records.params(1.0, said)))
+    assert pages.changed_params() == {"a": 1, "b": "12345"}
+    assert [each["count"] for each in told(pages)["events.jsonl"]] == [1, 1]
+
+
 @pytest.fixture
 def files(folder: Path) -> RecordFiles:
     return RecordFiles.make(folder, "train", time.time())

@@ -69,6 +69,16 @@ def test_files_grow_with_the_record_and_can_be_made_again(tmp_path: Path, monkey
     assert {path.parent: events(path) for path in (tmp_path / "tb").rglob("events*")} == grown
 
 
+def test_a_map_of_many_tasks_makes_so_many_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorboard, "MOST_FOLDERS", 3)
+    told = [line(step, rank=rank, loss=1.0) for step in range(2) for rank in range(5)]
+    (tmp_path / "metrics.jsonl").write_text("".join(told))
+    write_tensorboard(tmp_path)
+    files = sorted((tmp_path / "tb").rglob("events.*"))
+    assert [file.parent.name for file in files] == ["rank-000", "rank-001", "rank-002"]
+    assert {len(events(file)) for file in files} == {3}
+
+
 def test_tensorboard_finds_every_number(tmp_path: Path) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     (tmp_path / "metrics.jsonl").write_text("".join(LINES))
