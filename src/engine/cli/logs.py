@@ -94,7 +94,7 @@ def _earliest(since: str | None) -> str:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)
     if found is None:
         raise _refused(f"--since takes a time such as 30s, 5m, 2h or 1d, not {since!r}")
-    return time_text(time.time() - float(found[1]) * _UNITS[found[2]])
+    return time_text(max(0.0, time.time() - float(found[1]) * _UNITS[found[2]]))
 
 
 def _refused(said: str) -> SystemExit:

@@ -7,12 +7,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from ..api.checks import refuse
 from ..runs.names import runs_folder
 from ..runs.reader import Run, found_runs, runs_meant
 
 COMPLETED = 50  # ids
 SHOWN = 5  # of the runs that may be meant
 NO_SUCH_RUN = 2  # exit code
+LONGEST_S = 1e8  # that a command waits: three years, which the system's calls take
 
 
 def run_words(_: object) -> dict[str, str]:
@@ -26,6 +28,17 @@ def run_words(_: object) -> dict[str, str]:
 
 
 RunWord = Annotated[str, Parameter(completer=run_words)]
+
+
+def checked_timeout(timeout: float) -> float:
+    """Return the seconds that a command waits.
+
+    Raises:
+        SpecError: it is no time.
+    """
+    if not timeout >= 0:  # nan is none either
+        refuse(f"--timeout takes seconds, not {timeout:g}.")
+    return min(timeout, LONGEST_S)
 
 
 def chosen_run(wanted: str) -> Run:

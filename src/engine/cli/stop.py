@@ -12,10 +12,11 @@ from ..runs.control import NoAnswer, Refused, ask
 from ..runs.names import runs_folder
 from ..runs.reader import Run, found_runs, read_json, run_of
 from .pool_search import NOTHING, SOMETHING, UNKNOWN, AsJson
-from .run_choice import RunWord, chosen_run
+from .run_choice import RunWord, checked_timeout, chosen_run
 
 PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outrider run` does
 POLL_S = 0.02
+LEAST_S = 0.01  # that is waited for an answer
 SOON_S = 5.0  # after which it is said that somebody waits
 ON_THE_CLIENT = frozenset({"local", "ssh"})  # providers that leave no machines
 
@@ -38,6 +39,7 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
     as_json:
         Print JSON, for programs.
     """
+    timeout = max(checked_timeout(timeout), LEAST_S)
     began, found = time.monotonic(), chosen_run(run)
     code, said, facts = _stop(found, run, timeout)
     if as_json:

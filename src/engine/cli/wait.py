@@ -6,7 +6,7 @@ import sys
 import time
 
 from ..runs.reader import run_of
-from .run_choice import RunWord, chosen_run
+from .run_choice import RunWord, checked_timeout, chosen_run
 
 POLL_S = 0.1
 _SAID = {
@@ -32,8 +32,8 @@ def wait(run: RunWord, /, *, timeout: float | None = None) -> int:
     timeout:
         Seconds to wait for at most.
     """
+    until = None if timeout is None else time.monotonic() + checked_timeout(timeout)
     found = chosen_run(run)
-    until = None if timeout is None else time.monotonic() + timeout
     try:
         while True:
             owner = found.owner  # asked first: what was written before its end is read after it

@@ -60,6 +60,7 @@ def test_lines_are_shown_in_order_with_where_they_come_from(run: RecordFiles, ou
             ["loss 0.5"],
         ),
         (("--since", "2h", "--grep", r"loss \d|warn"), ["a warning", "loss 0.5"]),
+        (("--since", "99999999999999d", "--grep", r"loss \d|warn"), ["a warning", "loss 0.5"]),
         (("--rank", "9"), []),
     ],
 )

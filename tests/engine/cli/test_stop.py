@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from outrider.engine.api.errors import SpecError
 from outrider.engine.cli import stop as stop_module
 from outrider.engine.cli import wait as wait_module
+from outrider.engine.cli.main import app
 from outrider.engine.runs.control import NoAnswer, Refused
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import Run
@@ -199,4 +201,31 @@ def test_the_end_of_a_run_is_waited_for(
     files.replace("status.json", {"state": "running"})
     monkeypatch.setattr(wait_module.time, "sleep", interrupt)
     assert outrider("wait", "train") == 130
+    files.close()
+
+
+@pytest.mark.parametrize("timeout", ["-3", "nan", "-inf"])
+@pytest.mark.parametrize("command", ["stop", "wait"])
+def test_a_timeout_that_is_no_time_is_refused(
+    command: str, timeout: str, record: Callable[..., RecordFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = record()
+    monkeypatch.setattr(wait_module.time, "sleep", lambda _: pytest.fail("it waits"))
+    with pytest.raises(SpecError, match=r"--timeout takes seconds, not -?(3|nan|inf)"):
+        app([command, "train", "--timeout", timeout])
+    files.close()
+
+
+@pytest.mark.parametrize(("timeout", "asked_s"), [("inf", [5.0, 1e8 - 5.0]), ("0", [0.01])])
+def test_any_time_can_be_waited_for(
+    timeout: str,
+    asked_s: list[float],
+    record: Callable[..., RecordFiles],
+    outrider: Outrider,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = answers(monkeypatch, NoAnswer("process 4711 has not answered", busy=True))
+    files = record()
+    assert outrider("stop", "train", "--timeout", timeout) == 2
+    assert asked == asked_s
     files.close()
