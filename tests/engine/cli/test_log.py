@@ -78,6 +78,7 @@ def test_a_node_needs_no_cyclopts(server: LogSocket, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ([], "there is nothing to be logged: outrider log loss=0.3 --step 7"),
         (["loss"], "give values as NAME=VALUE, not 'loss'"),
         (["loss=high"], "loss is no number: 'high'; --text logs texts, and --param settings"),
         (["--text", "x" * 70_000], "log_text takes at most 65536 characters"),
