@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..api.printable import one_line
@@ -12,6 +13,7 @@ from .lines import EVENTS, plain
 from .metrics import METRICS
 
 TEXTS, ARTIFACTS, PARAMS = "texts.jsonl", "artifacts.jsonl", "params.json"
+CLEANED_NAMES = 4096  # that are kept
 PARAMS_MOST = 10_000  # names of params in a record
 PARAMS_CHARS = 4 * 1024 * 1024  # of these and their values: all are written anew when one changes
 SLOW = "they came faster than they could be sent or written"
@@ -45,6 +47,7 @@ class LoggedPages:
     def __init__(self, clean: Callable[[str], str] = str) -> None:
         """``clean`` is called with each text: it hides secrets."""
         self._clean = clean
+        self._clean_name = lru_cache(CLEANED_NAMES)(clean)  # of metrics, which come again and again
         self._text: dict[str, list[str]] = {}
         self.size = 0  # characters that are to be taken
         self.empty: list[tuple[Origin, Artifact]] = []  # artifacts without content, which come alone
@@ -62,6 +65,8 @@ class LoggedPages:
             match record:
                 case Metrics(at, step, values):
                     shown = "null" if step is None else step
+                    if self._clean is not str:
+                        values = {self._clean_name(name): value for name, value in values.items()}
                     lines.append(f'{{"at":{at!r},{origin},"step":{shown},"values":{_numbers(values)}}}\n')
                 case Text(at, step, name, text):
                     said = {"step": step, "name": self._clean(name), "text": self._clean(text)}
@@ -73,7 +78,7 @@ class LoggedPages:
                 case _:
                     unread += 1
         if lines:
-            self._append(METRICS, self._clean("".join(lines)))
+            self._append(METRICS, "".join(lines))  # whose numbers and keys no secret is
         if lost:
             self.lost(batch.origin, lost, SLOW, batch.at)
         if unread:
@@ -122,7 +127,8 @@ class LoggedPages:
 
     def _of(self, origin: Origin) -> str:
         if origin != self._origin:
-            self._origin, self._origin_text = origin, _fields(origin)
+            shown = origin._replace(function=self._clean(origin.function))
+            self._origin, self._origin_text = origin, _fields(shown)
         return self._origin_text
 
 

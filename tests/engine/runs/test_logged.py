@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from outrider.engine.api.secrets import Scrubber
 from outrider.engine.runs import log_writer
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.log_writer import LogWriter
@@ -68,6 +69,18 @@ def test_secrets_are_hidden_in_all_of_it() -> None:
         )
     )
     assert "hunter2" not in f"{pages.taken()}{pages.changed_params()}"
+
+
+@pytest.mark.parametrize("secret", ["1795", "step", "null", "e-05", "values", '":'])
+def test_a_secret_that_looks_like_a_part_of_a_line_costs_no_metrics(secret: str) -> None:
+    pages = LoggedPages(Scrubber([secret]))
+    pages.add(batch(records.metrics(1795600897.25, None, {"loss": 1.5e-05, f"a {secret} b": 1795.0})))
+    line = pages.taken()["metrics.jsonl"].splitlines()[0]
+    said = json.loads(line)
+    assert (said["at"], said["step"], said["function"]) == (1795600897.25, None, "train")
+    assert said["values"]["loss"] == 1.5e-05
+    hidden = "a **** b" if len(secret) >= 4 else f"a {secret} b"
+    assert said["values"] == {"loss": 1.5e-05, hidden: 1795.0}
 
 
 def test_what_is_lost_is_told_with_its_number() -> None:
