@@ -125,6 +125,6 @@ def _children_by_search(parent: int) -> list[int]:
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+            if int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]) == parent:
                 found.append(int(entry.name))
     return found

@@ -213,7 +213,8 @@ def _blocking(pid: int) -> frozenset[int]:
 
 
 def _status(path: Path) -> dict[str, str]:
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in path.read_text().splitlines())}
+    text = path.read_text(errors="replace")  # the names of processes and threads are any bytes
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
 def _state(pid: int) -> str:
@@ -223,5 +224,5 @@ def _state(pid: int) -> str:
 
 
 def _age_s(pid: int) -> float:
-    began = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / _TICKS
+    began = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]) / _TICKS
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began

@@ -74,6 +74,25 @@ async def test_each_task_is_seen_at_its_own_line_and_goes_on(make: Any, tmp_path
     assert await asked(client) == {}, "nothing runs"
 
 
+async def test_a_task_whose_process_and_child_have_any_bytes_as_names_is_seen(make: Any, tmp_path: Path) -> None:
+    """The kernel cuts names at 15 bytes, in the midst of a character."""
+    client = await make()
+    path = str(tmp_path / "end")
+
+    def rename() -> int:
+        ctypes.CDLL(None).prctl(15, b"\xd0\xd0", 0, 0, 0)  # PR_SET_NAME
+        if (pid := os.fork()) == 0:
+            with suppress(BaseException):
+                wait_for(path)
+            os._exit(7)
+        return os.waitpid(pid, 0)[1]
+
+    attempt = client.run(rename)
+    assert "in rename" in await text_with(client, attempt, "in wait_for")
+    Path(path).touch()
+    assert client.result(await client.answer(attempt)) == 7 << 8
+
+
 async def test_a_task_that_holds_the_interpreters_lock_in_c_code_is_seen(make: Any) -> None:
     client = await make()
 
