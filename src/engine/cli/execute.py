@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ..api.checks import refuse
+from ..api.printable import clean
 from .node_choice import Reached, reached
 from .run_choice import RunWord
 from .ssh import pinned
@@ -26,7 +27,7 @@ def execute(target: RunWord, /, *command: str, node: int | None = None, rank: in
 
     Elsewhere it runs by the system's ssh, in the home folder of the user who logs in; on this computer in the folder in
     which the node's tasks work. It is no task: it takes no slot, and does not see the image's environment. What it
-    prints is marked with its node. It is no shell's line: for that write -- sh -c 'ls | wc -l'.
+    prints is marked with its node, and has no colours. It is no shell's line: for that write -- sh -c 'ls | wc -l'.
 
     Exits with 0, or with the exit code of the command that failed first: 255 where ssh did, 127 where the command is
     not there.
@@ -140,5 +141,5 @@ async def _copied(stream: asyncio.StreamReader, to: int, name: str) -> None:
 def _write(lines: Sequence[bytes], to: int, name: str) -> None:
     target = sys.stdout if to == 1 else sys.stderr
     if target is not None and lines:
-        target.write("".join(f"[{name}] {line.decode(errors='replace')}\n" for line in lines))
+        target.write("".join(f"[{name}] {clean(line.decode(errors='replace'))}\n" for line in lines))
         target.flush()

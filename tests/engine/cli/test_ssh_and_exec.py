@@ -293,6 +293,10 @@ def test_a_node_of_this_computer_runs_it_in_its_folder(record: Record, tmp_path:
     assert outrider("exec", "train", "--node", "0", "--", "no-such-program").returncode == 127
     killed = outrider("exec", "train", "--node", "0", "--", "sh", "-c", "kill -9 $$")
     assert killed.returncode == 137
+    bar = outrider("exec", "train", "--node", "0", "--", "printf", r"\033[31mred\033]0;title\007 10%%\r20%%\n")
+    assert bar.stdout == "[node 0] 20%\n"
+    painted = outrider("exec", "train", "--node", "0", "--", "printf", r"\033[31mred\033]0;title\007\n")
+    assert painted.stdout == "[node 0] red\n"
     shell = outrider("ssh", "train", "--node", "1")
     assert shell.returncode == 2
     assert f"node 1 is this computer: `cd {tmp_path}/n1/work`" in shell.stderr
