@@ -28,7 +28,7 @@ class LogWriter:
     """The records of one run. ``wake`` is called when there is something to be written."""
 
     def __init__(self, clean: Callable[[str], str], wake: Callable[[], object]) -> None:
-        self._pages, self._wake = LoggedPages(clean), wake
+        self._pages, self._clean, self._wake = LoggedPages(clean), clean, wake
         self._batches: deque[Batch] = deque()
         self._placed: deque[Placed] = deque()
         self._lost: deque[tuple[Origin, int, str, float]] = deque()
@@ -125,7 +125,7 @@ class LogWriter:
 
     def _place(self, files: RecordFiles, name: str, content: bytes | memoryview) -> str:
         """Write an artifact to a file that no other has, and return its path."""
-        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[-NAME_CHARS:].lstrip("-.") or "artifact"
+        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", self._clean(name)).strip("-.")[-NAME_CHARS:].lstrip("-.") or "artifact"
         with self._lock:
             path = f"{ARTIFACTS}/{self._free(safe)}"
         files.add(path, content)

@@ -162,6 +162,15 @@ def test_no_artifact_is_added_to_another_that_has_the_name_which_its_number_make
     assert [(files.directory / path).read_bytes() for path in paths] == [bytes([number]) for number in range(5)]
 
 
+def test_the_file_of_an_artifact_is_not_named_after_a_secret(files: RecordFiles) -> None:
+    log = LogWriter(Scrubber(["hunter2"]), lambda: None)
+    log.opened(files)
+    log.put_artifact(artifact("hunter2.pt", b"x"), b"x")
+    log.end(files)
+    assert [each.name for each in (files.directory / "artifacts").iterdir()] == ["pt"]
+    assert "hunter2" not in (files.directory / "artifacts.jsonl").read_text()
+
+
 def test_an_artifact_for_which_the_disk_has_no_room_is_lost_alone(
     log: LogWriter, files: RecordFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
