@@ -56,6 +56,8 @@ class StackMemory:
                 return await self._text(attempt)
             except OSError:
                 return "its process has ended"
+            except Exception as error:  # noqa: BLE001  as of a file that the task has cut: others have stacks still
+                return f"no stack: {type(error).__name__}: {error}"
 
     async def _text(self, attempt: int) -> str:
         pid, number = stack_file.read_head(self.fd)

@@ -93,6 +93,13 @@ async def test_a_task_whose_process_and_child_have_any_bytes_as_names_is_seen(ma
     assert client.result(await client.answer(attempt)) == 7 << 8
 
 
+async def test_a_task_that_has_cut_its_file_has_no_stack_and_keeps_none_from_others() -> None:
+    memory = stack_reader.StackMemory(1)
+    os.ftruncate(memory.fd, 0)
+    assert (await memory.text(1)).startswith("no stack: error: unpack requires")
+    memory.close()
+
+
 async def test_a_task_that_holds_the_interpreters_lock_in_c_code_is_seen(make: Any) -> None:
     client = await make()
 
