@@ -95,10 +95,8 @@ async def main() -> None:
     print(report.summary())
     print(f"faults:      {', '.join(f'{strike.kind} of rank {strike.rank}' for strike in report.strikes)}")
     print(f"done again:  {again} steps; a checkpoint every {EVERY}")
-    print(f"undisturbed: {undisturbed:.2%} of the held-out scans right")
-    print(f"disturbed:   {disturbed:.2%}")
-    print(f"picture:     {written.with_suffix('.png')}")
-    print("report:      outrider report 13_preemptions --open")
+    print(f"undisturbed: {undisturbed:.2%} of the held-out scans right; disturbed: {disturbed:.2%}")
+    print(f"picture:     {written.with_suffix('.png')}; outrider report 13_preemptions --open shows the whole run")
     if max(again, default=0) > EVERY or disturbed != undisturbed or 0 not in {s.rank for s in report.strikes}:
         sys.exit("expected at most a checkpoint's steps to be lost each time, the same accuracy, and rank 0 hit once")
 

@@ -107,6 +107,9 @@ def of_type(said: str) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a table
             return st.dictionaries(hostile, hostile, max_size=3)
         case "tuple[tuple[str, str, str], ...]":
             return st.lists(st.tuples(hostile, hostile, hostile), max_size=3).map(tuple)
+        case "tuple[GpuSample, ...]":
+            gpu = st.builds(ev.GpuSample, st.integers(0, 9), st.floats(0, 1), st.integers(0), st.integers(0), st.none())
+            return st.lists(gpu, max_size=3).map(tuple)
         case _:
             raise AssertionError(f"nobody has said how to make a {said}")
 
