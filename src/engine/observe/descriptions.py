@@ -115,7 +115,7 @@ def _of_node(event: ev.NodeEvent) -> str | None:  # noqa: PLR0911 - a table
 def _of_job(event: ev.JobEvent) -> str | None:
     match event:
         case ev.TaskRetried():
-            return f"task {event.task} lost its node and runs again, attempt {event.number}: {_line(event.cause)}"
+            return f"task {event.task} runs again, attempt {event.number}: {_line(event.cause)}"
         case ev.GenerationLost(nodes=()):
             return f"broadcast {event.job}: {_line(event.cause)}"
         case ev.GenerationLost():

@@ -87,7 +87,7 @@ def test_plain_lines(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) 
         "outrider: starting 2 nodes (local)",
         "outrider: 2 of 2 nodes ready after 0.2 s",
         "outrider: node 0 lost: killed by signal 9",
-        "outrider: task 1 lost its node and runs again, attempt 2: killed by signal 9",
+        "outrider: task 1 runs again, attempt 2: killed by signal 9",
         "outrider: node 2 ready, 2 of 2 nodes",
         "outrider: closed after 4.2 s",
     ]
