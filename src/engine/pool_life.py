@@ -141,6 +141,17 @@ class PoolLife(Runner):
             return False
         return True
 
+    async def leave_opening(self, error: BaseException) -> None:
+        """Wait for the end of an opening that a thread has been interrupted in. Where that was too late, and the pool
+        is open, close it. ``error``: what has interrupted the thread.
+        """
+        from .client.cleanup import finished
+
+        if self._opening is not None:
+            await finished(self._opening)
+        if self._core is not None and not self._ended:
+            await self.__aexit__(type(error), error, None)
+
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
         """Return what a block ends with, or the opening of its pool; in place of a cancellation its reason, if any."""
         if isinstance(error, asyncio.CancelledError) and self._interrupt is not None:

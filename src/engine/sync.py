@@ -94,9 +94,13 @@ class SyncPool(Runner):
             self._loops_thread = self._portal.call(threading.get_ident)
             self._hold.interrupt()
             self._wait(self._pool.__aenter__)
-        except BaseException:
+        except BaseException as error:
             self._hold.interruptible = False
-            self._end()
+            try:
+                if self._portal is not None:
+                    self._wait(self._pool.leave_opening, error)
+            finally:
+                self._end()
             raise
         else:
             atexit.register(self._close_at_exit)

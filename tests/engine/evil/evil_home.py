@@ -51,6 +51,7 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
     m.Sampled: lambda attempt: m.Sampled(
         1e14, attempt % 2, 1e6, 2**47, 0, 2**63 - 1, 0, 2**63 - 1, 0, (m.GpuSample(2**63 - 1, None, 0, 0, 1e6),) * 100
     ),
+    m.Stacks: lambda attempt: m.Stacks(attempt % 7, attempt if attempt % 3 else None, "forged\x1b[2J" * 9, 2**63 - 1),
     m.Ping: m.Ping,
     m.Pong: m.Pong,
 }

@@ -168,7 +168,8 @@ async def test_what_it_raises_is_typed_and_the_next_call_tries_again(pool: Pool,
     assert failed.value.node in range(4)
     with pytest.raises(SetupFailed):
         await pool.map(words, range(50), errors="return")
-    (tmp_path / "model").write_text("two words")
+    (tmp_path / "new").write_text("two words")
+    (tmp_path / "new").rename(tmp_path / "model")  # a copy of an item may still be at its setup, and reads all or none
     assert await pool.run(words(), on=1) == 2
     assert await pool.map(words, range(50)) == [2] * 50
 
