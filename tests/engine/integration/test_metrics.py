@@ -196,8 +196,10 @@ async def test_a_step_that_is_redone_counts_once(named: str, tmp_path: Path) -> 
         running = asyncio.ensure_future(pool.broadcast(resumed(str(tmp_path))))
         while len([*tmp_path.iterdir()]) < 2:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.6)  # more than records wait
-        os.killpg(int((pool.snapshot().nodes[1].facts or {})["group"]), signal.SIGKILL)
+        while sum(each.rank == 1 for each in read_metrics(record(named))) < 3:
+            await asyncio.sleep(0.01)
+        (lost,) = [node for node in pool.snapshot().nodes if node.rank == 1]  # ranks are not in the order of nodes
+        os.killpg(int((lost.facts or {})["group"]), signal.SIGKILL)
         await running
     logged = read_metrics(record(named))
     assert {each.generation for each in logged if each.rank == 1} == {1, 2}
