@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -59,13 +59,14 @@ def writer() -> Kept:
 
 
 @pytest.fixture
-async def observer(writer: Kept) -> Observer:
+async def observer(writer: Kept) -> AsyncIterator[Observer]:
     record = RecordSink(Plan(name="train", folder=Path("/nowhere")), Spending)
     record._writer = writer
     record.calls = RecordedCalls(2)
     observer = Observer("silent", slots=1)
     observer.open(record)
-    return observer
+    yield observer
+    await observer.aclose()  # else all that later tests of this process log is this record's
 
 
 def call(observer: Observer, job: int, ending: Settled = OK) -> None:
