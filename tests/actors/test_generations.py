@@ -162,6 +162,13 @@ class GangMachine(RuleBasedStateMachine):
     def the_caller_leaves_a_rank(self, data):
         self.leave(data.draw(st.sampled_from(range(self.world.size))))
 
+    @rule(seconds=st.sampled_from([0.0, GRACE_S]))
+    @precondition(lambda self: any(rank in self.left for rank, _ in self.running.values()))
+    def what_was_left_ends(self, seconds):
+        for attempt in [attempt for attempt, (rank, _) in self.running.items() if rank in self.left]:
+            self.finish(attempt, Verdict.KILLED)
+        self.pass_time(seconds)
+
     @rule(data=st.data())
     @precondition(lambda self: self.ever)
     def something_stale_is_reported(self, data):
