@@ -6,11 +6,13 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -457,9 +459,30 @@ async def test_user_code_that_writes_into_the_pipe_harms_nobody(make: Any) -> No
             except OSError:
                 continue
             for data in (b"\xc1", b"garbage", bytes(1)) if pipe else ():
-                written += os.write(fd, data)
+                with suppress(OSError):  # the socket of logs is connected to none: see the test of datagrams below
+                    written += os.write(fd, data)
         return written
 
     client = await make()
     assert await client.call(scribble) > 0
+    assert await client.call(double, 2) == 4
+
+
+async def test_user_code_that_writes_into_the_socket_of_logs_harms_nobody(make: Any) -> None:
+    datagrams = (b"", b"\xc1", b"garbage", bytes(1), b"{", b"[]", b'{"values": 3}', b"{}\n{}")
+
+    def scribble(datagrams: tuple[bytes, ...]) -> int:
+        path, written = os.environ["OUTRIDER_LOG"], 0
+        for fd in range(3, 64):
+            try:
+                ours = socket.socket(fileno=os.dup(fd))
+            except OSError:
+                continue
+            with ours:
+                if ours.getsockname() == path:  # the worker's own descriptor of it
+                    written += sum(ours.sendto(data, path) for data in datagrams)
+        return written
+
+    client = await make()
+    assert await client.call(scribble, datagrams) == sum(map(len, datagrams))
     assert await client.call(double, 2) == 4
