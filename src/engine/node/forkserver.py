@@ -258,9 +258,10 @@ class ForkServer:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # again, if a task has removed it
             os.chdir(folder)
             limits.lower_descriptors(self._had)
-            context.set_notes(StackFile(stacks))
+            several = self._setup["threads"] > 1 and not fresh
+            context.set_notes(StackFile(stacks, locked=several))
             sock = socket.socket(fileno=pipe)
-            if self._setup["threads"] > 1 and not fresh:
+            if several:
                 ThreadWorker(sock, index, self._setup).serve()
             Worker(sock, index, self._setup, fresh=fresh, logged=logged).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server

@@ -45,11 +45,19 @@ def make(threads: int) -> int:
 
 
 class StackFile:
-    """The worker's side: the signal is answered from now on, in the children as well that its tasks fork."""
+    """The worker's side: the signal is answered from now on, in the children as well that its tasks fork.
 
-    def __init__(self, fd: int) -> None:
+    `faulthandler` reads the frames of all threads without the interpreter's lock, and may crash on those that run
+    meanwhile. ``locked``: it is called with the lock held, by the main thread, which must be ours and run no task.
+    """
+
+    def __init__(self, fd: int, *, locked: bool) -> None:
+        self._fd = fd
         self._notes = mmap.mmap(fd, os.fstat(fd).st_size)
-        faulthandler.register(SIGNAL, fd, all_threads=True, chain=False)
+        if locked:
+            signal.signal(SIGNAL, self._dump)
+        else:
+            faulthandler.register(SIGNAL, fd, all_threads=True, chain=False)
         _HEAD.pack_into(self._notes, 0, os.getpid(), fd)
 
     def began(self, place: int, attempt: int) -> None:
@@ -58,6 +66,14 @@ class StackFile:
 
     def stepped(self, place: int) -> None:
         _STEP.pack_into(self._notes, _at(place) + _STEP_AT, time.monotonic_ns())
+
+    def _dump(self, *_: object) -> None:
+        """Write the stacks. The signal is blocked meanwhile, from which the node sees that more is to come."""
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
+        try:
+            faulthandler.dump_traceback(self._fd, all_threads=True)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def read_head(fd: int) -> tuple[int, int]:

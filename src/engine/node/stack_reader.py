@@ -22,6 +22,7 @@ from . import process, stack_file, stack_text
 from .stack_file import SIGNAL
 
 WITHIN_S = 1.0  # for a process to answer; one that waits in the kernel for a disk may not
+AGAIN_S = 0.1  # a thread worker that had the signal just before it went to wait is woken by another
 YOUNG_S = 0.1
 CHILDREN = 32  # of a task that are asked, and named
 READ_BYTES = 1 << 20  # of a dump: faulthandler writes at most 100 threads of 100 frames each
@@ -99,7 +100,8 @@ class StackMemory:
             blocked = _blocking(pid)
             os.ftruncate(self.fd, self._begin)
             handle.signal()
-        if not await self._has_answered(pid, blocked):
+            answered = await self._has_answered(pid, blocked, handle.signal)
+        if not answered:
             return "", f"it has not answered within {WITHIN_S:g} s ({_state(pid)})"
         raw = os.pread(self.fd, READ_BYTES, self._begin)
         os.ftruncate(self.fd, self._begin)
@@ -121,16 +123,21 @@ class StackMemory:
         except (FileNotFoundError, PermissionError):
             return False
 
-    async def _has_answered(self, pid: int, blocked: frozenset[int]) -> bool:
+    async def _has_answered(self, pid: int, blocked: frozenset[int], signal_again: Callable[[], None]) -> bool:
         """Wait until the handler has run. While it runs, its thread blocks the signal."""
-        deadline, pause, size = time.monotonic() + WITHIN_S, 0.001, 0
-        while time.monotonic() < deadline:
+        now = time.monotonic()
+        deadline, again_at, pause, size = now + WITHIN_S, now + AGAIN_S, 0.001, 0
+        while (now := time.monotonic()) < deadline:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.02)
             before, size = size, os.fstat(self.fd).st_size
             pending = int(_status(Path(f"/proc/{pid}/status")).get("ShdPnd", "0"), 16) & _BIT
-            if size > self._begin and size == before and not pending and _blocking(pid) <= blocked:
+            handled = not pending and _blocking(pid) <= blocked
+            if handled and size > self._begin and size == before:
                 return True
+            if handled and size <= self._begin and self._threads > 1 and now >= again_at:
+                again_at = now + AGAIN_S
+                signal_again()
         return False
 
 

@@ -202,6 +202,34 @@ async def test_stacks_are_taken_a_hundred_times_of_a_task_that_computes(make: An
     assert [client.result(await client.answer(attempt)) for attempt in attempts] == [[499, 498]] * 2
 
 
+async def test_stacks_are_taken_of_threads_whose_frames_come_and_go(make: Any, tmp_path: Path) -> None:
+    """Frames that are read without the interpreter's lock may be gone: a worker died of that within 600 questions."""
+    client = await make(slots=2, kind="thread")
+
+    def descend(depth: int) -> int:
+        return 1 + descend(depth - 1) if depth else 0
+
+    def compute(path: str) -> int:
+        depth = 0
+        while not Path(path).exists():
+            depth = (depth + 37) % 300
+            exec(f"descend({depth})", {"descend": descend})  # code objects come and go as well
+        return depth
+
+    def waits_for_the_lock() -> bool:
+        return callable(signal.getsignal(stack_file.SIGNAL))
+
+    assert await client.call(waits_for_the_lock)
+    attempts = [client.run(compute, str(tmp_path / "end")) for _ in range(2)]
+    for attempt in attempts:
+        await text_with(client, attempt, "in compute")
+    for number in range(1, 101):
+        assert {*await asked(client, number)} == {*attempts}
+    (tmp_path / "end").touch()
+    for attempt in attempts:
+        assert isinstance(await client.answer(attempt), m.Done)
+
+
 @pytest.mark.parametrize("kind", ["process", "thread"])
 async def test_a_task_that_has_taken_a_step_is_not_disturbed(make: Any, tmp_path: Path, kind: str) -> None:
     client = await make(slots=2, kind=kind)
@@ -270,7 +298,7 @@ def test_a_thread_of_the_worker_notes_its_attempt() -> None:
     fd = stack_file.make(2)
     pid = os.fork()
     if pid == 0:  # the handler stays registered in the process
-        notes = stack_file.StackFile(fd)
+        notes = stack_file.StackFile(fd, locked=False)
         notes.began(1, 9)
         notes.stepped(1)
         os._exit(threading.get_ident() != stack_file.read_notes(fd, 2)[1].thread)
