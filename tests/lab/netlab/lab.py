@@ -46,7 +46,7 @@ class Lab:
             self.public_key = write_key(self.key, "lab")
             self.network = self.add_network(controller=True)
         except BaseException:
-            self._state.give_back()
+            self._state.remove()
             raise
 
     def __enter__(self) -> Lab:
@@ -204,7 +204,7 @@ class Lab:
             for network in self._networks:
                 network.close()
         finally:
-            self._state.give_back()
+            self._state.remove()
 
     def _plug(self, networks: Sequence[Network], address: str | None) -> tuple[Port, ...]:
         ports: list[Port] = []

@@ -71,22 +71,8 @@ class State:
         points = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
         return sorted((point for point in points if point.startswith(f"{self.folder}/")), reverse=True)
 
-    def give_back(self) -> None:
-        """Remove a lab of this process, and free its number last, under the lock.
-
-        Whoever finds a folder without an owner removes it and takes its number: nobody must see a half removed one.
-        """
-        self.end()
-        with locked():
-            shutil.rmtree(self.folder, ignore_errors=True)
-
     def remove(self) -> None:
-        """Remove a dead lab. The lock is the caller's."""
-        self.end()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def end(self) -> None:
-        """End and remove everything that bears the number, whoever made it, but for the folder; safe to repeat."""
+        """Everything that bears the number, whoever made it; safe to repeat."""
         for group in self.groups():
             cgroups.thaw(group)
         for process in self.noted():
@@ -99,6 +85,7 @@ class State:
             run(["umount", "--lazy", point], check=False)
         for group in self.groups():
             cgroups.remove(group)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def claim() -> State:
