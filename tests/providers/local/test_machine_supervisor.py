@@ -179,7 +179,9 @@ async def test_the_watchdogs_death_leaves_nothing_where_another_process_stands_s
         await table.until(lambda: len(orphans()) == 2)
         (supervisor,), (watchdog,) = table.supervisors(), table.watchdogs()
         left = set(table.below(watchdog))
-        os.kill(supervisor if stopped == "supervisor" else importers(heavy)[0], signal.SIGSTOP)
+        still = supervisor if stopped == "supervisor" else importers(heavy)[0]
+        os.kill(still, signal.SIGSTOP)
+        await table.until(lambda: Path(f"/proc/{still}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         os.kill(watchdog, signal.SIGKILL)
         await gone(fleet, 2, within_s=8.0)
         await table.until(lambda: not table.alive(left))
