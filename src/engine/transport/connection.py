@@ -170,6 +170,7 @@ class NodeConnection:
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self._heartbeat = Heartbeat(self._route, self.link.send, self.cut, same_host=self.on_this_computer)
         self._silence = self._heartbeat.silence
+        self.link.answered = self._answered
         self._facts: NodeFacts | None = None
         self._gone = False  # the executor, for certain
         self._errs = ""  # how, where it did: it is given up
@@ -339,7 +340,7 @@ class NodeConnection:
             return welcome
         control.attach(self._received, self.cut)
         self._control = control
-        self._silence.heard_at = time.monotonic()
+        self._answered()
         self.link.attach(control.write)
         if control.rest:
             self._received(control.rest)
@@ -376,7 +377,8 @@ class NodeConnection:
         return answer
 
     def _received(self, data: bytes) -> None:
-        self._silence.heard_at = time.monotonic()
+        if self._silence.said(len(data)):
+            self._answered()
         try:
             self.link.received(data)
         except ProtocolError as error:  # nothing is garbled on its way, and it would say the same again
@@ -385,6 +387,9 @@ class NodeConnection:
         if self.link.unfit and not self._errs:  # it is about to end, and is not waited for without end
             self._errs = self.link.unfit
             asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
+
+    def _answered(self) -> None:
+        self._silence.answered(time.monotonic())
 
     def _tell_others(self, batch: Sequence[Report]) -> None:
         if others := self._settings.plugins.reported(batch):

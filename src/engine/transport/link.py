@@ -75,6 +75,7 @@ class NodeLink(PlainOrders):
         self._scheduled = self._closed = False
         self._unacknowledged = 0  # messages received since the last write
         self.sampled: Callable[[wire.Sampled], object] = lambda _: None
+        self.answered: Callable[[], object] = lambda: None  # a ping
         self.unfit = ""  # why its executor ends by itself, in its own words
         self._defined: set[bytes] = set()
         self.orders = self._orders = dict[int, Order]()
@@ -304,8 +305,8 @@ class NodeLink(PlainOrders):
             case wire.Logged():
                 self.stacks.heard(message.attempt)
                 self._logged(message)
-            case _:
-                pass  # Pong: the connection has seen that something came
+            case wire.Pong():
+                self.answered()
         return None
 
     def _logged(self, message: wire.Logged) -> None:

@@ -87,7 +87,7 @@ async def reach(node: NodeConnection) -> ssh.Connected | None:
 
 
 def beat(node: NodeConnection, silent_s: float) -> None:
-    node._silence.heard_at = time.monotonic() - silent_s
+    node._silence.answered(time.monotonic() - silent_s)
     node._heartbeat.beat()
 
 
@@ -117,7 +117,7 @@ async def test_it_changes_over_once_it_is_reached(node: NodeConnection, dialling
 async def test_one_that_is_heard_again_keeps_its_connection(node: NodeConnection, dialling: Dialling) -> None:
     beat(node, QUIET_S + 0.5)
     await rest()
-    node._silence.heard_at = time.monotonic()
+    node._silence.answered(time.monotonic())
     dialling.through.set()
     assert await lost(node) is None
     dialling.made[0].abort.assert_called_once()

@@ -1,4 +1,4 @@
-"""HEARD-1 and 2: a stall of this program is no silence of a node, and everything else is."""
+"""HEARD-1 to 3: a stall of this program is no silence of a node, what a node says unasked is no answer, all else is."""
 
 from __future__ import annotations
 
@@ -7,41 +7,61 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from outrider.engine.transport.heartbeat import HEARTBEAT_S, SILENCE_S
-from outrider.engine.transport.silence import LATE_S, SilenceClock
+from outrider.engine.transport.silence import LATE_S, MUCH_BYTES, SilenceClock
 
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
 STALLS = st.lists(st.sampled_from([0.0, 0.0, 0.05, 0.5, 3.0, 60.0]), min_size=1, max_size=12)
+SAYS = st.sampled_from([0, 1, MUCH_BYTES // 20, MUCH_BYTES])
 
 
-def hold(make: type[SilenceClock], stalls: list[float], dead_after: int) -> None:
-    """Beats, each late by one of ``stalls``; the node answers each ping at once, and is dead after so many beats."""
+def hold(make: type[SilenceClock], stalls: list[float], deaf_after: int, says_bytes: int) -> None:
+    """Beats, each late by one of ``stalls``. The node answers each ping at once, and from beat ``deaf_after`` on none;
+    with each beat it says so much by itself.
+    """
     silence, now = make(), 100.0
-    silence.heard_at = now
+    silence.answered(now)
     ran_s = 0.0  # since it was last heard, while this program ran
     for beat, stall in enumerate(stalls):
         silence.expect(now + HEARTBEAT_S)
         now += HEARTBEAT_S + stall
         ran_s += HEARTBEAT_S + (stall if stall <= LATE_S else 0.0)
         silent_s = silence.lasts(now)
-        alive = beat < dead_after
-        assert not alive or silent_s < SILENCE_S, "HEARD-1: a node that lives is given up"
+        hears = beat < deaf_after
+        assert not hears or silent_s < SILENCE_S, "HEARD-1: a node that lives is given up"
         assert silent_s <= ran_s + 1e-6, "HEARD-1: more than the time in which it could be heard"
-        assert silent_s >= ran_s - 1e-6, "HEARD-2: less than the time in which it could be heard"
+        assert silent_s >= ran_s - 1e-6, f"HEARD-{3 if says_bytes else 2}: less than the time in which it could answer"
         assert silence.lasts(now) == silent_s, "asked twice, it says the same"
-        if alive:  # the answer to the ping of this beat lies there when the loop comes to it
-            silence.heard_at, ran_s = now, 0.0
+        if silence.said(says_bytes):
+            silence.answered(now)
+            ran_s = 0.0 if says_bytes >= MUCH_BYTES else ran_s
+        if hears:  # the answer to the ping of this beat lies there when the loop comes to it
+            silence.answered(now)
+            ran_s = 0.0
 
 
 @QUICK
-@given(stalls=STALLS, dead_after=st.integers(0, 12))
-def test_silence_is_the_time_in_which_a_node_could_have_been_heard(stalls: list[float], dead_after: int) -> None:
-    hold(SilenceClock, stalls, dead_after)
+@given(stalls=STALLS, deaf_after=st.integers(0, 12), says_bytes=SAYS)
+def test_silence_is_the_time_in_which_a_node_could_have_answered(
+    stalls: list[float], deaf_after: int, says_bytes: int
+) -> None:
+    hold(SilenceClock, stalls, deaf_after, says_bytes)
+
+
+def test_a_long_message_on_a_slow_network_is_no_silence() -> None:
+    """The answer to a ping waits behind it for many seconds."""
+    silence, now = SilenceClock(), 100.0
+    silence.answered(now)
+    for _ in range(60):
+        now += 1.0
+        if silence.said(MUCH_BYTES // 4):
+            silence.answered(now)
+        assert silence.lasts(now) < SILENCE_S
 
 
 def test_a_stall_that_is_seen_between_two_beats_counts_once() -> None:
     silence = SilenceClock()
-    silence.heard_at = 100.0
+    silence.answered(100.0)
     silence.expect(102.0)
     assert silence.lasts(101.0) == 1.0
     assert silence.lasts(112.0) == 2.0
@@ -61,13 +81,20 @@ class ForgivesAll(SilenceClock):
         return now - self.heard_at
 
 
-@pytest.mark.parametrize(("broken", "invariant"), [(CountsStalls, "HEARD-1"), (ForgivesAll, "HEARD-2")])
+class HearsAll(SilenceClock):
+    def said(self, size_bytes: int) -> bool:
+        return size_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "invariant"), [(CountsStalls, "HEARD-1"), (ForgivesAll, "HEARD-2"), (HearsAll, "HEARD-3")]
+)
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 def test_the_invariant_falls_without_its_guard(broken: type[SilenceClock], invariant: str) -> None:
     @WITHOUT_GUARD
-    @given(stalls=STALLS, dead_after=st.integers(0, 12))
-    def play(stalls: list[float], dead_after: int) -> None:
-        hold(broken, stalls, dead_after)
+    @given(stalls=STALLS, deaf_after=st.integers(0, 12), says_bytes=SAYS)
+    def play(stalls: list[float], deaf_after: int, says_bytes: int) -> None:
+        hold(broken, stalls, deaf_after, says_bytes)
 
     with pytest.raises(AssertionError, match=invariant):
         play()
