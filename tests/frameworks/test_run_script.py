@@ -37,7 +37,8 @@ def losses(printed: str) -> dict[str, float]:
 
 def test_a_script_of_fifteen_lines_gives_torchruns_loss() -> None:
     assert len(SCRIPT.read_text().splitlines()) == 15
-    expected = losses(subprocess.run([*TORCHRUN, SCRIPT], stdout=-1, check=True, text=True).stdout)
+    # torch may abort at the exit of a script that leaves its group open (its issue 190489), with all losses printed
+    expected = losses(subprocess.run([*TORCHRUN, SCRIPT], stdout=-1, check=False, text=True).stdout)
     assert len(expected) == RANKS
     found = losses(subprocess.run([*OUTRIDER, SCRIPT], stdout=-1, check=True, text=True).stdout)
     assert found == {rank: pytest.approx(loss, abs=1e-6) for rank, loss in expected.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 
 import torch
@@ -34,4 +35,5 @@ if __name__ == "__main__":
     last = train(options.steps)
     if dist.get_rank() == 0:
         print(f"loss {last:.9f}")
+    gc.collect()  # of DDP's model, a cycle: after its group, at the exit, that may abort it (torch issue 190489)
     dist.destroy_process_group()
