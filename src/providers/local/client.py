@@ -146,16 +146,34 @@ class SupervisorClient:
         self._over()
 
     async def _kill(self, why: str) -> None:
-        """End the supervisor by its watchdog, which ends all it had. The wait is bounded: a frozen one is killed."""
+        """End the supervisor by its watchdog, which ends all it had. The wait is bounded: a frozen one is killed.
+
+        A dead watchdog ends nobody. Its supervisor then ends all by itself as soon as it is woken, if it stands still:
+        it may have been stopped just after the kernel had looked whether anybody of an orphaned group stands still.
+        """
         self._why = self._why or why
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if not self.ended:
-                with suppress(ProcessLookupError):
-                    os.kill(self._pid, number)
-                with anyio.move_on_after(KILL_DEADLINE_S):
-                    await self.listen()
+        if self._watchdog_lives():
+            await self._signal(self._pid, signal.SIGTERM, signal.SIGKILL)
+        if self._supervisor != self._pid:  # while the socket is open and the watchdog dead, the pid is nobody else's
+            await self._signal(self._supervisor, signal.SIGCONT, signal.SIGKILL)
         if not self.ended:  # both are in the kernel's hands
             self._end("")
+
+    async def _signal(self, pid: int, *signals: signal.Signals) -> None:
+        """Send each in turn, until the supervisor has ended."""
+        for number in signals:
+            if self.ended:
+                return
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            with anyio.move_on_after(KILL_DEADLINE_S):
+                await self.listen()
+
+    def _watchdog_lives(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:  # the application has collected it
+            return False
 
     async def close(self) -> None:
         """Every process of it ends; it closes its own end when that is so. Bounded."""

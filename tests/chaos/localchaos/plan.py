@@ -11,7 +11,8 @@ LIMITS = (12, 40, 96, 256, 512)  # of descriptors
 PARTS = ("watchdog", "supervisor", "forkserver", "executor", "server", "template", "worker")
 
 KILLS = (*(f"kill-{part}" for part in PARTS), "kill-child", "kill-machine")
-STOPS = (*(f"stop-{part}" for part in PARTS), "stop-machine", "stop-client")
+ORPHAN = "orphan-supervisor"  # stopped as soon as its watchdog has been killed: nobody wakes it then
+STOPS = (*(f"stop-{part}" for part in PARTS), "stop-machine", "stop-client", ORPHAN)
 SHORTAGES = (*(f"limit-{part}" for part in PARTS if part != "template"), "full-work", "full-checkpoints")
 OTHERS = ("stall", "notice")
 FAULTS = (*KILLS, *STOPS, *SHORTAGES, *OTHERS)
@@ -137,7 +138,7 @@ def _lasts_s(dice: Random, fault: str) -> float:
         return dice.choice((dice.uniform(0.5, 3.0), dice.uniform(0.5, 15.0)))
     if fault == "stop-client":
         return dice.choice((dice.uniform(2.0, 5.0), dice.uniform(2.0, 20.0)))
-    if fault.startswith("stop-"):
+    if fault in STOPS:
         return dice.choice((dice.uniform(1.0, 5.0), dice.uniform(1.0, 30.0)))
     if fault.startswith("limit-"):
         return dice.uniform(4.0, 12.0)

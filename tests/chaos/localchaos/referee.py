@@ -26,6 +26,7 @@ CAUSED = {  # what a fault accounts for, by the beginning of its name: types, or
     "kill-": LOSS,
     "stop-worker": frozenset[str](),
     "stop-": LOSS,
+    "orphan-": LOSS,
     "stall": LOSS,
     "full-work": {"OSError:ENOSPC"},
     "full-checkpoints": {"CheckpointError:full"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 from outrider.engine.testing.chaos import disk, processes
 from outrider.engine.testing.chaos.processes import Process
 
-from .plan import Strike
+from .plan import ORPHAN, Strike
 from .who import everything, parts
 
 Undo = Callable[[], None]
 NOTICE, NOTICE_S = "preempt", 30.0
+DEAD_S = 1.0  # for a process that is killed
 
 
 class Nobody(Exception):
@@ -35,6 +37,8 @@ def strike(fault: Strike, client: int, folder: Path) -> tuple[str, Undo]:
         return _noticed(fault, folder)
     if verb == "limit":
         return _limited(part, _chosen(fault, part, client), fault.number)
+    if fault.fault == ORPHAN:
+        return _orphaned(_chosen(fault, part, client), _chosen(fault, "watchdog", client))
     victims = _victims(fault, part, client)
     return _killed(part, victims) if verb == "kill" else _stopped(part, victims)
 
@@ -71,6 +75,14 @@ def _killed(part: str, victims: list[Process]) -> tuple[str, Undo]:
 def _stopped(part: str, victims: list[Process]) -> tuple[str, Undo]:
     stopped = [victim for victim in victims if processes.send(victim, signal.SIGSTOP)]
     return f"{part} {_named(stopped)}", lambda: processes.resume(stopped)
+
+
+def _orphaned(supervisor: Process, watchdog: Process) -> tuple[str, Undo]:
+    processes.send(watchdog, signal.SIGKILL)
+    until = time.monotonic() + DEAD_S
+    while processes.lives(watchdog) and time.monotonic() < until:
+        pass  # the supervisor ends within a few milliseconds
+    return _stopped("supervisor", [supervisor])
 
 
 def _limited(part: str, victim: Process, number: int) -> tuple[str, Undo]:

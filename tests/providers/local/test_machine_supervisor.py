@@ -19,7 +19,7 @@ from outrider import Pool
 from outrider.engine.client.from_settings import ENTRY_POINTS
 from outrider.providers.base import EntryPoints, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity, ProviderError
-from outrider.providers.local import processes
+from outrider.providers.local import client, processes
 from outrider.providers.local.client import SupervisorClient
 from outrider.providers.local.provider import Local
 
@@ -187,6 +187,34 @@ async def test_the_watchdogs_death_leaves_nothing_where_another_process_stands_s
         await table.until(lambda: not table.alive(left))
 
 
+@pytest.mark.parametrize("wakes", [True, False])
+async def test_a_supervisor_that_is_stopped_just_after_its_watchdogs_death_is_ended(  # noqa: PLR0917
+    wakes, request_, table, opened, heavy, monkeypatch
+):
+    """Found by random faults: nobody wakes it, and it holds the socket by whose end the client hears of its death."""
+    monkeypatch.setattr(processes, "STILL_S", 0.3)
+    monkeypatch.setattr(processes, "LOOK_S", 0.05)
+    monkeypatch.setattr(client, "KILL_DEADLINE_S", 60.0 if wakes else 0.3)
+    (heavy / "wait").touch()  # it imports for so long, and does not see the death
+    async with opened(replace(ENTRY_POINTS, shared=(*ENTRY_POINTS.shared, "heavy_here"))) as fleet:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refused, fleet, request_)
+            await table.until(lambda: importers(heavy))
+            (supervisor,), (watchdog,) = table.supervisors(), table.watchdogs()
+            os.kill(watchdog, signal.SIGKILL)
+            await table.until(lambda: not table.alive({watchdog}))
+            os.kill(supervisor, signal.SIGSTOP)
+            if wakes:
+                (heavy / "wait").unlink()
+        await table.until(lambda: not table.alive({supervisor}))  # its socket closes a moment before it ends
+    (heavy / "wait").unlink(missing_ok=True)
+
+
+async def refused(fleet, request_):
+    with anyio.fail_after(60), pytest.raises(ProviderError, match="the process that keeps the local nodes stood still"):
+        await fleet.launch(request_, 1)
+
+
 @pytest.mark.parametrize("worked", [True, False])
 async def test_a_supervisor_that_is_killed_as_it_starts_may_be_followed_by_another_if_one_has_worked(
     worked, request_, opened, monkeypatch
@@ -206,10 +234,10 @@ async def test_a_supervisor_that_is_killed_as_it_starts_may_be_followed_by_anoth
         assert another.id != (machine.id if worked else None)
 
 
-async def killed_first(client, order):
-    os.kill(client._pid, signal.SIGKILL)
-    await client._done.wait()
-    raise client.gone()
+async def killed_first(supervisor, order):
+    os.kill(supervisor._pid, signal.SIGKILL)
+    await supervisor._done.wait()
+    raise supervisor.gone()
 
 
 @pytest.fixture
@@ -360,7 +388,7 @@ from importlib import import_module
 from pathlib import Path
 
 from outrider.engine.node.server import serve
-from outrider.providers.local import processes
+from outrider.providers.local import client, processes
 from outrider.providers.local.client import SupervisorClient
 
 really = processes.fork
