@@ -25,11 +25,12 @@ from .arrays import arrays
 from .calls import brief, broadcast, burst, latency, mapped
 from .figures import Figure
 from .processes import idle, start
+from .records import records
 
 OUT = Path(__file__).parent / "out"
 Measure = Callable[[Pool, ProcessPoolExecutor, int], Awaitable[list[Figure]]]
 IN_POOL: dict[str, Measure] = {"b": latency, "c": burst, "t": brief, "map": mapped, "d": broadcast, "e": arrays}
-NAMES = ["a", "h", *IN_POOL]
+NAMES = ["a", "h", *IN_POOL, "r"]
 
 
 def main() -> int:
@@ -48,6 +49,8 @@ def main() -> int:
         figures += idle()
     if wanted := [IN_POOL[name] for name in IN_POOL if name in chosen]:
         figures += in_pools(wanted, options.rounds)
+    if "r" in chosen:
+        figures += records(options.rounds)
     Console(width=None if sys.stdout.isatty() else 120).print(table(figures))
     path = write(figures)
     print(f"written to {path}")
