@@ -16,6 +16,7 @@ from ..wire.log_records import number
 from .lines import whole_lines
 
 METRICS = "metrics.jsonl"
+_read_json = json.JSONDecoder().raw_decode  # without looks for other encodings, of which a record has none
 CHUNK = 1024 * 1024  # bytes of a file that are read at a time
 
 
@@ -63,7 +64,9 @@ def metrics_in(lines: Iterable[bytes]) -> Iterator[Logged]:
     """Return the metrics of those lines that can be read."""
     for line in lines:
         try:
-            said = json.loads(line)
+            said, end = _read_json(text := line.decode().strip())
+            if end < len(text):
+                continue
             values = {str(name): number(value) for name, value in said["values"].items()}
             yield Logged(
                 number(said["at"]),
@@ -99,11 +102,16 @@ def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Po
     all_points: dict[Series, list[Point]] = {}
     for at, function, job, rank, _, generation, step, values in lines:
         for name, value in values.items():
-            all_points.setdefault(Series(function, job, rank, name), []).append(Point(step, value, at, generation))
+            points = all_points.get((function, job, rank, name))  # type: ignore[call-overload]  # a Series is such
+            if points is None:
+                points = all_points[Series(function, job, rank, name)] = []
+            points.append(Point(step, value, at, generation))
     return {series: _counted(points) for series, points in all_points.items()}
 
 
 def _counted(points: list[Point]) -> tuple[list[Point], list[Point]]:
+    if len({point.generation for point in points}) == 1:  # nothing was done twice
+        return sorted(points, key=_place), []
     generations: dict[int | None, int] = {}
     for point in points:
         generations[point.step] = max(point.generation, generations.get(point.step, point.generation))
