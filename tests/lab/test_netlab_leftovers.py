@@ -116,3 +116,21 @@ def test_a_pid_that_was_given_to_another_is_not_killed():
     finally:
         bystander.kill()
         bystander.wait()
+
+
+COMES_AND_GOES = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from netlab.state import claim
+for _ in range(60):
+    state = claim()
+    for _ in range(20):
+        owner = (state.folder / "owner").read_text().split()[0]
+        assert owner == str(os.getpid()), f"lab {state.number} is of {owner}"
+    state.remove()
+"""
+
+
+def test_a_number_is_one_labs_alone_while_others_come_and_go() -> None:
+    all_of_them = [subprocess.Popen([sys.executable, "-c", COMES_AND_GOES, str(HERE)]) for _ in range(4)]
+    assert [each.wait() for each in all_of_them] == [0] * 4

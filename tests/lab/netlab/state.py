@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from .proc import Process, this
 STATE = Path("/run/outrider-lab")
 LABS = 200
 GONE_S = 10.0
+GONE = ".gone"  # ends the name of a folder whose lab is no more
 
 
 class State:
@@ -85,7 +87,18 @@ class State:
             run(["umount", "--lazy", point], check=False)
         for group in self.groups():
             cgroups.remove(group)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._free()
+
+    def _free(self) -> None:
+        """Give the number back in one step: others take a folder without an owner for a dead lab's, and remove what
+        bears its number, which a third lab may have by then.
+        """
+        gone = self.folder.with_name(f"{self.number}-{os.getpid()}{GONE}")
+        try:
+            self.folder.rename(gone)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def claim() -> State:
@@ -111,9 +124,12 @@ def sweep() -> None:
 def remove_dead() -> None:
     """Remove the labs whose makers are dead. The lock is the caller's."""
     for folder in STATE.iterdir():
-        if folder.name.isdigit():
+        if folder.name.endswith(GONE):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif folder.name.isdigit():
             state = State(int(folder.name))
-            if state.owner is None or not state.owner.alive:
+            owner = state.owner
+            if owner is None or not owner.alive:
                 state.remove()
 
 
@@ -127,5 +143,8 @@ def locked() -> Iterator[None]:
 
 
 def _read(path: Path) -> list[Process]:
-    lines = path.read_text().splitlines() if path.exists() else []
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:  # of a lab that is gone by now
+        return []
     return [Process(int(pid), int(started)) for pid, started in (line.split() for line in lines)]
