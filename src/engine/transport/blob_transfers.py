@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...providers.threads import in_thread
 from ..api.printable import plain
-from ..serialization.payload import Blob, Part, Received
+from ..serialization.payload import Blob, Part, Received, map_shared
 from ..wire import messages as wire
 
 T = TypeVar("T")
@@ -114,6 +114,26 @@ class BlobTransfers:
         if placed is not None:
             placed.cancel()
             self.send(wire.Drop((blob.name,)))
+
+    def arrived(self, value: wire.Value, duration_us: int = 0) -> Received:
+        """Return a value that is here, or on this computer. A ConnectionError: its executor has gone, with what it had.
+        Any other error: there is no room for it here.
+        """
+        if value.blob is None:
+            return Received(value.data, value.sizes, duration_us / 1e6)
+        refuse_lost(value.blob)
+        try:
+            mapping = map_shared(value.blob)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise ConnectionResetError("the executor has gone") from error
+        self.send(wire.Drop((value.blob,)))
+        return Received(mapping, value.sizes, duration_us / 1e6)
+
+    async def bring(self, value: wire.Value, duration_us: int = 0) -> Received:
+        """Return a value, wherever it is: here, on this computer, or on the node."""
+        if value.blob is None or self._same_host:
+            return self.arrived(value, duration_us)
+        return await self.fetch(value, duration_us)
 
     async def fetch(self, value: wire.Value, duration_us: int = 0) -> Received:
         name = value.blob

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ...actors.interfaces import (
     Asked,
@@ -26,18 +26,17 @@ from ...actors.interfaces import (
     Verdict,
 )
 from ...providers.base import MachineId, PreemptionNotice
-from ..api.errors import TaskFailed
 from ..node import limits
 from ..serialization.client_streams import AHEAD
-from ..serialization.payload import Blob, Payload, Received, map_shared
+from ..serialization.payload import Blob, Payload, Received
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
-from .blob_transfers import BlobTransfers, Bulk, is_lost, refuse_lost
+from .blob_transfers import BlobTransfers, Bulk, is_lost
 from .node_stacks import NodeStacks
 from .plain_orders import PlainOrders
-from .task_inputs import InputStream
+from .task_streams import TaskStreams
 from .verdicts import verdict
 
 if TYPE_CHECKING:
@@ -87,11 +86,10 @@ class NodeLink(PlainOrders):
         self.in_use = 0
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
-        self._inputs: dict[tuple[int, int], InputStream] = {}
         self._fetching: set[int] = set()  # attempts that have ended, and whose values are still on their way
-        self._items: dict[int, set[asyncio.Task[Received]]] = {}  # by generator: its values that are, or were lost
-        self._credit: dict[int, int] = {}  # values that a running generator may send, and has not
         self._transfers = BlobTransfers(bulk, same_host=same_host, send=self.send)
+        self._streams = TaskStreams(node, self._orders, self._transfers)
+        self._items, self._credit = self._streams.fetches, self._streams.credit  # which each end of an attempt looks at
 
     # --- the pool's side ----------------------------------------------------------------------------------------
 
@@ -152,7 +150,7 @@ class NodeLink(PlainOrders):
     def _send_run(self, run: wire.Run) -> None:
         self.session.send(run)
         if run.flags & _STREAM:
-            self._grant(run.attempt, AHEAD)
+            self._streams.grant(run.attempt, AHEAD)
 
     def kill(self, attempt: AttemptId) -> None:
         held_back = self._held_back.pop(attempt, None)
@@ -294,9 +292,9 @@ class NodeLink(PlainOrders):
                 self.unfit = reason
                 return Unfit(reason, has_run)
             case wire.Yield(attempt, item):
-                self._yielded(attempt, item)
+                self._streams.yielded(attempt, item)
             case wire.Credit(attempt, stream, count):
-                self._wanted(attempt, stream, count)
+                self._streams.wanted(attempt, stream, count)
             case wire.Sampled():
                 self.sampled(message)
             case wire.Output(attempt=attempt):
@@ -318,8 +316,8 @@ class NodeLink(PlainOrders):
         elif order is None or not self._logs.wanted:
             self.send(wire.Drop((message.blob,)))
         else:
-            fetch = partial(self._fetch_item, order, wire.Value(b"", None, message.blob))
-            self._spawn(order.attempt, self._logs.artifact(self.node, order, message, fetch))
+            fetch = partial(self._streams.bring, order, wire.Value(b"", None, message.blob))
+            self._streams.fetch_before_end(order.attempt, self._logs.artifact(self.node, order, message, fetch))
 
     def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:
         """Return the report of an attempt's end; None: its value is fetched first, or the node runs no such attempt."""
@@ -336,7 +334,7 @@ class NodeLink(PlainOrders):
             self._transfers.spawn(self._end_later(message, value, items))
             return None
         try:
-            received = None if value is None else self._arrived(value, message.duration_us)
+            received = None if value is None else self._transfers.arrived(value, message.duration_us)
         except ConnectionError:  # that the node is lost follows
             return None
         except Exception as error:  # noqa: BLE001  no memory, say: this task's, and no other's of the same read
@@ -354,20 +352,6 @@ class NodeLink(PlainOrders):
     def _failed(self, attempt: int, phase: str, error: Exception) -> Finished:
         why = limits.story("this program") if phase == "send" and limits.is_shortage(error) else str(error)
         return self._finished(wire.Failed(attempt, phase, type(error).__name__, why, "", None, 0), None)
-
-    def _arrived(self, value: wire.Value, duration_us: int = 0) -> Received:
-        """Return a value that is here, or on this computer. A ConnectionError: its executor has gone, with what it had.
-        Any other error: there is no room for it here.
-        """
-        if value.blob is None:
-            return Received(value.data, value.sizes, duration_us / 1e6)
-        refuse_lost(value.blob)
-        try:
-            mapping = map_shared(value.blob)
-        except (FileNotFoundError, ProcessLookupError) as error:
-            raise ConnectionResetError(f"the executor of node {self.node} has gone") from error
-        self.send(wire.Drop((value.blob,)))
-        return Received(mapping, value.sizes, duration_us / 1e6)
 
     # --- large data ---------------------------------------------------------------------------------------------
 
@@ -415,10 +399,7 @@ class NodeLink(PlainOrders):
                 await asyncio.wait(items)
                 if any(map(is_lost, items)):
                     return
-            if value is None or value.blob is None or self._same_host:
-                received = None if value is None else self._arrived(value, message.duration_us)
-            else:
-                received = await self._transfers.fetch(value, message.duration_us)
+            received = None if value is None else await self._transfers.bring(value, message.duration_us)
             finished = self._finished(message, received)
         except ConnectionError:
             return
@@ -426,55 +407,6 @@ class NodeLink(PlainOrders):
             finished = self._failed(message.attempt, "fetch", error)
         self._fetching.discard(message.attempt)
         self._reports([finished])
-
-    # --- streams ------------------------------------------------------------------------------------------------
-
-    def _yielded(self, attempt: int, item: wire.Value) -> None:
-        order = self._orders.get(attempt)
-        if order is None:
-            return  # fenced: nobody waits for it
-        output = cast("Payload", order.task.content).output
-        if output is None:
-            return
-        if not self._credit.get(attempt):
-            raise ProtocolError(f"attempt {attempt} sends more values than it was granted")
-        self._credit[attempt] -= 1
-        received = self._arrived(item) if item.blob is None else self._spawn(attempt, self._fetch_item(order, item))
-        output.of(order.rank).push(received, lambda count: self._grant(attempt, count))
-
-    def _spawn(self, attempt: int, work: Coroutine[Any, Any, Received]) -> asyncio.Task[Received]:
-        """Fetch what is an attempt's before its end is reported."""
-        items = self._items.setdefault(attempt, set())
-        fetching = self._loop.create_task(work)
-        items.add(fetching)
-        fetching.add_done_callback(lambda task: None if is_lost(task) else items.discard(task))
-        return fetching
-
-    def _grant(self, attempt: int, count: int) -> None:
-        if attempt in self._orders:
-            self._credit[attempt] = self._credit.get(attempt, 0) + count
-            self.send(wire.Credit(attempt, -1, count))
-
-    async def _fetch_item(self, order: Order, item: wire.Value) -> Received:
-        """Return an item of a stream that lies in a blob. A ConnectionError: the node is lost."""
-        try:
-            return self._arrived(item) if self._same_host else await self._transfers.fetch(item)
-        except ConnectionError:
-            raise
-        except Exception as error:
-            name = cast("Payload", order.task.content).name
-            story = f"a value of {name} could not be fetched from node {self.node}: {type(error).__name__}: {error}"
-            facts: dict[str, Any] = {"task": name, "node": self.node, "rank": order.rank, "attempt": order.number}
-            raise TaskFailed(story, kind=type(error).__name__, **facts) from error
-
-    def _wanted(self, attempt: int, stream: int, count: int) -> None:
-        order = self._orders.get(attempt)
-        inputs = () if order is None else cast("Payload", order.task.content).inputs
-        if stream not in range(len(inputs)) or not count:
-            return  # fenced; a node that errs: what else it says in this read is heard; or it takes no more
-        feed = self._inputs.setdefault((attempt, stream), InputStream(self._transfers, attempt, stream))
-        feed.granted(count)
-        inputs[stream].wanted(count, feed.give)
 
     def _over(self, attempt: int) -> None:
         """Forget an attempt that has ended; its streams end with it."""
@@ -490,9 +422,5 @@ class NodeLink(PlainOrders):
                 self._none_left.set_result(None)
         if order is not None and self._prints.begun:
             self._prints.ended(self.node, order)
-        if order is not None and self._inputs:
-            for stream, items in enumerate(cast("Payload", order.task.content).inputs):
-                items.stop()
-                feed = self._inputs.pop((attempt, stream), None)
-                if feed is not None:
-                    feed.close()
+        if order is not None and self._streams.inputs:
+            self._streams.over(order)

@@ -136,7 +136,14 @@ class Site:
         """What is kept of a node is bounded by what it was given; what was cancelled is kept until its end is known."""
         for connection in self.connections.values():
             link = connection.link
-            books = (link._orders, link._fetching, link._credit, link._recalled, link._inputs, link._transfers.moving)
+            books = (
+                link._orders,
+                link._fetching,
+                link._credit,
+                link._recalled,
+                link._streams.inputs,
+                link._transfers.moving,
+            )
             deadline = time.monotonic() + PATIENCE_S
             while any(books) and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)

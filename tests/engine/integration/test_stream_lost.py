@@ -12,6 +12,7 @@ import pytest
 
 from outrider import Local, NodeLost, Pool, compute
 from outrider.engine.transport.link import NodeLink
+from outrider.engine.transport.task_streams import TaskStreams
 
 pytestmark = pytest.mark.anyio
 
@@ -29,11 +30,11 @@ def pieces(count: int) -> Iterator[bytes]:
 
 async def test_values_that_are_lost_after_the_generators_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by random faults: the stream ended after its first value as if there had been no more."""
-    fetched, end_later = NodeLink._fetch_item, NodeLink._end_later
+    fetched, end_later = TaskStreams.bring, NodeLink._end_later
     ended, lost = asyncio.Event(), asyncio.Event()
     numbers = iter(range(10))
 
-    async def lost_after_the_first(self: NodeLink, order: Any, item: Any) -> Any:
+    async def lost_after_the_first(self: TaskStreams, order: Any, item: Any) -> Any:
         if next(numbers):
             await lost.wait()
             raise ConnectionResetError("the node is lost")
@@ -43,7 +44,7 @@ async def test_values_that_are_lost_after_the_generators_end_are_an_error(monkey
         ended.set()
         await end_later(self, *of)
 
-    monkeypatch.setattr(NodeLink, "_fetch_item", lost_after_the_first)
+    monkeypatch.setattr(TaskStreams, "bring", lost_after_the_first)
     monkeypatch.setattr(NodeLink, "_end_later", ends)
     async with Pool(provider=Local(as_remote=True), nodes=1, console="silent") as pool:
         stream = pool.stream(pieces(4))

@@ -1,13 +1,11 @@
-"""What a node's link does when a channel fails by itself, under a connection that stays."""
+"""What a node's link says to the pool: of ends, of recalls, of notices, and when a channel fails by itself."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count, repeat
-from typing import Any
+from collections.abc import Callable
+from itertools import count
 
 import pytest
 
@@ -15,33 +13,21 @@ from outrider.actors.interfaces import (
     AttemptId,
     Finished,
     JobId,
-    NodeId,
-    Order,
     Peer,
-    Report,
     Returned,
     StopAt,
-    Task,
-    TaskId,
     Verdict,
 )
 from outrider.engine.node.notices.watcher import NAME_CHARS
-from outrider.engine.node.worker_streams import WINDOW
-from outrider.engine.observe.prints import PrintedLines
-from outrider.engine.observe.task_logs import TaskLogs
-from outrider.engine.serialization.client_streams import AHEAD, Values
 from outrider.engine.serialization.payload import Blob, Part, Payload
-from outrider.engine.transport import blob_transfers, link, verdicts
-from outrider.engine.transport.blob_transfers import TransferProgress
-from outrider.engine.transport.instance_views import InstanceViews
-from outrider.engine.transport.link import NodeLink
+from outrider.engine.transport import blob_transfers, verdicts
 from outrider.engine.wire import messages as wire
-from outrider.engine.wire.codec import ProtocolError, encode
-from outrider.engine.wire.session import Session
+from outrider.engine.wire.codec import ProtocolError
 from outrider.providers.base import MachineId, PreemptionNotice
 
+from .played_node import PATIENCE_S, SOME, Node, closed, done
+
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 60.0
 
 
 @pytest.mark.parametrize(
@@ -64,82 +50,11 @@ def test_how_an_attempt_ended_without_a_word_is_told_by_its_cause(
     assert verdicts.verdict(wire.Ended(1, cause, code, "")) is verdict
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_transfers, "CHANNEL_PAUSE_S", 0.0)
 
 
-class Bulk:
-    """Channels that fail as often as they are told to."""
-
-    def __init__(self) -> None:
-        self.fails: dict[str, list[Exception]] = {}
-        self.put_names: list[str] = []
-        self.begun: Counter[str] = Counter()
-        self.moves: Iterator[int] = repeat(0)
-        self.stands_still: set[str] = set()
-
-    async def put(self, blob: Blob, progress: TransferProgress) -> None:
-        self.put_names.append(blob.name)
-        await self._come(blob.name, progress)
-
-    async def get(self, name: str, progress: TransferProgress) -> Part:
-        await self._come(name, progress)
-        return name.encode()
-
-    async def _come(self, name: str, progress: TransferProgress) -> None:
-        self.begun[name] += 1
-        progress.moved(next(self.moves))
-        if self.fails.get(name):
-            raise self.fails[name].pop(0)
-        if name in self.stands_still:
-            await asyncio.Event().wait()
-
-
-class Node:
-    def __init__(self, *, same_host: bool = False) -> None:
-        self.bulk, self.batches = Bulk(), asyncio.Queue[Sequence[Report]]()
-        self.link = NodeLink(
-            NodeId(0), Session(), machine=MachineId("m"), views=InstanceViews("pool", 1), same_host=same_host,
-            bulk=self.bulk, reports=self.batches.put_nowait, prints=PrintedLines(lambda _: None),
-            logs=TaskLogs(lambda: None),
-        )  # fmt: skip
-        self.link.session.resume(0)
-        self.link.attach(lambda _: None)
-
-    def run(self, attempt: int, **payload: Any) -> None:
-        whole = Payload(f"task{attempt}", b"digest", b"code", wire.Value(b"", None), **payload)
-        task = Task(TaskId(attempt), JobId(attempt), b"digest", whole, None, 3, False, None)
-        self.link.run(Order(AttemptId(attempt), task, 1))
-
-    def says(self, *messages: wire.Message) -> None:
-        self.link.received(b"".join(map(encode, messages)))
-
-    async def finished(self) -> list[Finished]:
-        batch = await asyncio.wait_for(self.batches.get(), PATIENCE_S)
-        return [report for report in batch if isinstance(report, Finished)]
-
-    async def heard(self) -> list[Report]:
-        return [*await asyncio.wait_for(self.batches.get(), PATIENCE_S)]
-
-
-def closed() -> Exception:
-    return ConnectionResetError("the channel was closed")
-
-
-STREAM = int(wire.RunFlag.STREAM)
-
-
-def done(attempt: int, blob: str) -> wire.Done:
-    return wire.Done(attempt, wire.Value(b"", None, blob), 0)
-
-
-SOME = wire.Value(b"forged", None)
 OF_ATTEMPTS: dict[str, Callable[[int], wire.Message]] = {
     "Done": lambda attempt: wire.Done(attempt, SOME, 0),
     "Done in a blob": lambda attempt: done(attempt, "forged"),
@@ -234,7 +149,7 @@ async def test_a_result_that_cannot_be_mapped_takes_no_other_with_it(monkeypatch
     def refused(path: str) -> Part:
         raise OSError(errno.EMFILE, "Too many open files", path)
 
-    monkeypatch.setattr(link, "map_shared", refused)
+    monkeypatch.setattr(blob_transfers, "map_shared", refused)
     node = Node(same_host=True)
     node.run(1)
     node.run(2)
@@ -271,60 +186,6 @@ async def test_an_argument_for_which_there_is_no_descriptor_is_its_tasks_failure
     assert "this program has no descriptors left, its limit is " in report.outcome[0].message
 
 
-async def test_a_stream_leaves_no_value_out() -> None:
-    node, output = Node(), Values()
-    node.bulk.fails["b"] = [closed()]
-    node.run(1, output=output, flags=STREAM)
-    node.says(*(wire.Yield(1, wire.Value(b"", None, name)) for name in "abc"))
-    assert [(await asyncio.wait_for(anext(output), PATIENCE_S)).data for _ in "abc"] == [b"a", b"b", b"c"]
-    node.bulk.fails["d"] = [closed() for _ in range(99)]
-    node.says(*(wire.Yield(1, wire.Value(b"", None, name)) for name in "de"))
-    with pytest.raises(Exception, match=r"task1.*node 0"):
-        await asyncio.wait_for(anext(output), PATIENCE_S)
-
-
-async def test_a_generator_has_ended_when_its_values_are_here() -> None:
-    node, output = Node(), Values()
-    node.bulk.fails["a"] = [closed()]
-    node.run(1, output=output, flags=STREAM)
-    node.run(2)
-    node.says(wire.Yield(1, wire.Value(b"", None, "a")), wire.Done(1, SOME, 0), wire.Done(2, SOME, 0))
-    assert [report.attempt for report in await node.finished()] == [2]
-    (report,) = await node.finished()
-    assert (report.attempt, report.outcome.data) == (1, SOME.data)
-    assert not node.link._items
-    assert (await anext(output)).data == b"a"
-
-
-async def test_a_generator_may_end_in_the_turn_in_which_its_last_value_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by random faults: nothing was left to wait for when the waiting began, and the end was never reported."""
-    monkeypatch.setattr(link, "map_shared", lambda path: path.encode())
-    node, output = Node(same_host=True), Values()
-    node.run(1, output=output, flags=STREAM)
-    node.says(wire.Yield(1, wire.Value(b"", None, "a")))
-    asyncio.get_running_loop().call_soon(node.says, wire.Done(1, SOME, 0))
-    (report,) = await node.finished()
-    assert (report.attempt, report.outcome.data) == (1, SOME.data)
-
-
-@pytest.mark.parametrize("end", [wire.Done(1, SOME, 0), wire.Failed(1, "call", "ValueError", "", "", None, 0)])
-async def test_a_generator_whose_values_went_with_its_executor_is_left_to_the_nodes_loss(end: wire.Message) -> None:
-    """Found by random faults: the stream ended after its first value as if there had been no more."""
-    node, output = Node(same_host=True), Values()
-    node.run(1, output=output, flags=STREAM)
-    node.says(wire.Yield(1, wire.Value(b"a")), wire.Yield(1, wire.Value(b"", None, "/proc/0/fd/3")))
-    for _ in range(9):
-        await asyncio.sleep(0)  # its fetching has failed
-    node.run(2)
-    node.says(end, wire.Done(2, SOME, 0))
-    assert [report.attempt for report in await node.finished()] == [2]
-    for _ in range(9):
-        await asyncio.sleep(0)
-    assert node.batches.empty()
-    assert 1 in node.link._orders
-    assert (await anext(output)).data == b"a"
-
-
 async def test_a_result_whose_connections_are_lost_again_and_again_is_its_tasks_failure() -> None:
     node = Node()
     node.bulk.stands_still.add("result")
@@ -353,50 +214,6 @@ async def test_a_result_that_comes_further_each_time_is_waited_for() -> None:
     (report,) = await node.finished()
     assert (report.verdict, report.outcome.data) == (Verdict.RETURNED, b"result")
     assert not node.link._transfers.moving
-
-
-async def test_a_generator_sends_no_more_than_it_was_granted() -> None:
-    node, output = Node(), Values()
-    node.run(1, output=output, flags=STREAM)
-    node.run(2)
-    value = wire.Yield(1, wire.Value(b"x"))
-    with pytest.raises(ProtocolError, match="more values than it was granted"):
-        node.says(wire.Done(2, wire.Value(b"mine", None), 0), *[value] * 5000)
-    assert len(output._items) == AHEAD
-    (report,) = await node.finished()
-    assert report.outcome.data == b"mine"  # what came before is heard
-
-
-async def test_a_generator_that_keeps_to_its_credit_may_send_for_ever() -> None:
-    node, output = Node(), Values()
-    node.run(1, output=output, flags=STREAM)
-    for _ in range(20):
-        node.says(*[wire.Yield(1, wire.Value(b"x"))] * AHEAD)
-        for _ in range(AHEAD):
-            await anext(output)
-    assert not output._items
-
-
-class Endless:
-    """A feed that counts what it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def wanted(self, count: int, give: object) -> None:
-        self.asked += count
-
-    def stop(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("counts", [[2**60], [16, 1], [1] * 17], ids=str)
-async def test_a_task_asks_for_no_more_items_than_may_be_on_their_way(counts: list[int]) -> None:
-    node, feed = Node(), Endless()
-    node.run(1, inputs=(feed,))
-    with pytest.raises(ProtocolError, match="of at most 16 on the way"):
-        node.says(*(wire.Credit(1, 0, count) for count in counts))
-    assert feed.asked <= WINDOW
 
 
 async def test_notices_of_the_provider_and_about_peers_are_sent_as_they_are() -> None:

@@ -1,0 +1,89 @@
+"""The streams of what runs on one node: the values of generators as they come, arguments as the tasks ask for them.
+
+What else an attempt leaves on the node, such as its artifacts, is fetched in the same way, before its end is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from ..api.errors import TaskFailed
+from ..wire import messages as wire
+from ..wire.codec import ProtocolError
+from .blob_transfers import BlobTransfers, is_lost
+from .task_inputs import InputStream
+
+if TYPE_CHECKING:
+    from ...actors.interfaces import NodeId, Order
+    from ..serialization.payload import Payload, Received
+
+
+class TaskStreams:
+    """``orders``: the attempts that the node has. What it says of others is ignored."""
+
+    def __init__(self, node: NodeId, orders: Mapping[int, Order], transfers: BlobTransfers) -> None:
+        self._node, self._orders, self._transfers = node, orders, transfers
+        self.fetches: dict[int, set[asyncio.Task[Received]]] = {}  # by attempt: its values that are, or were lost
+        self.credit: dict[int, int] = {}  # values that a running generator may send, and has not
+        self.inputs: dict[tuple[int, int], InputStream] = {}  # by attempt and number of the argument
+
+    def yielded(self, attempt: int, item: wire.Value) -> None:
+        """Handle a value of a generator. A ProtocolError: the node was not granted so many."""
+        order = self._orders.get(attempt)
+        if order is None:
+            return  # fenced: nobody waits for it
+        output = cast("Payload", order.task.content).output
+        if output is None:
+            return
+        if not self.credit.get(attempt):
+            raise ProtocolError(f"attempt {attempt} sends more values than it was granted")
+        self.credit[attempt] -= 1
+        here = item.blob is None
+        received = self._transfers.arrived(item) if here else self.fetch_before_end(attempt, self.bring(order, item))
+        output.of(order.rank).push(received, lambda count: self.grant(attempt, count))
+
+    def grant(self, attempt: int, count: int) -> None:
+        """Let a generator send ``count`` values more."""
+        if attempt in self._orders:
+            self.credit[attempt] = self.credit.get(attempt, 0) + count
+            self._transfers.send(wire.Credit(attempt, -1, count))
+
+    def wanted(self, attempt: int, stream: int, count: int) -> None:
+        """Handle that a task takes ``count`` items more of an argument."""
+        order = self._orders.get(attempt)
+        inputs = () if order is None else cast("Payload", order.task.content).inputs
+        if stream not in range(len(inputs)) or not count:
+            return  # fenced; a node that errs: what else it says in this read is heard; or it takes no more
+        feed = self.inputs.setdefault((attempt, stream), InputStream(self._transfers, attempt, stream))
+        feed.granted(count)
+        inputs[stream].wanted(count, feed.give)
+
+    def fetch_before_end(self, attempt: int, work: Coroutine[Any, Any, Received]) -> asyncio.Task[Received]:
+        """Fetch what an attempt has left on the node. `fetches` has it until it is here: the end waits for it."""
+        fetches = self.fetches.setdefault(attempt, set())
+        fetching = asyncio.get_running_loop().create_task(work)
+        fetches.add(fetching)
+        fetching.add_done_callback(lambda task: None if is_lost(task) else fetches.discard(task))
+        return fetching
+
+    async def bring(self, order: Order, item: wire.Value) -> Received:
+        """Return a value of an attempt that lies in a blob. A ConnectionError: the node is lost."""
+        try:
+            return await self._transfers.bring(item)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            name = cast("Payload", order.task.content).name
+            story = f"a value of {name} could not be fetched from node {self._node}: {type(error).__name__}: {error}"
+            facts: dict[str, Any] = {"task": name, "node": self._node, "rank": order.rank, "attempt": order.number}
+            raise TaskFailed(story, kind=type(error).__name__, **facts) from error
+
+    def over(self, order: Order) -> None:
+        """End the streamed arguments of an attempt that has ended."""
+        for stream, items in enumerate(cast("Payload", order.task.content).inputs):
+            items.stop()
+            feed = self.inputs.pop((order.attempt, stream), None)
+            if feed is not None:
+                feed.close()
