@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..wire.messages import Cause, Run
 
+STALL_S = 0.020  # after so long without a result, the attempts that wait in the pipe are taken back
 TRIES = 5  # to start a worker, in a row; with the pauses they take 0.6 s, which a host short of processes may need
 PAUSE_S = 0.02  # twice as long before each further try
 
@@ -36,6 +37,10 @@ class Slot:
     leaves_by: float | None = None  # when its fresh worker, which has answered, is ended
     extra: bool = False  # made for a rank of a broadcast that found no free slot; no other attempt runs in it
     beside: bool = False  # made for an attempt BESIDE the slots; has no warm worker, and is never free
+
+    @property
+    def stalls_at(self) -> float:
+        return self.since + STALL_S
 
     @property
     def is_free(self) -> bool:

@@ -25,10 +25,9 @@ from collections import deque
 
 from ..wire.messages import Cause, Ended, Returned, Run, RunFlag, Started
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
+from .slot_table import SlotTable
 from .slots import TRIES, Attempt, Recall, Slot, StartFailures, Worker
 
-DEPTH = 64  # attempts in a worker's pipe: it hides the round trips between them
-STALL_S = 0.020  # after so long without a result, the attempts that wait in the pipe are taken back
 PATIENCE_S = 1.0  # for a thread to react to its interruption
 SETTLED_S = 1.0  # a worker that has waited for work for so long has started, whatever ends it then
 FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
@@ -37,7 +36,6 @@ END_S = 75.0  # more than the fork server gives what does not end (`forkserver.E
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
 
 # Plain numbers: an enumeration's & costs 1 us, and each task pays for three.
-_UNSHARED = int(RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH)
 _FRESH, _ANNOUNCE, _BESIDE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE), int(RunFlag.BESIDE)
 
 
@@ -46,13 +44,10 @@ class WorkerScheduler:
         self._effects: list[Effect] = []
         self._queue: deque[Attempt] = deque()
         self._attempts: dict[int, Attempt] = {}
-        self._slots: list[Slot] = []
+        self._table = SlotTable()
         self._ranks: deque[Attempt] = deque()  # of broadcasts: the client has made room for them
-        self._free: list[Slot] = []  # the last one used is the first one used again
-        self._free_extra: list[Slot] = []
         self._workers: dict[int, Worker] = {}
         self._recalls: list[Recall] = []
-        self._threads = False
         self._last_worker = 0
         self._starts = StartFailures()
         self._due: dict[int, float] = {}  # worker -> by when it must be ready, or gone
@@ -63,10 +58,8 @@ class WorkerScheduler:
 
     def open(self, slots: int, *, threads: bool, now: float) -> None:
         """Start with so many slots. ``threads``: one warm worker serves all of them."""
-        self._threads = threads and slots > 1
-        self._slots = [Slot(index) for index in range(slots)]
+        self._table = SlotTable(slots, threads=threads)
         self._make_missing(now)
-        self._free = self._slots[::-1]
 
     def submitted(self, run: Run, body: bytes) -> None:
         if run.attempt not in self._attempts:
@@ -109,7 +102,7 @@ class WorkerScheduler:
         if not worker.ending:
             self._due.pop(worker_id, None)
         worker.idle_since = now
-        for slot in self._slots:
+        for slot in self._table.slots:
             if slot.worker is worker and slot.pipe:
                 slot.since, worker.idle_since = now, None
                 self._start(slot, now)
@@ -137,7 +130,7 @@ class WorkerScheduler:
         elif slot.pipe:
             self._start(slot, now)
         else:
-            self._release(slot)
+            self._table.release(slot)
         return relayed
 
     def stolen(self, worker_id: int, attempt_ids: list[int], now: float) -> None:
@@ -151,7 +144,7 @@ class WorkerScheduler:
             if attempt is not None and attempt.slot is not None:
                 attempt.slot.pipe.remove(attempt)
                 self._unstarted(attempt)
-        for slot in self._slots:
+        for slot in self._table.slots:
             if slot.worker is worker:
                 slot.stuck = True
                 for attempt in slot.pipe:
@@ -161,8 +154,8 @@ class WorkerScheduler:
                         if attempt_ids and (asked or not self._attempts.keys() & attempt_ids):  # it was made for these
                             self._end_worker(worker, now)
                     elif attempt_ids:  # else it was empty before, and is free already
-                        self._release(slot)
-                        self._free.sort(key=lambda slot: not slot.stuck)  # a worker that does not read comes last
+                        self._table.release(slot)
+                        self._table.free.sort(key=lambda slot: not slot.stuck)  # a worker that does not read comes last
                 elif slot.pipe[0].kill_cause is not None and not self._is_shared(worker):
                     self._end_worker(worker, now)
         for recall in self._recalls:
@@ -186,7 +179,7 @@ class WorkerScheduler:
         ]
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
-        slots = [slot for slot in self._slots if worker in (slot.worker, slot.warm)]
+        slots = self._table.served_by(worker)
         for slot in slots:
             if slot.worker is worker and slot.pipe:
                 self._record_use(worker, slot)
@@ -208,7 +201,7 @@ class WorkerScheduler:
                 self._vacate(slot, worker, cause, code, detail, ago_us=ago_us)
                 slot.worker = slot.warm
         self._make_missing(now)
-        self._count_free()
+        self._table.count_free()
         self._answer_recalls()
 
     def ticked(self, now: float) -> None:
@@ -218,8 +211,8 @@ class WorkerScheduler:
         if self._starts.pause_until is not None and self._starts.pause_until <= now:
             self._starts.pause_until = None
             self._make_missing(now)
-            self._count_free()
-        for slot in self._slots:
+            self._table.count_free()
+        for slot in self._table.slots:
             if slot.worker is not None and slot.leaves_by is not None and slot.leaves_by <= now:
                 self._end_worker(slot.worker, now)
             if slot.pipe:
@@ -232,12 +225,13 @@ class WorkerScheduler:
             return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
         while self._ranks and not self._awaits_start(self._ranks[0].run):
             attempt = self._ranks.popleft()
-            self._place(attempt, self._beside() if attempt.run.flags & _BESIDE else self._seat(now), now)
+            self._place(attempt, self._table.beside() if attempt.run.flags & _BESIDE else self._seat(now), now)
+        table = self._table
         while self._queue:
             attempt = self._queue[0]
             if attempt.run.flags & _FRESH and self._starts.pause_until is not None:
                 break
-            slot = self._free.pop() if self._free else self._stackable(attempt, now)
+            slot = table.free.pop() if table.free else table.stackable(attempt, now)
             if slot is None:
                 break
             self._queue.popleft()
@@ -251,7 +245,8 @@ class WorkerScheduler:
     def has_run(self) -> bool:
         """Return whether a worker has taken an attempt. Those BESIDE the slots, which are of plugins, do not count."""
         return self._has_run or any(
-            slot.pipe and not slot.beside and slot.worker is not None and slot.worker.ready for slot in self._slots
+            each.pipe and not each.beside and each.worker is not None and each.worker.ready
+            for each in self._table.slots
         )
 
     def due(self) -> float | None:
@@ -261,7 +256,7 @@ class WorkerScheduler:
         times = [*self._due.values()]
         if self._starts.pause_until is not None:
             times.append(self._starts.pause_until)
-        for slot in self._slots:
+        for slot in self._table.slots:
             if slot.worker is None or slot.worker.ending:
                 continue
             if slot.leaves_by is not None:
@@ -274,7 +269,7 @@ class WorkerScheduler:
             elif (times_out_at := head.times_out_at) is not None:
                 times.append(times_out_at)
             if len(slot.pipe) > 1 and not slot.stuck and not slot.worker.stealing:
-                times.append(slot.since + STALL_S)
+                times.append(slot.stalls_at)
         return min(times, default=None)
 
     def worker_of(self, attempt_id: int) -> int | None:
@@ -287,7 +282,7 @@ class WorkerScheduler:
     def running(self, worker_id: int) -> int:
         """Return the attempt that a worker runs (the latest, where it runs several); 0: none."""
         found, latest = 0, -1.0
-        for slot in self._slots:
+        for slot in self._table.slots:
             if slot.worker is not None and slot.worker.id == worker_id and slot.pipe:
                 head = slot.pipe[0]
                 if head.started is not None and head.started > latest:
@@ -296,32 +291,10 @@ class WorkerScheduler:
 
     def heads(self) -> list[tuple[int, int, float]]:
         """Return what runs: each attempt, its worker, and when it began."""
-        heads = [(slot.pipe[0], slot.worker) for slot in self._slots if slot.pipe]
+        heads = [(slot.pipe[0], slot.worker) for slot in self._table.slots if slot.pipe]
         return [(head.run.attempt, of.id, head.started) for head, of in heads if of and head.started is not None]
 
     # --- placing -----------------------------------------------------------------------------------------------------
-
-    def _stackable(self, attempt: Attempt, now: float) -> Slot | None:
-        """Return the slot with the shortest pipe to which the attempt may be added.
-
-        A client that sends more attempts than there are slots knows them to be short.
-        """
-        if self._threads or attempt.run.flags & _UNSHARED:
-            return None
-        best: Slot | None = None
-        for slot in self._slots:
-            if (
-                0 < len(slot.pipe) < (DEPTH if best is None else len(best.pipe))
-                and not slot.pipe[0].run.flags & _UNSHARED
-                and not slot.extra
-                and not slot.stuck
-                and now < slot.since + STALL_S
-                and slot.worker is not None
-                and not slot.worker.stealing
-                and not slot.worker.ending
-            ):
-                best = slot
-        return best
 
     def _place(self, attempt: Attempt, slot: Slot, now: float) -> None:
         run = attempt.run
@@ -346,42 +319,21 @@ class WorkerScheduler:
         if attempt.kill_cause is not None:
             self._check_slot(slot, attempt, now)
 
-    def _release(self, slot: Slot) -> None:
-        if slot.is_free:
-            (self._free_extra if slot.extra else self._free).append(slot)
-
-    def _count_free(self) -> None:
-        free = [slot for slot in self._slots[::-1] if slot.is_free]
-        self._free = [slot for slot in free if not slot.extra]
-        self._free_extra = [slot for slot in free if slot.extra]
-
     def _seat(self, now: float) -> Slot:
         """Return a slot for a rank, whatever else runs; make one if none is free."""
-        if self._free:
-            return self._free.pop()
-        if self._free_extra:
-            return self._free_extra.pop()
-        slot = Slot(len(self._slots), extra=True)
-        self._slots.append(slot)
-        self._make_warm(slot, now)
-        return slot
-
-    def _beside(self) -> Slot:
-        """Return a slot for an attempt BESIDE the slots, which may run as long as the node does."""
-        for slot in self._slots:
-            if slot.beside and slot.worker is None:
-                return slot
-        slot = Slot(len(self._slots), extra=True, beside=True)
-        self._slots.append(slot)
+        slot = self._table.take_any()
+        if slot is None:
+            slot = self._table.add()
+            self._make_warm(slot, now)
         return slot
 
     def _queue_of(self, attempt: Attempt) -> deque[Attempt]:
         run = attempt.run
-        waits = (run.world is None or self._threads) and not run.flags & _BESIDE
+        waits = (run.world is None or self._table.threads) and not run.flags & _BESIDE
         return self._queue if waits else self._ranks
 
     def _is_shared(self, worker: Worker) -> bool:
-        return self._threads and not worker.fresh
+        return self._table.threads and not worker.fresh
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
@@ -407,7 +359,7 @@ class WorkerScheduler:
                 self._end_worker(worker, now)
         elif any(attempt.kill_cause for attempt in slot.pipe):
             self._steal(slot)  # first take back the other attempts; then `stolen` ends the worker
-        elif len(slot.pipe) > 1 and not slot.stuck and slot.since + STALL_S <= now:
+        elif len(slot.pipe) > 1 and not slot.stuck and slot.stalls_at <= now:
             self._steal(slot)
 
     def _steal(self, slot: Slot) -> None:
@@ -419,8 +371,7 @@ class WorkerScheduler:
         if not worker.ending:
             worker.ending = True
             self._due[worker.id] = now + END_S
-            self._free = [slot for slot in self._free if slot.worker is not worker]
-            self._free_extra = [slot for slot in self._free_extra if slot.worker is not worker]
+            self._table.withdraw(worker)
             self._effects.append(EndWorker(worker.id))
 
     def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str, *, ago_us: int) -> None:
@@ -463,13 +414,13 @@ class WorkerScheduler:
 
     def _make_missing(self, now: float) -> None:
         if self._starts.pause_until is None:
-            for slot in self._slots:
+            for slot in self._table.slots:
                 if slot.warm is None and not slot.beside:
                     self._make_warm(slot, now)
 
     def _make_warm(self, slot: Slot, now: float) -> None:
         worker = self._make(slot.index, now)
-        for each in [each for each in self._slots if not each.beside] if self._threads else [slot]:
+        for each in [each for each in self._table.slots if not each.beside] if self._table.threads else [slot]:
             each.warm = worker
             if each.worker is None:
                 each.worker = worker
@@ -490,7 +441,7 @@ class WorkerScheduler:
 
     def _awaits_start(self, run: Run) -> bool:
         """Return whether the attempt's worker is still to be made, while none is started after a failure."""
-        missing = run.flags & _FRESH or not (self._free or self._free_extra)
+        missing = run.flags & _FRESH or not (self._table.free or self._table.free_extra)
         return self._starts.pause_until is not None and bool(missing)
 
     def _give_up(self, reason: str) -> None:

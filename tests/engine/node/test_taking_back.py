@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import pipe as pipes
-from outrider.engine.node import worker_scheduler
+from outrider.engine.node import slots
 from outrider.engine.wire import messages as m
 
 
@@ -90,7 +90,7 @@ async def test_what_a_stopped_worker_keeps_counts_as_begun_and_runs_there_once(
 ) -> None:
     """Nobody can tell whether the worker has received it: it is not returned, even if it waits behind a long task."""
     monkeypatch.setattr(pipes, "LOCK_TRIES", 2)
-    monkeypatch.setattr(worker_scheduler, "STALL_S", 600.0)
+    monkeypatch.setattr(slots, "STALL_S", 600.0)
     client = await make()
     first = client.run(_wait_for, tmp_path / "gate", flags=int(m.RunFlag.ANNOUNCE))
     await client.until(lambda: client.of(first, m.Started))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from outrider.engine.node import worker_scheduler as scheduler_module
 from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Relay, Steal
-from outrider.engine.node.slots import TRIES
-from outrider.engine.node.worker_scheduler import WorkerScheduler
+from outrider.engine.node.slot_table import DEPTH
+from outrider.engine.node.slots import STALL_S, TRIES
+from outrider.engine.node.worker_scheduler import SETTLED_S, WorkerScheduler
 from outrider.engine.wire.messages import Cause, Ended, Run, RunFlag, Value
 
 
@@ -37,14 +37,14 @@ def test_attempts_beyond_the_slots_lie_in_the_workers_pipes_until_the_first_take
     (fork,) = scheduler.decide(0.0)
     assert isinstance(fork, Fork)
     scheduler.ready(fork.worker, 0.0)
-    runs = [Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None) for attempt in range(1, scheduler_module.DEPTH + 2)]
+    runs = [Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None) for attempt in range(1, DEPTH + 2)]
     for run in runs:
         scheduler.submitted(run, b"run")
     assert scheduler.decide(0.0) == [Deliver(fork.worker, run, b"run") for run in runs[:-1]]
-    scheduler.ticked(scheduler_module.STALL_S)
-    assert scheduler.decide(scheduler_module.STALL_S) == [Steal(fork.worker)]
-    scheduler.stolen(fork.worker, [run.attempt for run in runs[1:-1]], scheduler_module.STALL_S)
-    assert scheduler.decide(scheduler_module.STALL_S) == []
+    scheduler.ticked(STALL_S)
+    assert scheduler.decide(STALL_S) == [Steal(fork.worker)]
+    scheduler.stolen(fork.worker, [run.attempt for run in runs[1:-1]], STALL_S)
+    assert scheduler.decide(STALL_S) == []
     scheduler.finished(fork.worker, 1, b"1", 0.1)
     assert scheduler.decide(0.1) == [Relay(b"1"), *(Deliver(fork.worker, run, b"run") for run in runs[1:])]
 
@@ -137,7 +137,7 @@ def test_workers_that_have_waited_for_work_had_started_well() -> None:
     for _ in range(TRIES + 1):
         assert isinstance(fork, Fork)
         scheduler.ready(fork.worker, now)
-        now += scheduler_module.SETTLED_S
+        now += SETTLED_S
         scheduler.gone(fork.worker, Cause.SIGNAL, 9, "", now)
         (fork,) = scheduler.decide(now)
     for number in range(TRIES):  # and they are no licence for those that come next

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from outrider.engine.node import slots
+from outrider.engine.node import slot_table, slots
 from outrider.engine.node import worker_scheduler as scheduler_module
 from outrider.engine.node.effects import Answer, Relay
+from outrider.engine.node.slot_table import SlotTable
 from outrider.engine.node.slots import StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.wire.messages import Cause, Returned
@@ -29,8 +30,8 @@ TestExecutor.settings = MACHINE
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
-def _replace(name: str, make: Callable[[Any], Any]) -> Patch:
-    return lambda patch: patch.setattr(WorkerScheduler, name, make(getattr(WorkerScheduler, name)))
+def _replace(name: str, make: Callable[[Any], Any], of: type = WorkerScheduler) -> Patch:
+    return lambda patch: patch.setattr(of, name, make(getattr(of, name)))
 
 
 def _nothing(_: Any) -> Any:
@@ -40,7 +41,7 @@ def _nothing(_: Any) -> Any:
 def _ended_at_once(end_worker: Any) -> Any:
     def say_it_already(self: WorkerScheduler, worker: Any, now: float) -> None:
         end_worker(self, worker, now)
-        for slot in self._slots:
+        for slot in self._table.slots:
             if slot.worker is worker and slot.pipe:
                 self._end(slot.pipe.popleft(), Cause.KILLED, 0, "")
 
@@ -100,14 +101,14 @@ def _free_while_fresh(finished: Any) -> Any:
         slot = known.slot if known is not None else None
         finished(self, worker, attempt, *rest, **more)
         if slot is not None and slot.worker is not None and slot.worker.fresh:
-            self._free.append(slot)
+            self._table.free.append(slot)
 
     return finish
 
 
 def _keep_the_fresh(end_worker: Any) -> Any:
     def ends(self: WorkerScheduler, worker: Any, now: float) -> None:
-        slots = [slot for slot in self._slots if slot.worker is worker]  # several, where threads share it
+        slots = [slot for slot in self._table.slots if slot.worker is worker]  # several, where threads share it
         if not worker.fresh or any(slot.pipe or slot.leaves_by is not None for slot in slots):
             end_worker(self, worker, now)
 
@@ -127,14 +128,15 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "there is a slot too many": ("EXEC-3", _replace("open", lambda open_: lambda self, slots, **how: open_(
         self, slots + 1, **how))),
     "ranks wait like everybody": ("EXEC-3", _replace("_queue_of", lambda _: lambda self, _: self._queue)),
-    "what runs beside takes a slot": ("EXEC-3", _replace("_beside", lambda _: lambda self: self._seat(0.0))),
+    "what runs beside takes a slot": ("EXEC-3", _replace("beside", lambda beside: lambda self: (
+        self.take_any() or beside(self)), SlotTable)),
     "what runs beside waits": ("EXEC-3", lambda patch: patch.setattr(scheduler_module, "_BESIDE", 0)),
-    "streams are stacked": ("EXEC-4", lambda patch: patch.setattr(scheduler_module, "_UNSHARED", 0)),
+    "streams are stacked": ("EXEC-4", lambda patch: patch.setattr(slot_table, "_UNSHARED", 0)),
     "fresh tasks run in warm workers": ("EXEC-5", lambda patch: patch.setattr(scheduler_module, "_FRESH", 0)),
     "a fresh worker is used again": ("EXEC-5", _replace("finished", _free_while_fresh)),
     "Ended is said before the worker is gone": ("EXEC-6", _replace("_end_worker", _ended_at_once)),
     "a fresh worker keeps its slot": ("EXEC-7", _replace("_end_worker", _keep_the_fresh)),
-    "a finished slot is not released": ("EXEC-7", _replace("_release", _nothing)),
+    "a finished slot is not released": ("EXEC-7", _replace("release", _nothing, SlotTable)),
     "recall returns what runs": ("EXEC-8", _replace("recalled", _recall_started_too)),
     "starts that fail are not counted": ("EXEC-10", lambda patch: patch.setattr(
         StartFailures, "failed", lambda *_: False)),
@@ -146,7 +148,8 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "who is ready counts as having run": ("EXEC-11", lambda patch: patch.setattr(
         WorkerScheduler, "has_run", property(lambda self: any(worker.ready for worker in self._workers.values())))),
     "what runs beside counts as having run": ("EXEC-11", lambda patch: patch.setattr(
-        WorkerScheduler, "has_run", property(lambda self: self._has_run or any(slot.pipe for slot in self._slots)))),
+        WorkerScheduler, "has_run", property(
+            lambda self: self._has_run or any(slot.pipe for slot in self._table.slots)))),
     "an answer after its timeout is taken": ("EXEC-12", _replace("finished", _take_what_is_late)),
     "time passes unnoticed": ("EXEC-9", _replace("ticked", _nothing)),
 }  # fmt: skip

@@ -14,9 +14,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from outrider.engine.node import worker_scheduler as scheduler_module
 from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
-from outrider.engine.node.slots import PAUSE_S, TRIES
+from outrider.engine.node.slots import PAUSE_S, STALL_S, TRIES
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
 
@@ -175,12 +174,7 @@ class ExecutorMachine(RuleBasedStateMachine):
             left = self.scheduler.due()
             self.check("EXEC-0", left is None or left > self.now)  # or the timer is a busy loop
         for worker in self.workers.values():
-            if (
-                worker.ready
-                and worker.delivered_at + scheduler_module.STALL_S < self.now
-                and not worker.dead
-                and worker.threads == 1
-            ):
+            if worker.ready and worker.delivered_at + STALL_S < self.now and not worker.dead and worker.threads == 1:
                 self.check("EXEC-9", not worker.unread or len(worker.outstanding()) == 1)
 
     # --- the world ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from outrider.engine.node import blobs, facts, freeports, output, sampler, worker_scheduler
+from outrider.engine.node import blobs, facts, freeports, output, sampler, slot_table, slots, worker_scheduler
 from outrider.engine.node.worker_streams import WINDOW
 from outrider.engine.transport import blob_transfers, channels, route
 from outrider.engine.wire import codec, messages, values
@@ -90,8 +90,8 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"`Credit(attempt, stream, {WINDOW})`" in text
     assert f"`slots` (1 to {facts.MAX_SLOTS} tasks at a time)" in text
     assert f"at most {freeports.FEW} of one node in a world" in text
-    assert f"up to {worker_scheduler.DEPTH} lie" in text
-    assert f"longer than {worker_scheduler.STALL_S * 1000:g} ms" in text
+    assert f"up to {slot_table.DEPTH} lie" in text
+    assert f"longer than {slots.STALL_S * 1000:g} ms" in text
     assert f"not reacted after {worker_scheduler.PATIENCE_S:g} s" in text
     assert f"`version` is {messages.PROTOCOL_VERSION}." in text
     assert f"keeps {freeports.KEPT} TCP ports" in text
