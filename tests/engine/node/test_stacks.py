@@ -42,13 +42,23 @@ async def asked(client: Any, number: int = 1, quiet_us: int = 0) -> dict[int, m.
 
 
 async def text_with(client: Any, attempt: int, words: str) -> str:
-    """The attempt's stacks, as soon as these words are in them."""
+    """The attempt's stacks, as soon as these words are in them. An attempt that ends before that fails the test."""
     async with asyncio.timeout(60):
         while True:
             answer = (await asked(client)).get(attempt)
             if answer is not None and words in answer.text:
                 return answer.text
+            over = client.of(attempt, m.Done, m.Failed, m.Ended)
+            assert not over, f"{over}: so {words!r} is in no stacks of it any more"
             await client.turn()
+
+
+async def test_a_task_that_has_ended_is_not_waited_for(make: Any) -> None:
+    client = await make()
+    attempt = client.run(os._exit, 3)
+    await client.answer(attempt)
+    with pytest.raises(AssertionError, match="so 'in f' is in no stacks of it any more"):
+        await text_with(client, attempt, "in f")
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
