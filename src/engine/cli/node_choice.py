@@ -64,7 +64,8 @@ def reached(wanted: str, *, node: int | None = None, rank: int | None = None) ->
         return list(_chosen(living[0], machines, node, rank))
     named = [*_by_machine(wanted, runs, machines)]
     if len(named) > 1:
-        refuse(f"{wanted!r} is {len(named)} nodes: {', '.join(each.machine for each in named)}: write one of these.")
+        which = ", ".join(f"{each.machine} ({each.name})" for each in named)
+        refuse(f"{wanted!r} is {len(named)} nodes: {which}. Write the machine, or the run with --node.")
     if named and (node is None and rank is None):
         return named
     if meant:
@@ -91,19 +92,28 @@ def _chosen(run: Run, machines: Machines, node: int | None, rank: int | None) ->
 
 
 def _by_machine(wanted: str, runs: Sequence[Run], machines: Machines) -> Iterator[Reached]:
-    seen = set[str]()
-    for run in runs:
-        if run.ended or run.owner != "alive":
-            continue
-        for each in nodes_now(parsed_events((run.directory / EVENTS).read_bytes())).nodes.values():
-            if each.is_called(wanted):
-                seen.add(each.machine)
-                yield _reached(run, each, machines, f"node {each.number}")
-    for name, way in machines.ways.items():
-        if name not in seen and wanted in (name, way.address.host):
-            yield Reached(name, name, way)
+    """Return the nodes that their pools know by this name or address; without one, those that say so of themselves.
+
+    What nodes say comes last: one that names itself like another must not be given what is meant for that.
+    """
+    living = [
+        (run, each)
+        for run in runs
+        if not run.ended and run.owner == "alive"
+        for each in nodes_now(parsed_events((run.directory / EVENTS).read_bytes())).nodes.values()
+    ]
+    called = {name for name, way in machines.ways.items() if wanted in (name, way.address.host)}
+    known = [(run, each) for run, each in living if each.machine in called or each.is_known_as(wanted)]
+    others = called - {each.machine for _, each in living}
     root = state_root() / "local"
-    if "/" in wanted and wanted not in seen and (root / wanted / "work").is_dir() and ".." not in wanted:
+    is_local = "/" in wanted and ".." not in wanted and (root / wanted / "work").is_dir()
+    if not known and not others and not is_local:
+        known = [(run, each) for run, each in living if each.calls_itself(wanted)]
+    for run, each in known:
+        yield _reached(run, each, machines, f"node {each.number}")
+    for name in sorted(others):
+        yield Reached(name, name, machines.ways[name])
+    if is_local and wanted not in {each.machine for _, each in known}:
         yield Reached(wanted, wanted, folder=root / wanted / "work")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from typing import Any
@@ -18,7 +19,7 @@ PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outr
 POLL_S = 0.02
 LEAST_S = 0.01  # that is waited for an answer
 SOON_S = 5.0  # after which it is said that somebody waits
-ON_THE_CLIENT = frozenset({"local", "ssh"})  # providers that leave no machines
+STATUS_S = 60.0  # a living owner writes at least so often that it lives
 
 
 def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) -> int:
@@ -27,7 +28,8 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
     Example: `outrider stop train`
 
     Exits with 0 when nothing of the run is left, or it had ended before; with 1 when machines may be left; and with 2
-    when that is not known: there is no such run, it is of another computer, or its program does not answer. Of a name
+    when that is not known: there is no such run, it is of another computer, its program does not answer, or died and
+    left its tasks on hosts of your own. Of a name
     whose newest run lives no more, while an older one does, nothing is ended: write the id.
 
     Parameters
@@ -57,8 +59,7 @@ def _stop(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, ob
         said = f"run {run.id} lives no more, and of the same name there is {', '.join(namesakes)}: write its id"
         return UNKNOWN, said, {"stopped": False}
     if owner == "dead":
-        untouched: dict[str, object] = {"stopped": False}
-        return *_without_owner(run_of(run.directory)), untouched
+        return *_without_owner(run_of(run.directory), time.time()), {"stopped": False}
     try:
         answer = _asked(run, timeout)
     except (NoAnswer, Refused) as error:
@@ -92,13 +93,33 @@ def _living_namesakes(run: Run, wanted: str) -> list[str]:
     return [each.id for each in found_runs(runs_folder()) if each.name == wanted and each.owner == "alive"]
 
 
-def _without_owner(run: Run) -> tuple[int, str]:
+def _without_owner(run: Run, now: float) -> tuple[int, str]:
     if run.ended:
         return NOTHING, f"run {run.id} had ended already"
-    if run.status.get("provider", "") in ON_THE_CLIENT:
-        return NOTHING, f"run {run.id} runs no more: its owner died"
-    left = "machines may be left, which `outrider gc` shows and removes"
-    return SOMETHING, f"run {run.id} runs no more: its owner died, and {left}"
+    died, provider = f"run {run.id} runs no more: its owner died", run.status.get("provider", "")
+    if provider == "local":
+        return NOTHING, f"{died}, and what it had started on this computer ends with it"
+    if provider == "ssh":
+        spec, written = read_json(run.directory / "run.json").get("spec"), run.status.get("written")
+        return UNKNOWN, f"{died}. {_left_on_hosts(spec, None if written is None else now - written)}"
+    return SOMETHING, f"{died}, and machines may be left, which `outrider gc` shows and removes"
+
+
+def _left_on_hosts(spec: object, silent_s: float | None) -> str:
+    """Return, for people, what is known of hosts whose pool nobody owns any more. Pure.
+
+    ``silent_s``: how long ago the owner has written into its record that it lives; None: that is not known.
+    """
+    lease_s = spec.get("lease_s") if isinstance(spec, dict) else None
+    nothing = "This has ended nothing, for nobody here holds a connection to its hosts"
+    if not isinstance(lease_s, int | float) or silent_s is None:
+        return f"{nothing}. Whether tasks still run there is not known: they end by the pool's lease."
+    if silent_s > STATUS_S + lease_s:
+        told = f"The pool's lease of {lease_s:g} s is over, by which they end tasks themselves; that they have"
+        return f"{nothing}. {told} is not known."
+    within_s = math.ceil(STATUS_S + lease_s - silent_s)
+    told = f"Tasks may still run there, and end by the pool's lease within {within_s} s"
+    return f"{nothing}. {told}; whether they have is not known."
 
 
 def _program_ended(run: Run) -> bool:

@@ -22,11 +22,16 @@ class LivingNode:
     address: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
 
-    def is_called(self, name: str) -> bool:
+    def is_known_as(self, name: str) -> bool:
+        """Return whether its pool knows it by this name: its machine, or the host or address that the pool reaches."""
         short = self.machine.rpartition("/")[2]
         host = short.rpartition("@")[2]
         host = host.partition(":")[0] if host.count(":") == 1 else host.rpartition("]:")[0].lstrip("[") or host
-        return name in (self.machine, short, host, self.hostname, self.address) and name != ""
+        return name in (self.machine, short, host) and name != ""
+
+    def calls_itself(self, name: str) -> bool:
+        """Return whether the node itself says that this is its name or address: any other may say so as well."""
+        return name in (self.hostname, self.address) and name != ""
 
 
 @dataclass(frozen=True, slots=True)

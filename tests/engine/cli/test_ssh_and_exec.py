@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.engine.api.errors import SpecError
 from outrider.engine.cli.failures import guarded
 from outrider.engine.cli.main import app
 from outrider.engine.cli.node_choice import host_way, reached
@@ -63,8 +64,11 @@ def test_nodes_come_and_go() -> None:
     assert sorted(found.nodes) == [0, 2, 3]
     assert found.ranks == {0: 0, 1: 2}
     assert found.nodes[0].facts == {"directory": "/a"}
-    assert found.nodes[0].is_called("n0")
-    assert not found.nodes[3].is_called("")
+    assert found.nodes[0].is_known_as("n0")
+    assert found.nodes[0].calls_itself("h")
+    assert not found.nodes[0].is_known_as("h")
+    assert not found.nodes[3].is_known_as("")
+    assert not found.nodes[3].calls_itself("")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +77,8 @@ def test_nodes_come_and_go() -> None:
 )
 def test_a_node_is_called_by_its_machine_or_host(machine: str, name: str) -> None:
     (node,) = nodes_now([event("node_launching", node=0, machine=machine)]).nodes.values()
-    assert node.is_called(name)
-    assert not node.is_called("gpu2")
+    assert node.is_known_as(name)
+    assert not node.is_known_as("gpu2")
 
 
 def test_ranks_are_where_the_newest_broadcast_runs_them() -> None:
@@ -374,6 +378,35 @@ def test_what_is_not_there_is_an_error_with_a_next_step(
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
+
+
+def test_a_node_that_names_itself_like_another_is_not_given_what_is_meant_for_that(record: Record) -> None:
+    """Node 1 says that it has the name of node 0's host, and its address."""
+    begun = [
+        event("node_launching", node=n, machine=f"p/me@gpu{n}:22", facts={"directory": f"/n{n}"}) for n in range(2)
+    ]
+    honest = event("node_ready", node=0, rank=0, hostname="ip-10-0-0-7", address="10.0.0.7")
+    record.has(*begun, honest, event("node_ready", node=1, rank=1, hostname="gpu0", address="10.0.0.7"))
+    assert [each.name for each in reached("gpu0")] == ["node 0"], "its pool reaches it by that name"
+    assert [each.name for each in reached("ip-10-0-0-7")] == ["node 0"], "nobody else says so"
+    with pytest.raises(
+        SpecError, match=r"'10.0.0.7' is 2 nodes: p/me@gpu0:22 \(node 0\), p/me@gpu1:22 \(node 1\)\. Write"
+    ):
+        reached("10.0.0.7")
+
+
+def test_an_address_that_the_journal_knows_is_not_another_nodes(record: Record, book: Journal) -> None:
+    machine = {"id": "i-0abc", "host_key": "ssh-ed25519 A", "address": {"host": "10.0.0.7", "port": 22, "user": "u"}}
+    with book.own("train-00ff00", "aws", {"region": "us-east-1"}) as owned:
+        owned.keep(KEY, new_key().export_private_key().decode())
+        owned.keep(REST, json.dumps({"pool": "p", "machines": [{"machine": machine, "host_keys": []}]}))
+        evil = event("node_launching", node=1, machine="i-0evil", facts={"directory": "/n1"})
+        claims = event("node_ready", node=1, rank=1, hostname="i-0abc", address="10.0.0.7")
+        record.has(evil, claims)
+        assert [each.machine for each in (*reached("10.0.0.7"), *reached("i-0abc"))] == ["i-0abc"] * 2
+        record.has(event("node_launching", node=0, machine="i-0abc"), event("node_ready", node=0, rank=0))
+        assert [each.name for each in reached("10.0.0.7")] == ["node 0"]
+        book.settled("train-00ff00")
 
 
 def test_nothing_of_the_journal_is_made_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,8 @@ def test_a_name_whose_newest_run_has_ended_may_mean_an_older_one_that_lives(
 @pytest.mark.parametrize(
     ("provider", "code", "told"),
     [
-        ("local", 0, "its owner died\n"),
+        ("local", 0, "its owner died, and what it had started on this computer ends with it\n"),
+        ("ssh", 2, "Whether tasks still run there is not known: they end by the pool's lease.\n"),
         ("", 1, "machines may be left, which `outrider gc` shows and removes\n"),  # it is not known which
         ("aws", 1, "machines may be left, which `outrider gc` shows and removes\n"),
     ],
@@ -155,6 +156,32 @@ def test_a_run_whose_owner_died_cannot_be_asked(
     assert capsys.readouterr().err.endswith(told)
     assert outrider("wait", "train") == 125
     assert capsys.readouterr().err == f"outrider: run {ID} did not end: its owner died\n"
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "told"),
+    [
+        (10.0, "Tasks may still run there, and end by the pool's lease within 170 s; whether they have is not known."),
+        (1e4, "The pool's lease of 120 s is over, by which they end tasks themselves; that they have is not known."),
+    ],
+)
+def test_nothing_is_claimed_of_hosts_whose_owner_died(
+    *,
+    silent_s: float,
+    told: str,
+    record: Callable[..., RecordFiles],
+    outrider: Outrider,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = record(provider="ssh", written=1000.0)
+    files.replace("run.json", {"owner": {"pid": 4711}, "spec": {"lease_s": 120.0}})
+    files.close()
+    monkeypatch.setattr(stop_module.time, "time", lambda: 1000.0 + silent_s)
+    assert outrider("stop", "train") == 2
+    nothing = "This has ended nothing, for nobody here holds a connection to its hosts."
+    assert capsys.readouterr().err == (f"outrider: run {ID} runs no more: its owner died. {nothing} {told}\n")
+    assert outrider.json("stop", "train")["stopped"] is False
 
 
 @pytest.mark.parametrize("owner", ["elsewhere", "unknown"])
