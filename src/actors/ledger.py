@@ -32,7 +32,6 @@ LEDGER-18: no task with amounts, of the first `LOOK` kinds, waits while a node h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from sys import maxsize
 
 from .amounts import NOTHING, Amounts
 from .backlog import backlog
@@ -56,6 +55,7 @@ from .interfaces import (
 from .membership import Roster
 from .placement import Claim, Functions, Host, Placement
 from .queue_timeouts import Expiries
+from .queues import Queues
 from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
 from .task_queue import TaskQueue
 from .waiting_line import Lane, WaitingLine
@@ -76,11 +76,10 @@ class Ledger:
         self._attempts = attempts
         self.announce = False  # whether nodes are to report when each attempt begins
         self._quarantine_after = quarantine_after
-        self._ranks = maxsize  # how many ranks the pool is to have
         self._entries: dict[JobId, Entry] = {}
-        self._queue = TaskQueue()
-        self._pinned: dict[int, TaskQueue] = {}  # by rank
-        self.line = WaitingLine(self.placement, roster)  # of tasks that need amounts; those for a rank as well
+        self.line = WaitingLine(self.placement, roster)
+        self._queues = Queues(self.line)
+        self._queue, self._pinned = self._queues.anywhere, self._queues.pinned
         self._again: list[Entry] = []  # within one batch of reports: failed attempts to be sent again
         self._functions = Functions()
         self._expiries = Expiries()
@@ -96,14 +95,14 @@ class Ledger:
         if task.needs is None and task.on is None:
             self._queue.append(entry)
             self._assign(now)
-        elif task.on is not None and task.on >= self._ranks:
+        elif not self._queues.has_place_for(task):
             self._end(entry, GaveUp(Reason.NO_SUCH_RANK))
-        elif task.needs is not None:
-            self.line.add(entry)
-            self._assign(now)
-        elif task.on is not None:
-            self._pinned.setdefault(task.on, TaskQueue()).append(entry)
-            self._assign_pinned(task.on, now)
+        else:
+            self._queues.add(entry)
+            if task.needs is not None:
+                self._assign(now)
+            elif task.on is not None:
+                self._assign_pinned(task.on, now)
 
     def received(self, node: NodeId, reports: Sequence[Report], now: float) -> list[Report]:
         """Handle one batch of a node's reports; return those that are not about a task of this ledger."""
@@ -142,26 +141,16 @@ class Ledger:
         """End every task; kill nothing, as the nodes are being left anyway."""
         for entry in list(self._entries.values()):
             self._end(entry, GaveUp(Reason.CLOSED, entry.losses))
-        self._queue.clear()
-        self._pinned.clear()
-        self.line.drop(self.line.lanes())
+        self._queues.clear()
 
     def missed(self, ranks: int) -> list[int]:
         """Return the ranks >= ``ranks`` that tasks wait for; for 0, tasks for any node count as waiting for rank 0."""
-        if ranks and not self._pinned and not self.line:
-            return []
-        missed = {rank for rank in (*self._pinned, *self.line.ranks) if rank >= ranks}
-        return sorted(missed | {0} if (self._queue or self.line) and not ranks else missed)
+        return self._queues.missed(ranks)
 
     def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT, *, failure: Exception | None = None) -> None:
         """End the tasks that wait for ``rank``, as no such node will come; for 0, also those that wait for any node."""
-        waiting = [*self._pinned.pop(rank, ()), *self.line.drop(self.line.lanes({rank} if rank else {0, None}))]
-        if rank == 0:
-            waiting += self._queue
-            self._queue.clear()
-        for entry in waiting:
-            if entry.state == QUEUED:
-                self._end(entry, GaveUp(reason, entry.losses, failure=failure))
+        for entry in self._queues.take(rank):
+            self._end(entry, GaveUp(reason, entry.losses, failure=failure))
 
     def refuse(self, lane: Lane, now: float) -> None:
         """End the tasks of a lane that no node of the pool can ever serve."""
@@ -172,7 +161,7 @@ class Ledger:
 
     def limit(self, ranks: int) -> None:
         """Set how many ranks the pool is to have; end the tasks that wait for a higher one."""
-        self._ranks = ranks
+        self._queues.ranks = ranks
         for rank in self.missed(ranks):
             self.strand(rank, Reason.NO_SUCH_RANK)
 
@@ -466,14 +455,10 @@ class Ledger:
             entry.host = entry.attempt = None
             if entry.task.queue_timeout_s is not None and entry.expires_at is None:
                 self._expire_later(entry, now)
-            if entry.task.on is not None and entry.task.on >= self._ranks:
-                self._end(entry, GaveUp(Reason.NO_SUCH_RANK, entry.losses))
-            elif entry.task.needs is not None:
-                self.line.add(entry)
-            elif entry.task.on is None:
-                self._queue.appendleft(entry)
+            if self._queues.has_place_for(entry.task):
+                self._queues.put_back(entry)
             else:
-                self._pinned.setdefault(entry.task.on, TaskQueue()).appendleft(entry)
+                self._end(entry, GaveUp(Reason.NO_SUCH_RANK, entry.losses))
         for entry in entries:
             if entry.task.on is not None:  # another node may have its rank now
                 self._assign_pinned(entry.task.on, now)
@@ -491,10 +476,8 @@ class Ledger:
 
     def _end(self, entry: Entry, ending: GaveUp) -> None:
         queued, entry.state, task = entry.state == QUEUED, OVER, entry.task
-        if queued and task.needs is not None:
-            self.line.ended(entry)
-        elif queued and (queue := self._queue if task.on is None else self._pinned.get(task.on)):
-            queue.ended()
+        if queued:
+            self._queues.ended(entry)
         self._expiries.ended(entry)
         del self._entries[task.job]
         self.decisions.endings.append((task, entry.settle, ending, 0.0))

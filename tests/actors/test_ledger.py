@@ -743,7 +743,7 @@ def with_places(kind):
         def __init__(self, roster, *, slots, attempts, quarantine_after):
             super().__init__(roster, slots=slots, attempts=attempts, quarantine_after=quarantine_after)
             self.placement = kind(slots)
-            self.line = WaitingLine(self.placement, roster)
+            self.line = self._queues.line = WaitingLine(self.placement, roster)
 
     return Other
 

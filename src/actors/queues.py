@@ -1,0 +1,67 @@
+"""The queues of tasks that wait: for any node, for the node of a rank, or in line for amounts of a node. Pure."""
+
+from __future__ import annotations
+
+from sys import maxsize
+
+from .interfaces import Task
+from .retries import QUEUED, Entry
+from .task_queue import TaskQueue
+from .waiting_line import WaitingLine
+
+
+class Queues:
+    def __init__(self, line: WaitingLine) -> None:
+        self.anywhere = TaskQueue()
+        self.pinned: dict[int, TaskQueue] = {}  # by rank
+        self.line = line  # of tasks that need amounts; those for a rank as well
+        self.ranks = maxsize  # how many ranks the pool is to have
+
+    def has_place_for(self, task: Task) -> bool:
+        """Return whether the pool is to have the rank that the task is for, if it is for one."""
+        return task.on is None or task.on < self.ranks
+
+    def add(self, entry: Entry) -> None:
+        if entry.task.needs is not None:
+            self.line.add(entry)
+        elif entry.task.on is None:
+            self.anywhere.append(entry)
+        else:
+            self.pinned.setdefault(entry.task.on, TaskQueue()).append(entry)
+
+    def put_back(self, entry: Entry) -> None:
+        """Put a task that comes back in front of those that have not begun."""
+        if entry.task.needs is not None:
+            self.line.add(entry)
+        elif entry.task.on is None:
+            self.anywhere.appendleft(entry)
+        else:
+            self.pinned.setdefault(entry.task.on, TaskQueue()).appendleft(entry)
+
+    def ended(self, entry: Entry) -> None:
+        """Handle that a task has ended which waits in one of them."""
+        task = entry.task
+        if task.needs is not None:
+            self.line.ended(entry)
+        elif queue := self.anywhere if task.on is None else self.pinned.get(task.on):
+            queue.ended()
+
+    def missed(self, ranks: int) -> list[int]:
+        """Return the ranks >= ``ranks`` that tasks wait for; for 0, tasks for any node count as waiting for rank 0."""
+        if ranks and not self.pinned and not self.line:
+            return []
+        missed = {rank for rank in (*self.pinned, *self.line.ranks) if rank >= ranks}
+        return sorted(missed | {0} if (self.anywhere or self.line) and not ranks else missed)
+
+    def take(self, rank: int) -> list[Entry]:
+        """Take out the tasks that wait for ``rank``; for 0, also those that wait for any node."""
+        waiting = [*self.pinned.pop(rank, ()), *self.line.drop(self.line.lanes({rank} if rank else {0, None}))]
+        if rank == 0:
+            waiting += self.anywhere
+            self.anywhere.clear()
+        return [entry for entry in waiting if entry.state == QUEUED]
+
+    def clear(self) -> None:
+        self.anywhere.clear()
+        self.pinned.clear()
+        self.line.drop(self.line.lanes())
