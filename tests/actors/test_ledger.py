@@ -276,12 +276,7 @@ class LedgerMachine(RuleBasedStateMachine):
             _, attempt = data.draw(st.sampled_from(known))
             node = data.draw(st.sampled_from(sorted(self.nodes)))
             kind = data.draw(st.sampled_from(["finished", "started", "returned"]))
-            if kind == "finished":
-                self.report(node, Finished(attempt, Verdict.RETURNED, "stale", 0.5))
-            elif kind == "started":
-                self.report(node, Started(attempt))
-            else:
-                self.report(node, Returned((attempt,)))
+            self.report_of(kind, node, attempt)
 
     @precondition(lambda self: any(self.nodes.values()) and len(self.nodes) > 1)
     @rule(data=st.data(), kind=st.sampled_from(["finished", "started", "returned"]))
@@ -289,6 +284,9 @@ class LedgerMachine(RuleBasedStateMachine):
         given_to = data.draw(st.sampled_from(sorted(node for node, held in self.nodes.items() if held)))
         attempt = data.draw(st.sampled_from(sorted(self.nodes[given_to])))
         node = data.draw(st.sampled_from(sorted(self.nodes.keys() - {given_to})))
+        self.report_of(kind, node, attempt)
+
+    def report_of(self, kind, node, attempt):
         if kind == "finished":
             self.report(node, Finished(attempt, Verdict.RETURNED, "stale", 0.5))
         elif kind == "started":

@@ -42,6 +42,19 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A state directory of a test's own, for its pools; at the end nothing is left in it."""
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    yield
+    assert list((tmp_path / "state").glob("local/*")) == []
+
+
 class Cluster:
     """A pool as far as checkpoints see one: broadcasts of functions that are given nothing."""
 

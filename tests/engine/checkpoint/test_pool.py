@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,9 @@ import pytest
 
 from outrider import CheckpointError, Local, Pool, SpecError, checkpoint, compute, instance_info, plugins, should_stop
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_state")]
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
-    yield
-    assert list((tmp_path / "state").glob("local/*")) == []
 
 
 async def until(path: Path) -> None:

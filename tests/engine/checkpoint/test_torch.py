@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,9 @@ import torch
 
 from outrider import Local, Pool, checkpoint, compute, instance_info, plugins, shard
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_state")]
 
 SIZES = (10, 33, 7)  # not divisible by the ranks
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
-    yield
-    assert list((tmp_path / "state").glob("local/*")) == []
 
 
 @compute

@@ -8,22 +8,17 @@ from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import Mock
 
-import asyncssh
 import pytest
 
 from outrider.actors.interfaces import Lost, NodeFacts, NodeId
-from outrider.engine.observe.prints import PrintedLines
-from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import NodeConnection
-from outrider.engine.transport.connection_settings import ConnectionSettings
 from outrider.engine.transport.heartbeat import HEARTBEAT_S, QUIET_S, SILENCE_S
-from outrider.engine.transport.instance_views import InstanceViews
-from outrider.engine.transport.plugin_hosts import PluginHosts
-from outrider.engine.transport.requirement_check import Wanted
 from outrider.engine.transport.ssh_route import SSHRoute
 from outrider.providers.base import Address, Machine, MachineId
+
+from .any_settings import settings
 
 pytestmark = pytest.mark.anyio
 
@@ -53,21 +48,8 @@ async def dialling(monkeypatch: pytest.MonkeyPatch) -> Dialling:
 @pytest.fixture
 async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
     """Connected, and heard a moment ago."""
-    settings = ConnectionSettings(
-        pool="p",
-        views=InstanceViews("p", 1),
-        key=asyncssh.generate_private_key("ssh-ed25519"),
-        setup={},
-        wanted=lambda _: Wanted(),
-        lease_s=60.0,
-        image=Mock(),
-        observe=lambda _: None,
-        prints=PrintedLines(lambda _: None),
-        logs=TaskLogs(lambda: None),
-        plugins=PluginHosts("p", (), lambda: None),
-    )
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")
-    node = NodeConnection(NodeId(0), machine, settings, Mock(), closed=Mock(), evict=Mock())
+    node = NodeConnection(NodeId(0), machine, settings(), Mock(), closed=Mock(), evict=Mock())
     node._facts = NodeFacts("h", "10.0.0.1", ())
     route(node)._ssh, node._control = Mock(spec=ssh.Connected), Control()
     yield node

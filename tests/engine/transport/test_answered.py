@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Never
 from unittest.mock import Mock
@@ -14,17 +14,12 @@ import pytest
 
 from outrider.actors.interfaces import ConnectFailed, NodeFacts, NodeId
 from outrider.engine.image.bootstrap import Bootstrapped
-from outrider.engine.image.install_plan import Prepared
-from outrider.engine.observe.prints import PrintedLines
-from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import Connector, NodeConnection
-from outrider.engine.transport.connection_settings import ConnectionSettings
-from outrider.engine.transport.instance_views import InstanceViews
-from outrider.engine.transport.plugin_hosts import PluginHosts
-from outrider.engine.transport.requirement_check import Wanted
 from outrider.engine.transport.ssh_route import SSHRoute
 from outrider.providers.base import Address, Machine, MachineId
+
+from .any_settings import settings
 
 pytestmark = pytest.mark.anyio
 
@@ -51,22 +46,6 @@ async def path(tmp_path: Path, host_key: asyncssh.SSHKey) -> AsyncIterator[str]:
     yield str(tmp_path / "ssh.sock")
     server.close()
     await server.wait_closed()
-
-
-def settings(image: Callable[[], Awaitable[Prepared]] | None = None) -> ConnectionSettings:
-    return ConnectionSettings(
-        pool="p",
-        views=InstanceViews("p", 1),
-        key=asyncssh.generate_private_key("ssh-ed25519"),
-        setup={},
-        wanted=lambda _: Wanted(),
-        lease_s=60.0,
-        image=image or Mock(),
-        observe=lambda _: None,
-        prints=PrintedLines(lambda _: None),
-        logs=TaskLogs(lambda: None),
-        plugins=PluginHosts("p", (), lambda: None),
-    )
 
 
 async def story(machine: Machine) -> list[str]:
