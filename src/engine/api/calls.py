@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Coroutine,
     Generator,
     Iterator,
-    Mapping,
-    Sequence,
 )
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
@@ -30,6 +25,7 @@ from typing import (
 
 from .detached import Detached, detached
 from .errors import NotACall, PoolClosed, SpecError
+from .pending_base import Pending, called_with, shown
 from .shortened import short
 
 if TYPE_CHECKING:
@@ -53,65 +49,6 @@ B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
-
-
-_for_a_task: ContextVar[bool] = ContextVar("outrider_for_a_task", default=False)
-
-
-class Pickled:
-    """``latest`` is another object after any pending call has been pickled, in whatever thread."""
-
-    latest: object = None
-
-
-@contextmanager
-def refused_as_arguments() -> Iterator[None]:
-    """Have pending calls refuse to be pickled during the block."""
-    token = _for_a_task.set(True)
-    try:
-        yield
-    finally:
-        _for_a_task.reset(token)
-
-
-# --- pending calls --------------------------------------------------------------------------------------------------
-
-
-class Pending:
-    """The base of what waits for a pool: it is no result, and whatever would need one says how to get it."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def code(self) -> str:
-        """The call as one would write it."""
-
-    def __bool__(self) -> NoReturn:
-        chained = "(Comparisons chain in Python: give a > pool parentheses of its own.)"
-        raise NotACall(f"{_not_yet(self)} {chained}")
-
-    def __repr__(self) -> str:
-        return f"<{self.code} has not run: {self.code} >> pool runs it>"
-
-    if not TYPE_CHECKING:  # to a checker these do not exist, which is its way of saying the same
-
-        def _needs_result(self, *_others: object) -> NoReturn:
-            raise NotACall(_not_yet(self))
-
-        __await__ = __iter__ = __len__ = __getitem__ = __contains__ = __int__ = __float__ = __index__ = _needs_result
-        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __or__ = _needs_result
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __ror__ = _needs_result
-        __neg__ = __abs__ = __lt__ = __le__ = __ge__ = _needs_result
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"{_not_yet(self)} It has no {name!r}.", name=name, obj=self)
-
-        def __reduce_ex__(self, protocol: int) -> Any:
-            Pickled.latest = object()
-            if _for_a_task.get():
-                raise NotACall(f"{self.code} has not run, and a task gets values: await it first, x = {_awaited(self)}")
-            return super().__reduce_ex__(protocol)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -148,6 +85,9 @@ class PendingCall(Pending):
     @property
     def code_here(self) -> str:
         return called_with(f"{self.function.shown}.local", self.args, self.kwargs)
+
+    def _not_yet(self, here: str = "") -> str:
+        return Pending._not_yet(self, here or f", or here with {self.code_here}")
 
     def __repr__(self) -> str:
         return f"<{self.code} has not run: {self.code} >> pool runs it on a node, {self.code_here} here>"
@@ -237,6 +177,9 @@ class StreamCall(PendingCall, Generic[T]):
     def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
         """Run it on one node, and iterate over what it yields."""
         return _runner(self, ">>", pool).stream(self)
+
+    def _awaited(self) -> str:
+        return f"pool.stream({self.code})"
 
     if not TYPE_CHECKING:
 
@@ -477,21 +420,3 @@ def _members(first: Pending, other: object) -> tuple[AnyCall, ...]:
         f"{first.code} & ... takes a pending call on the right, not {shown(other)}. "
         "Python binds >> and @ tighter than &: write (f(1) & g(2)) >> pool"
     )
-
-
-def _not_yet(call: Pending) -> str:
-    here = f", or here with {call.code_here}" if isinstance(call, PendingCall) else ""
-    return f"{call.code} is a pending call, not a result: run it with {_awaited(call)}{here}."
-
-
-def _awaited(call: Pending) -> str:
-    return f"pool.stream({call.code})" if isinstance(call, StreamCall) else f"await ({call.code} >> pool)"
-
-
-def called_with(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """Return a call as one would write it, its arguments shortened."""
-    return f"{name}({', '.join([*map(shown, args), *(f'{key}={shown(each)}' for key, each in kwargs.items())])})"
-
-
-def shown(value: object) -> str:
-    return value.code if isinstance(value, Pending) else short.repr(value)

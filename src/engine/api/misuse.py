@@ -6,8 +6,9 @@ from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from .calls import Callee, called_with, pending
+from .calls import Callee, pending
 from .errors import NotACall, SpecError
+from .pending_base import called_with
 
 ENDED = "The pool has ended with its block: open another one."
 CALLED_OFF = "The pool was closed while it was being opened: open another one."

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, R
 
 from ...actors.events import MapProgress
 from ...actors.interfaces import Ending, GaveUp, JobId, Reason, Settled, Verdict
-from ..api.calls import Call, Pending, shown
+from ..api.calls import Call
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, NotACall, SerializationError, SetupFailed
+from ..api.pending_base import Pending, shown
 from ..api.shortened import short
 from ..api.tracebacks import cut
 from ..serialization.client_streams import Blocking, items_of

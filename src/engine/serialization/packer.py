@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from ..api.calls import Pickled, refused_as_arguments
 from ..api.errors import SpecError
+from ..api.pending_base import Pickled, refused_as_arguments
 from ..api.plugin import merged
 from ..api.secrets import SECRET, allow_secrets, secrets_allowed
 from ..wire import values

@@ -1,0 +1,85 @@
+"""The base of all that waits for a pool, calls and groups of calls: it is no result, and can be shown as code."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .errors import NotACall
+from .shortened import short
+
+_for_a_task: ContextVar[bool] = ContextVar("outrider_for_a_task", default=False)
+
+
+class Pickled:
+    """``latest`` is another object after any pending call has been pickled, in whatever thread."""
+
+    latest: object = None
+
+
+@contextmanager
+def refused_as_arguments() -> Iterator[None]:
+    """Have pending calls refuse to be pickled during the block."""
+    token = _for_a_task.set(True)
+    try:
+        yield
+    finally:
+        _for_a_task.reset(token)
+
+
+class Pending:
+    """The base of what waits for a pool: it is no result, and whatever would need one says how to get it."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def code(self) -> str:
+        """The call as one would write it."""
+
+    def _awaited(self) -> str:
+        """Return the code that runs it and gives its result."""
+        return f"await ({self.code} >> pool)"
+
+    def _not_yet(self, here: str = "") -> str:
+        return f"{self.code} is a pending call, not a result: run it with {self._awaited()}{here}."
+
+    def __bool__(self) -> NoReturn:
+        chained = "(Comparisons chain in Python: give a > pool parentheses of its own.)"
+        raise NotACall(f"{self._not_yet()} {chained}")
+
+    def __repr__(self) -> str:
+        return f"<{self.code} has not run: {self.code} >> pool runs it>"
+
+    if not TYPE_CHECKING:  # to a checker these do not exist, which is its way of saying the same
+
+        def _needs_result(self, *_others: object) -> NoReturn:
+            raise NotACall(self._not_yet())
+
+        __await__ = __iter__ = __len__ = __getitem__ = __contains__ = __int__ = __float__ = __index__ = _needs_result
+        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __or__ = _needs_result
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __ror__ = _needs_result
+        __neg__ = __abs__ = __lt__ = __le__ = __ge__ = _needs_result
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"{self._not_yet()} It has no {name!r}.", name=name, obj=self)
+
+        def __reduce_ex__(self, protocol: int) -> Any:
+            Pickled.latest = object()
+            if _for_a_task.get():
+                raise NotACall(
+                    f"{self.code} has not run, and a task gets values: await it first, x = {self._awaited()}"
+                )
+            return super().__reduce_ex__(protocol)
+
+
+def called_with(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    """Return a call as one would write it, its arguments shortened."""
+    return f"{name}({', '.join([*map(shown, args), *(f'{key}={shown(each)}' for key, each in kwargs.items())])})"
+
+
+def shown(value: object) -> str:
+    return value.code if isinstance(value, Pending) else short.repr(value)
