@@ -16,7 +16,7 @@ PYTHONS ?= 3.11 3.12 3.13
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-preempt test quick test-frameworks test-lab lint typecheck format bench bench-lab \
 	check mypy pyright chaos \
-	chaos-aws stress nightly coverage matrix quick-tests clean
+	chaos-aws slurm stress nightly coverage matrix quick-tests clean
 
 help:  ## show this
 	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
@@ -56,7 +56,7 @@ mypy: $(VENV)/.dev
 	$(BIN)/mypy --no-error-summary -p outrider
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
 	MYPYPATH=.shim:tests/chaos $(BIN)/mypy --no-error-summary -p localchaos
-	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p campaigns
+	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p cluster -p campaigns
 
 pyright: $(VENV)/.dev
 	$(BIN)/pyright --warnings
@@ -64,6 +64,9 @@ pyright: $(VENV)/.dev
 format: $(VENV)/.dev  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format --quiet
+
+slurm: $(VENV)/.dev  ## a Slurm cluster of hosts to try things on, until Ctrl-C; NODES=2 (root; see tests/lab/README.md)
+	PYTHONPATH=tests/lab $(BIN)/python -m cluster --nodes $(or $(NODES),2)
 
 bench: $(VENV)/.demo  ## measure against ProcessPoolExecutor(4); a table, and JSON in benchmarks/out/
 	$(BIN)/python -m benchmarks

@@ -23,6 +23,7 @@ from netlab import Host, Lab, LabError, debian, missing  # noqa: E402 - found th
 
 if TYPE_CHECKING:
     from cloud import LabHypervisor
+    from cluster import Cluster
 
     from outrider import AWS
     from outrider.testing import EC2
@@ -59,6 +60,16 @@ def lab() -> Iterator[Lab]:
 def hosts(lab: Lab) -> Hosts:
     """``hosts(n, ...)``: that many on this machine's own root, so that they have its Python and its packages."""
     return lab.create_many
+
+
+@pytest.fixture
+def cluster(lab: Lab) -> Callable[..., Cluster]:
+    """``cluster(nodes=2, ...)``: hosts with a real Slurm, as `Site` describes them; see `cluster.Cluster`."""
+    from cluster import Cluster, Site, missing
+
+    if lacks := missing():
+        pytest.skip(f"no cluster on this machine: {'; '.join(lacks)}")
+    return lambda **options: Cluster(lab, Site(**options))
 
 
 @pytest.fixture(scope="session")

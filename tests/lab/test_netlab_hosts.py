@@ -85,6 +85,31 @@ def test_what_a_host_writes_is_its_own(hosts):
     assert one.path("/etc/mine").read_text() == "x\n"
 
 
+def test_hosts_may_share_a_folder_and_keep_it_when_the_power_goes(lab):
+    folder = lab.folder("home")
+    one, other = (lab.create(shared={"/home": folder}) for _ in range(2))
+    one.run("sh", "-c", "echo x >/home/mine")
+    assert other.run("cat", "/home/mine").stdout == "x\n"
+    assert other.run("ls", "/home").stdout == "mine\n"  # and nothing of its own
+    one.power_off()
+    one.power_on()
+    one.wait_up()
+    assert one.run("cat", "/home/mine").stdout == "x\n"
+
+
+def test_a_host_may_make_control_groups_below_its_own(lab):
+    host = lab.create(own_cgroups=True)
+    if not host.has_own_cgroups:
+        pytest.skip("this kernel has no control groups of version 1")
+    group = "/sys/fs/cgroup/memory/made"
+    limited = f"mkdir {group}; echo 20M >{group}/memory.limit_in_bytes; echo $$ >{group}/cgroup.procs; python3 -c"
+    assert host.run("sh", "-c", f"{limited} 'bytearray(200 << 20)'; echo $?").stdout == "137\n"
+    host.power_off()
+    host.power_on()
+    host.wait_up()
+    assert host.run("ls", group, check=False).returncode == 2
+
+
 def test_a_bare_host_has_debians_python_and_no_more(bare_hosts, lab, tmp_path):
     [host] = bare_hosts(1)
     done = ssh(

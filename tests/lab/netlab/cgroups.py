@@ -45,6 +45,13 @@ class Groups:
     def _used(self) -> set[Hierarchy]:
         return {each for each in (self._freezer, self._memory, self._cpu) if each is not None}
 
+    @property
+    def places(self) -> dict[str, Path]:
+        """Where a host finds groups of its own to divide, as a machine does; version 1 alone."""
+        named = (("freezer", self._freezer), ("memory", self._memory))
+        found = ((name, each) for name, each in named if each is not None and not each.unified)
+        return {f"/sys/fs/cgroup/{name}": self._at(hierarchy) for name, hierarchy in found}
+
     def join(self, pid: int) -> None:
         for path in self.joining:
             Path(path).write_text(str(pid))
@@ -81,6 +88,12 @@ class Groups:
         """To where the lab's own process is."""
         for hierarchy in self._used:
             (hierarchy.top / "cgroup.procs").write_text(str(pid))
+
+    def remove_inner(self) -> None:
+        """Those that the host itself has made; no process is left in it."""
+        for hierarchy in self._used:
+            for child in self._at(hierarchy).iterdir():
+                remove(child)
 
     def remove(self) -> None:
         """Waits for the last process to leave."""

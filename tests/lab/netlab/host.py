@@ -15,6 +15,7 @@ from pathlib import Path
 from .cgroups import Groups
 from .commands import LIMIT_S, LabError, ip, run
 from .identity import PLAIN_UID, PLAIN_USER
+from .network import Network
 from .plan import Plan, settings
 from .proc import Process, in_namespace, namespace, this
 from .spawned import PATH, Spawned, environment
@@ -46,6 +47,15 @@ class Host:
     @property
     def address(self) -> str:
         return self._plan.ports[0].address
+
+    def address_on(self, network: Network) -> str:
+        """The host's address on this one of its networks."""
+        return next(port.address for port in self._plan.ports if port.network is network)
+
+    @property
+    def has_own_cgroups(self) -> bool:
+        """Whether it may make control groups, of version 1; see `Lab.create`."""
+        return any(place.startswith("/sys/fs/cgroup/") for place in self._plan.shared)
 
     @property
     def port(self) -> int:
@@ -84,7 +94,8 @@ class Host:
         """Start it, with the disk it has; returns before its sshd listens: see `wait_up`."""
         plan = self._plan
         namespaces = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
-        arguments = [plan.name, str(plan.disk), plan.lower, *plan.visible]
+        shared = [word for place, folder in plan.shared.items() for word in (str(folder), place)]
+        arguments = [plan.name, str(plan.disk), plan.lower, *shared, "--", *plan.visible]
         with plan.console.open("ab") as console:
             self._launcher = subprocess.Popen(
                 ["unshare", *namespaces, "bash", "-s", "--", *arguments],
@@ -140,6 +151,7 @@ class Host:
             self._init.kill()
         self._groups.thaw()
         self._end_launcher()
+        self._groups.remove_inner()
         self._init = None
 
     def destroy(self) -> None:

@@ -1,11 +1,13 @@
-# Process 1 of a host: NAME DISK LOWER [VISIBLE PATH...]. It is read from stdin, and after it come orders; it tells by
-# stdout. It ends when the lab does, and everything in the host with it.
+# Process 1 of a host: NAME DISK LOWER [SHARED PATH PLACE]... -- [VISIBLE PATH...]. It is read from stdin, and after it
+# come orders; it tells by stdout. It ends when the lab does, and everything in the host with it.
 set -eu
 
 boot() {
 	name=$1 disk=$2 lower=$3
 	shift 3
-	root=$disk/root
+	root=$disk/root shared=()
+	while [ "$1" != -- ]; do shared+=("$1" "$2") && shift 2; done
+	shift
 
 	read -r pid _ </proc/self/stat # this is still the machine's /proc: the pid by which the lab knows us
 	echo "$pid"
@@ -23,6 +25,13 @@ boot() {
 	mount -t tmpfs -o mode=0755 tmpfs "$root/run"
 	mount -t proc proc "$root/proc"
 	mount -t sysfs -o ro sysfs "$root/sys"
+	set -- ${shared[@]+"${shared[@]}"}
+	case " $* " in *" /sys/fs/cgroup/"*) mount -t tmpfs -o mode=0755 tmpfs "$root/sys/fs/cgroup" ;; esac
+	while [ $# -gt 0 ]; do # folders of the lab's, at a place of the host's
+		mkdir -p "$root$2"
+		mount --bind "$1" "$root$2"
+		shift 2
+	done
 	[ ! -e "$root/proc/sysrq-trigger" ] || mount --bind /dev/null "$root/proc/sysrq-trigger" # it is this machine's own
 	echo "$name" >/proc/sys/kernel/hostname
 	mkdir -p "$root/run/sshd" "$root/run/lock" "$root/.controller"

@@ -100,6 +100,8 @@ class Lab:
         memory_bytes: int | None = None,
         hidden: Sequence[str] = (),
         programs: Mapping[str, bytes] = MappingProxyType({}),
+        shared: Mapping[str, Path] = MappingProxyType({}),
+        own_cgroups: bool = False,
         wait: bool = True,
     ) -> Host:
         """Boot a host.
@@ -107,7 +109,9 @@ class Lab:
         ``address``: on the first of its ``networks`` (none given: the lab's own). ``lower``: the root that it sees and
         cannot change: this machine's, or that of `debian`; with an ``image`` of `image` upon it. ``sshd``: None for no
         server. ``authorized``: public keys that may log in, by default the lab's. ``hidden``: paths that are not
-        there. ``programs``: executable files that are, whatever its root has there. ``wait``: until sshd listens.
+        there. ``programs``: executable files that are, whatever its root has there. ``shared``: by its place, a
+        `folder` of the lab's that other hosts may have as well. ``own_cgroups``: it may make control groups, below its
+        own, where this kernel has version 1. ``wait``: until sshd listens.
         """
         with self._lock:
             name = name or f"h{self._made}"
@@ -136,8 +140,9 @@ class Lab:
         visible = unseen(self._visible, hidden=OWN) if lower == Path("/") else ()
         console = self._state.folder / f"{name}.console"
         layers = str(lower) if image is None else f"{image}:{lower}"
-        plan = Plan(name, ports, layers, disk, console, sshd, host_key, visible)
         groups = Groups(self._state.group, name)
+        places = {**shared, **(groups.places if own_cgroups else {})}
+        plan = Plan(name, ports, layers, disk, console, sshd, host_key, visible, places)
         self._state.note_groups(groups.tops)
         host = Host(plan, groups, started=self._state.note, gone=self._forget)
         self._hosts[name] = host
@@ -178,6 +183,12 @@ class Lab:
         root = host.path("/")
         found = [str(path.relative_to(root)) for pattern in paths for path in root.glob(pattern.lstrip("/"))]
         run(["env", f"--chdir={root}", "cp", "--archive", "--parents", *found, str(folder)])
+        return folder
+
+    def folder(self, name: str) -> Path:
+        """A new one, in memory, for hosts to share; it is gone with the lab."""
+        folder = self._state.disks / f"folder-{name}"
+        folder.mkdir(mode=0o755)
         return folder
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Plan:
     sshd: Sshd | None
     host_key: str  # its public key, "ssh-ed25519 AAAA... name"
     visible: tuple[str, ...]
+    shared: Mapping[str, Path]  # by the place where the host has it: folders that it may write to, with others
 
 
 def settings(port: Port) -> list[str]:
