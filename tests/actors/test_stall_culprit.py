@@ -24,7 +24,7 @@ FORWARD = f"""  File "/home/u/model.py", line 5 in forward
   File "{PACKAGES}/torch/nn/modules/module.py", line 1750 in _call_impl
   File "{PACKAGES}/torch/nn/parallel/distributed.py", line 1637 in forward
   File "/home/u/train.py", line 19 in step"""
-THREADS = f'{SLEEP}\nthread 0x7f01:\n  File "{PACKAGES}/torch/distributed/store.py", line 1 in wait'
+THREADS = f'{SLEEP}\nthread 32513:\n  File "{PACKAGES}/torch/distributed/store.py", line 1 in wait'
 ITEM = '  File "/home/u/train.py", line 25 in step'
 
 

@@ -47,8 +47,9 @@ def make(threads: int) -> int:
 class StackFile:
     """The worker's side: the signal is answered from now on, in the children as well that its tasks fork.
 
-    `faulthandler` reads the frames of all threads without the interpreter's lock, and may crash on those that run
-    meanwhile. ``locked``: it is called with the lock held, by the main thread, which must be ours and run no task.
+    `faulthandler` reads frames without the interpreter's lock, and may crash on those of a thread that runs meanwhile.
+    So a thread writes its own frames alone, and the node sends the signal to each. ``locked``: those of all threads
+    are written with the lock held, by the main thread, which must be ours and run no task.
     """
 
     def __init__(self, fd: int, *, locked: bool) -> None:
@@ -57,7 +58,7 @@ class StackFile:
         if locked:
             signal.signal(SIGNAL, self._dump)
         else:
-            faulthandler.register(SIGNAL, fd, all_threads=True, chain=False)
+            faulthandler.register(SIGNAL, fd, all_threads=False, chain=False)
         _HEAD.pack_into(self._notes, 0, os.getpid(), fd)
 
     def began(self, place: int, attempt: int) -> None:

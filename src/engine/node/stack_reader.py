@@ -4,12 +4,17 @@ A real-time signal ends a process that does not handle it. So a process gets it 
 (SigCgt in /proc/PID/status), and does not block it, and has the worker's memory file open under the number that the
 handler writes to: that is the worker, or a fork of it that has executed nothing else. A fork that is younger than
 `YOUNG_S` is left out: it may be about to execute something.
+
+The threads of a process get it one after the other, the main thread first: each writes its own frames, which do not
+change meanwhile, whoever holds the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import platform
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -25,9 +30,12 @@ WITHIN_S = 1.0  # for a process to answer; one that waits in the kernel for a di
 AGAIN_S = 0.1  # a thread worker that had the signal just before it went to wait is woken by another
 YOUNG_S = 0.1
 CHILDREN = 32  # of a task that are asked, and named
+LOOKS_ASLEEP, LOOKS_AWAKE = 3, 12  # at a thread that had the signal and writes nothing, until it runs no Python
 READ_BYTES = 1 << 20  # of a dump: faulthandler writes at most 100 threads of 100 frames each
 _BIT = 1 << (SIGNAL - 1)
 _TICKS = os.sysconf("SC_CLK_TCK")
+_TGKILL = {"x86_64": 234, "ppc64le": 250, "s390x": 241}.get(platform.machine(), 131)  # glibc has it since 2.30 alone
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
 class StackMemory:
@@ -64,13 +72,11 @@ class StackMemory:
         pid, number = stack_file.read_head(self.fd)
         if not pid:
             return "its process has not begun"
-        dump, refused = await self._dump(pid, number)
+        if self._threads > 1:
+            return await self._text_of_thread(pid, number, attempt)
+        threads, refused = await self._dump(pid, number)
         if refused:
             return f"no stack: {refused}"
-        threads = stack_text.parsed(dump)
-        if self._threads > 1:
-            ids = [note.thread for note in stack_file.read_notes(self.fd, self._threads) if note.attempt == attempt]
-            return stack_text.of_thread(threads, ids[0]) if ids else "no stack: it has just begun, or ended"
         parts = [stack_text.of_process(threads)]
         children = process.descendants(pid)
         parts += [await self._of_child(child, number) for child in children[:CHILDREN]]
@@ -81,31 +87,96 @@ class StackMemory:
     async def _of_child(self, pid: int, number: int) -> str:
         name = process.name(pid)
         try:
-            dump, refused = await self._dump(pid, number, child=True)
+            threads, refused = await self._dump(pid, number, child=True)
         except OSError:
             return ""  # it has ended
         if refused:
             return f"process {pid} ({name}): no stack: {refused}"
-        return f"process {pid} ({name}):\n{stack_text.of_process(stack_text.parsed(dump))}"
+        return f"process {pid} ({name}):\n{stack_text.of_process(threads)}"
 
-    async def _dump(self, pid: int, number: int, *, child: bool = False) -> tuple[str, str]:
-        """Return what a process writes of its stacks, and why it was not asked or has not answered.
+    async def _text_of_thread(self, pid: int, number: int, attempt: int) -> str:
+        """Return the stack of an attempt in a thread of its own, of the dump that its process writes of all threads."""
+        with _Handle(pid) as handle:
+            if refused := self._refusal(pid, number, child=False):
+                return f"no stack: {refused}"
+            blocked = _blocking(pid)
+            os.ftruncate(self.fd, self._begin)
+            handle.signal()
+            answered = await self._has_answered(pid, blocked, handle.signal)
+        if not answered:
+            return f"no stack: it has not answered within {WITHIN_S:g} s ({_state(pid)})"
+        ids = [note.thread for note in stack_file.read_notes(self.fd, self._threads) if note.attempt == attempt]
+        threads = stack_text.parsed(self._written())
+        return stack_text.of_thread(threads, ids[0]) if ids else "no stack: it has just begun, or ended"
+
+    async def _dump(self, pid: int, number: int, *, child: bool = False) -> tuple[list[stack_text.Thread], str]:
+        """Return what the threads of a process write, the main thread first, or why it was not asked or is silent.
 
         Raises:
             OSError: it has ended.
         """
         with _Handle(pid) as handle:
             if refused := self._refusal(pid, number, child=child):
-                return "", refused
-            blocked = _blocking(pid)
-            os.ftruncate(self.fd, self._begin)
-            handle.signal()
-            answered = await self._has_answered(pid, blocked, handle.signal)
-        if not answered:
-            return "", f"it has not answered within {WITHIN_S:g} s ({_state(pid)})"
+                return [], refused
+            return await self._of_threads(handle, time.monotonic() + WITHIN_S)
+
+    async def _of_threads(self, handle: _Handle, until: float) -> tuple[list[stack_text.Thread], str]:
+        pid, late = handle.pid, f"it has not answered within {WITHIN_S:g} s"
+        found, blocked = list[stack_text.Thread](), _blocking(pid)
+        threads = sorted(_threads(pid), key=lambda thread: (thread != pid, thread))
+        for thread in threads:
+            if thread != pid and time.monotonic() >= until:
+                found.append(
+                    stack_text.without_stack(thread, "it was not asked in time, and neither were those after it")
+                )
+                break
+            if thread in blocked:
+                found += [stack_text.without_stack(thread, "it blocks signals")] if thread == pid else []
+                continue
+            dump = await self._of_thread(handle, thread, until)
+            if dump is None and thread == pid:
+                return [], f"{late} ({_state(pid)})"
+            if dump is None:  # it may write at any time, into what others write
+                found.append(stack_text.without_stack(thread, f"{late}, and those after it were not asked"))
+                break
+            found += stack_text.of_one(thread, dump)
+        return found, ""
+
+    async def _of_thread(self, handle: _Handle, thread: int, until: float) -> str | None:
+        """Return what one thread writes, "" if it runs no Python, or has ended, and None if it has not answered.
+
+        Raises:
+            OSError: it is the main thread, and has ended.
+        """
+        status = Path(f"/proc/{handle.pid}/task/{thread}/status")
+        os.ftruncate(self.fd, self._begin)
+        pause, size, silent = 0.0002, self._begin, 0.0
+        try:
+            if not _at_signal(status)[0]:  # it may have it from an earlier question, and be stopped
+                handle.signal_thread(thread)
+            while time.monotonic() < until:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, 0.02)
+                is_at_signal, asleep = _at_signal(status)
+                if is_at_signal:
+                    continue
+                before, size = size, os.fstat(self.fd).st_size
+                if size > self._begin and size == before:
+                    return self._written()
+                if size == self._begin and thread != handle.pid:
+                    silent += 1 / (LOOKS_ASLEEP if asleep else LOOKS_AWAKE)  # awake, it may be just before its handler
+                    if silent > 0.99:
+                        return ""
+        except (FileNotFoundError, ProcessLookupError):
+            if thread == handle.pid:
+                raise
+            return ""
+        return None
+
+    def _written(self) -> str:
         raw = os.pread(self.fd, READ_BYTES, self._begin)
         os.ftruncate(self.fd, self._begin)
-        return raw.decode("ascii", errors="replace"), ""
+        return raw.decode("ascii", errors="replace")
 
     def _refusal(self, pid: int, number: int, *, child: bool) -> str:
         status = _status(Path(f"/proc/{pid}/status"))
@@ -145,12 +216,12 @@ class _Handle:
     """A process that is signalled, and no other that has got its number meanwhile."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
         self._fd = -1
 
     def __enter__(self) -> _Handle:
         try:
-            self._fd = os.pidfd_open(self._pid)
+            self._fd = os.pidfd_open(self.pid)
         except (AttributeError, OSError) as error:
             if isinstance(error, ProcessLookupError):
                 raise  # otherwise the kernel is older than Linux 5.3
@@ -160,11 +231,17 @@ class _Handle:
         if self._fd >= 0:
             os.close(self._fd)
 
-    def signal(self) -> None:
+    def signal(self, number: int = SIGNAL) -> None:
         if self._fd >= 0:
-            signal.pidfd_send_signal(self._fd, SIGNAL)
+            signal.pidfd_send_signal(self._fd, number)
         else:
-            os.kill(self._pid, SIGNAL)
+            os.kill(self.pid, number)
+
+    def signal_thread(self, thread: int) -> None:
+        """Signal one of its threads. ProcessLookupError: it, or the process, has ended."""
+        self.signal(0)  # as long as it is there no other process has its number
+        if _syscall(_TGKILL, self.pid, thread, int(SIGNAL)) < 0:
+            raise OSError(number := ctypes.get_errno(), os.strerror(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +281,13 @@ class StackAnswers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _at_signal(status: Path) -> tuple[bool, bool]:
+    """Return whether a thread that does not block the signal is about to handle it, or handles it; and if it sleeps."""
+    fields = _status(status)
+    at_signal = (int(fields.get("SigPnd", "0"), 16) | int(fields.get("SigBlk", "0"), 16)) & _BIT
+    return bool(at_signal), not fields.get("State", "R").startswith("R")
 
 
 def _threads(pid: int) -> list[int]:

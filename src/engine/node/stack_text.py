@@ -19,7 +19,10 @@ _RUNPY = ("<frozen runpy>", "/runpy.py")
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread's frames, the innermost first. ``number``: as in `threading.get_ident`."""
+    """A thread's frames, the innermost first, or a line that says why there are none.
+
+    ``number``: as in `threading.get_native_id`; in a process that runs several tasks, as in `threading.get_ident`.
+    """
 
     number: int
     frames: tuple[str, ...]
@@ -43,6 +46,16 @@ class Thread:
         return self.frames[:end]
 
 
+def of_one(number: int, dump: str) -> list[Thread]:
+    """Return the thread that has written this, as `parsed` would; none where it runs no Python."""
+    frames = [line for line in dump.splitlines() if _FRAME.match(line) or line == "  ..."]
+    return [Thread(number, tuple(frames))] if frames else []
+
+
+def without_stack(number: int, why: str) -> Thread:
+    return Thread(number, (f"  (no stack: {why})",))
+
+
 def parsed(dump: str) -> list[Thread]:
     """Return the threads of a dump; lines that are neither a thread's nor a frame's are left out."""
     threads: list[tuple[int, list[str]]] = []
@@ -59,7 +72,7 @@ def of_process(threads: Sequence[Thread]) -> str:
     shown = sorted((each for each in threads if not each.is_ours), key=lambda each: not each.is_task)
     return "\n".join(
         "\n".join(
-            (*(() if index == 0 else (f"thread {each.number:#x}:",)), *(each.users or ("  (in Outrider's own code)",)))
+            (*(() if index == 0 else (f"thread {each.number}:",)), *(each.users or ("  (in Outrider's own code)",)))
         )
         for index, each in enumerate(shown)
     )

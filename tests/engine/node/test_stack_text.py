@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outrider.engine.node import stack_text
-from outrider.engine.node.stack_text import bounded, of_process, of_thread, parsed
+from outrider.engine.node.stack_text import bounded, of_one, of_process, of_thread, parsed, without_stack
 
 OURS = stack_text._OURS
 DUMP = f"""Thread 0x00007f01 (most recent call first):
@@ -31,9 +31,18 @@ def test_the_tasks_thread_comes_first_without_our_frames_and_our_threads_are_lef
         f'  File "{OURS}engine/checkpoint/store.py", line 3 in save\n'
         '  File "/home/u/train.py", line 20 in step\n'
         '  File "/home/u/train.py", line 9 in <module>\n'
-        "thread 0x7f01:\n"
+        "thread 32513:\n"
         '  File "/usr/lib/python3.11/threading.py", line 982 in run\n'
         '  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap'
+    )
+
+
+def test_a_thread_that_has_written_its_own_frames_and_one_that_has_not() -> None:
+    (one,) = of_one(7, 'Stack (most recent call first):\n  File "a.py", line 3 in f\n  ...\n')
+    assert one.frames == ('  File "a.py", line 3 in f', "  ...")
+    assert of_one(8, "") == of_one(8, "Stack (most recent call first):\n") == []
+    assert of_process([one, without_stack(9, "it blocks signals")]) == (
+        '  File "a.py", line 3 in f\n  ...\nthread 9:\n  (no stack: it blocks signals)'
     )
 
 

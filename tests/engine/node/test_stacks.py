@@ -21,6 +21,7 @@ from outrider.engine.node import context, stack_file, stack_reader
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
+QUESTIONS = int(os.environ.get("OUTRIDER_QUESTIONS", "100"))  # of a task whose threads compute
 
 
 def wait_for(path: str) -> str:
@@ -212,19 +213,85 @@ async def test_stacks_are_taken_a_hundred_times_of_a_task_that_computes(make: An
     assert [client.result(await client.answer(attempt)) for attempt in attempts] == [[499, 498]] * 2
 
 
-async def test_stacks_are_taken_of_threads_whose_frames_come_and_go(make: Any, tmp_path: Path) -> None:
-    """Frames that are read without the interpreter's lock may be gone: a worker died of that within 600 questions."""
-    client = await make(slots=2, kind="thread")
+def descend(depth: int) -> int:
+    return 1 + descend(depth - 1) if depth else 0
 
-    def descend(depth: int) -> int:
-        return 1 + descend(depth - 1) if depth else 0
 
-    def compute(path: str) -> int:
+def compute(path: str) -> int:
+    """Frames and code objects come and go."""
+    depth = 0
+    while not Path(path).exists():
+        depth = (depth + 37) % 300
+        exec(f"descend({depth})", {"descend": descend})
+    return depth
+
+
+async def test_stacks_are_taken_of_a_process_that_computes_in_threads(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames of threads that run meanwhile may be gone: a worker died of that within 200 questions, each time."""
+    monkeypatch.setattr(stack_reader, "WITHIN_S", 60.0)  # or some threads are not asked in time, on a busy machine
+    client = await make()
+    path = str(tmp_path / "end")
+
+    def descend_often() -> None:
         depth = 0
         while not Path(path).exists():
             depth = (depth + 37) % 300
-            exec(f"descend({depth})", {"descend": descend})  # code objects come and go as well
-        return depth
+            descend(depth)
+
+    def compute_in_threads() -> int:
+        threads = [threading.Thread(target=descend_often) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return 1
+
+    attempt = client.run(compute_in_threads)
+    await text_with(client, attempt, "in join")
+    for number in range(QUESTIONS):
+        answers = await asked(client, number)
+        assert attempt in answers, f"question {number}: {client.of(attempt, m.Ended)}"
+        text = answers[attempt].text
+        assert "in compute_in_threads" in text.partition("\nthread ")[0], text
+        assert text.count("\nthread ") >= 4, text  # on a busy machine one may seem to run no Python
+    (tmp_path / "end").touch()
+    assert client.result(await client.answer(attempt)) == 1
+
+
+async def test_all_threads_are_seen_while_the_main_thread_hangs_in_c_code_with_the_lock(
+    make: Any, tmp_path: Path
+) -> None:
+    client = await make()
+    os.mkfifo(tmp_path / "end")
+
+    def hang(path: str) -> int:
+        began = threading.Event()
+
+        def wait_in_a_thread() -> None:
+            began.set()
+            threading.Event().wait()
+
+        threading.Thread(target=wait_in_a_thread, daemon=True).start()
+        began.wait()
+        return ctypes.PyDLL(None).read(os.open(path, os.O_RDWR), ctypes.create_string_buffer(1), 1)  # keeps the lock
+
+    attempt = client.run(hang, str(tmp_path / "end"))
+    await text_with(client, attempt, "in wait_in_a_thread")
+    began = time.monotonic()
+    first, _, other = (await asked(client))[attempt].text.partition("\nthread ")
+    took = time.monotonic() - began
+    assert re.search(r"in hang$", first, re.MULTILINE)
+    assert "in wait_in_a_thread" in other
+    assert took < stack_reader.WITHIN_S
+    os.write(os.open(tmp_path / "end", os.O_WRONLY), b"x")
+    assert client.result(await client.answer(attempt)) == 1
+
+
+async def test_stacks_are_taken_of_threads_whose_frames_come_and_go(make: Any, tmp_path: Path) -> None:
+    """Frames that are read without the interpreter's lock may be gone: a worker died of that within 600 questions."""
+    client = await make(slots=2, kind="thread")
 
     def waits_for_the_lock() -> bool:
         return callable(signal.getsignal(stack_file.SIGNAL))
@@ -298,7 +365,7 @@ async def test_a_process_of_another_program_is_never_signalled(tmp_path: Path) -
         assert other.stdout.readline() == b"up\n"
         memory = stack_reader.StackMemory(1)
         dump, refused = await memory._dump(other.pid, memory.fd)
-        assert (dump, refused) == ("", "it has closed its files")
+        assert (dump, refused) == ([], "it has closed its files")
         memory.close()
         other.kill()
         assert other.stdout.read() == b""
