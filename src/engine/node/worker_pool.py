@@ -24,6 +24,7 @@ from ..wire.codec import ProtocolError
 from . import forkserver, limits
 from . import pipe as pipes
 from .blobs import BlobStore
+from .deliveries import Deliveries
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .failure import lacking
 from .freeports import FreePorts
@@ -70,12 +71,8 @@ class WorkerPool:
         self.ended = asyncio.Event()  # set when the fork server has ended and nothing of any worker is left
         self._scheduler = WorkerScheduler()
         self._connections: dict[int, WorkerConnection] = {}
-        self._functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
-        self._view = b""
-        self._lent: dict[int, tuple[str, ...]] = {}  # attempt -> the blobs it refers to
-        self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that its world goes with
+        self._deliveries = Deliveries(store)
         self._outbox: list[ToClient] = []
-        self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
         self._oom = limits.OomKills()
         self._devices, self._holdings = devices, Holdings()
         self._folder, self._blobs = folder, NamedBlobs(store)
@@ -110,16 +107,13 @@ class WorkerPool:
         """Take an order of the client, to be carried out by `act`; return False if it is not for workers."""
         match message:
             case wire.Run(attempt):
-                code = self._functions.get(message.function, (b"", None))[1]
-                if self._store.lacks((message.args.blob, code, *self._lent.get(attempt, ()))):
+                if not self._deliveries.expect(message):
                     self._forget(attempt)
                     self._outbox.append(lacking(attempt, limits.story()))
                     return True
-                if message.world is not None:  # the next view may come before a worker is given this
-                    self._views[attempt] = self._view
                 self._scheduler.submitted(message, body)
             case wire.Define():
-                self._functions[message.function] = body, message.blob
+                self._deliveries.functions[message.function] = body, message.blob
             case wire.Credit() | wire.Input():
                 self._pass_on(message, body)
             case wire.Kill(attempt):
@@ -127,11 +121,11 @@ class WorkerPool:
             case wire.Recall(attempts):
                 self._scheduler.recalled(attempts)
             case wire.Lend(attempt, blobs):
-                self._lent[attempt] = blobs
+                self._deliveries.lent[attempt] = blobs
             case wire.Hold():
                 self._holdings.add(message)
             case wire.View():
-                self._view = body
+                self._deliveries.view = body
             case _:
                 return False
         return True
@@ -139,10 +133,8 @@ class WorkerPool:
     def _pass_on(self, message: wire.Input | wire.Credit, body: bytes) -> None:
         """Pass a stream's message on to its task, as soon as that has a worker; to nobody if the task has ended."""
         worker = self._scheduler.worker_of(message.attempt)
-        if worker is not None and (connection := self._connections.get(worker)) is not None:
-            connection.send(body, self._blob(message.item if isinstance(message, wire.Input) else None))
-        elif worker is not None:
-            self._early.setdefault(message.attempt, []).append((message, body))
+        if worker is not None:
+            self._deliveries.pass_on(self._connections.get(worker), message, body)
 
     def drop(self, blobs: tuple[str, ...]) -> None:
         """Tell workers that were given these blobs to drop them, as the store has."""
@@ -288,36 +280,13 @@ class WorkerPool:
     def _deliver(self, connection: WorkerConnection, run: wire.Run, body: bytes) -> None:
         if run.world is not None and run.flags & _LISTENS and (more := self._free_ports.release_for(run.world)):
             self._outbox.append(wire.Ports(more))
-        view = self._views.get(run.attempt, self._view)
-        if connection.view is not view:
-            connection.view = view
-            connection.send(view)
-        if run.function not in connection.known and run.function in self._functions:
-            connection.known.add(run.function)
-            definition, blob = self._functions[run.function]
-            fd = self._store.fd(blob)
-            connection.send(definition, [] if fd is None else [fd])
-        for name in self._lent.get(run.attempt, ()):
-            if name not in connection.shared and (fd := self._store.fd(name)) is not None:
-                connection.shared.add(name)
-                connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
-        connection.last = run.attempt
-        connection.owes += 1
-        connection.send(body, self._blob(run.args))
-        for message, early in self._early.pop(run.attempt, ()):
-            self._pass_on(message, early)
+        self._deliveries.deliver(connection, run, body)
 
     def _forget(self, *attempts: int) -> None:
         """Forget what is kept for attempts that are over and never ran."""
         for attempt in attempts:
-            self._early.pop(attempt, None)
-            self._lent.pop(attempt, None)
-            self._views.pop(attempt, None)
+            self._deliveries.forget(attempt)
             self._holdings.ended(attempt)
-
-    def _blob(self, value: wire.Value | None) -> list[int]:
-        fd = self._store.fd(value.blob) if value is not None else None
-        return [] if fd is None else [fd]
 
     def _take_back(self, connection: WorkerConnection) -> None:
         """Take back what a worker has not read, then receive its results: what is left has begun and has not ended."""
@@ -329,16 +298,8 @@ class WorkerPool:
             if isinstance(message, wire.Run):
                 attempts.append(message.attempt)
                 connection.owes -= 1
-            elif isinstance(message, wire.Input | wire.Credit):  # of a task that its worker did not live to read
-                self._early.setdefault(message.attempt, []).append((message, body))
-            elif isinstance(message, wire.Define):
-                connection.known.discard(message.function)
-            elif isinstance(message, wire.View):
-                connection.view = b""
-            elif isinstance(message, wire.Adopt):
-                connection.shared.discard(message.blob)
-            elif isinstance(message, wire.Drop) or message is None:
-                connection.send(body)
+            else:
+                self._deliveries.take_back(connection, message, body)
         self._scheduler.stolen(connection.worker, attempts, self._loop.time())
 
     def _tell_fork_server(self, *order: object, fds: list[int] | None = None) -> None:
@@ -384,10 +345,7 @@ class WorkerPool:
         if self._threads:  # which do not wait as a `Worker` does
             connection.receive_logged()
         connection.owes -= 1
-        if self._lent:
-            self._lent.pop(message.attempt, None)
-        if self._views:
-            self._views.pop(message.attempt, None)
+        self._deliveries.answered(message.attempt)
         if self._holdings.holds:
             self._holdings.ended(message.attempt)
         if not self._scheduler.finished(connection.worker, message.attempt, body, now):

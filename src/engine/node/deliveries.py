@@ -1,0 +1,85 @@
+"""Deliveries to workers: an attempt, and before it all that it needs and its worker has not been given yet."""
+
+from __future__ import annotations
+
+from ..wire import codec
+from ..wire import messages as wire
+from .blobs import BlobStore
+from .worker_connection import WorkerConnection
+
+
+class Deliveries:
+    """The functions, the view, and what is kept for attempts until a worker is given them."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
+        self.view = b""  # the body of the latest
+        self.lent: dict[int, tuple[str, ...]] = {}  # attempt -> the blobs it refers to
+        self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that its world goes with
+        self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
+
+    def expect(self, run: wire.Run) -> bool:
+        """Prepare for an attempt; return False if the node could not keep a blob that it needs."""
+        code = self.functions.get(run.function, (b"", None))[1]
+        if self._store.lacks((run.args.blob, code, *self.lent.get(run.attempt, ()))):
+            return False
+        if run.world is not None:  # the next view may come before a worker is given this
+            self._views[run.attempt] = self.view
+        return True
+
+    def deliver(self, connection: WorkerConnection, run: wire.Run, body: bytes) -> None:
+        view = self._views.get(run.attempt, self.view)
+        if connection.view is not view:
+            connection.view = view
+            connection.send(view)
+        if run.function not in connection.known and run.function in self.functions:
+            connection.known.add(run.function)
+            definition, blob = self.functions[run.function]
+            fd = self._store.fd(blob)
+            connection.send(definition, [] if fd is None else [fd])
+        for name in self.lent.get(run.attempt, ()):
+            if name not in connection.shared and (fd := self._store.fd(name)) is not None:
+                connection.shared.add(name)
+                connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
+        connection.last = run.attempt
+        connection.owes += 1
+        connection.send(body, self._blob(run.args))
+        for message, early in self._early.pop(run.attempt, ()):
+            self.pass_on(connection, message, early)
+
+    def pass_on(self, connection: WorkerConnection | None, message: wire.Input | wire.Credit, body: bytes) -> None:
+        """Pass a stream's message on to the worker of its attempt; None: keep it until there is one."""
+        if connection is not None:
+            connection.send(body, self._blob(message.item if isinstance(message, wire.Input) else None))
+        else:
+            self._early.setdefault(message.attempt, []).append((message, body))
+
+    def take_back(self, connection: WorkerConnection, message: wire.Message | None, body: bytes) -> None:
+        """Handle what a worker has not read, a run excepted: it is given it again when that is needed. None: a mark."""
+        if isinstance(message, wire.Input | wire.Credit):  # of a task that its worker did not live to read
+            self._early.setdefault(message.attempt, []).append((message, body))
+        elif isinstance(message, wire.Define):
+            connection.known.discard(message.function)
+        elif isinstance(message, wire.View):
+            connection.view = b""
+        elif isinstance(message, wire.Adopt):
+            connection.shared.discard(message.blob)
+        elif isinstance(message, wire.Drop) or message is None:
+            connection.send(body)
+
+    def answered(self, attempt: int) -> None:
+        if self.lent:
+            self.lent.pop(attempt, None)
+        if self._views:
+            self._views.pop(attempt, None)
+
+    def forget(self, attempt: int) -> None:
+        """Forget what is kept for an attempt that is over and never ran."""
+        self._early.pop(attempt, None)
+        self.lent.pop(attempt, None)
+        self._views.pop(attempt, None)
+
+    def _blob(self, value: wire.Value | None) -> list[int]:
+        fd = self._store.fd(value.blob) if value is not None else None
+        return [] if fd is None else [fd]
