@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .failures import WRONG
-from .pool_search import NOTHING, AsJson
+from .flags import AsJson
+from .pool_search import NOTHING
 
 if TYPE_CHECKING:
     from ..config.check import CheckedPool

@@ -71,6 +71,12 @@ def usage_error(error: CycloptsError) -> Text:
     return Text(f"outrider: {said}\nSee `{verb} --help`.", no_wrap=True, overflow="ignore")
 
 
+def refused(said: str) -> SystemExit:
+    """Say why a command is not done, and return the exit that is to be raised."""
+    print(f"outrider: {said}", file=sys.stderr)
+    return SystemExit(WRONG)
+
+
 def _code(end: SystemExit) -> int:
     if end.code is None or isinstance(end.code, int):
         return end.code or 0

@@ -10,14 +10,13 @@ import anyio
 from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
 from . import clouds
+from .flags import AsJson, Flag
 from .orphans import FoundPool, Verdict, verdict
 from .pool_search import (
     NO_OTHER_PLACES,
     NOTHING,
     SOMETHING,
     UNKNOWN,
-    AsJson,
-    Flag,
     SearchOptions,
     find_pools,
     open_journal,

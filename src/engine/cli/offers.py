@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .pool_search import NOTHING, AsJson
+from .flags import AsJson
+from .pool_search import NOTHING
 from .run import NO_OPTIONS, RunOptions, table_of
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ from ...providers.journal import Journal
 from ...providers.pool_lock import Place
 from ..api.printable import plain
 from . import clouds
+from .flags import Flag
 from .orphans import FoundPool, PlaceAnswer, pools_found
 
 NOTHING, SOMETHING, UNKNOWN = 0, 1, 2  # exit codes: what is left
-Flag = Parameter(negative="")
-AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 
 
 @Parameter(name="*")

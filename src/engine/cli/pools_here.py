@@ -14,6 +14,7 @@ from ...providers.private import state_root
 from ..api.settings import is_named
 from ..runs.names import runs_folder
 from ..runs.reader import Run, found_runs, read_json
+from ..runs.status import Spending
 from .orphans import FoundPool
 
 SILENT_S = 180.0  # a record of another computer says each minute that its owner lives
@@ -42,9 +43,7 @@ class RunSeen:
         return is_named(pool, self.pool) and (owner == self.owner if pid is None else pid == self.pid)
 
     def cost(self, now: float) -> float | None:
-        return (
-            None if self.spent_usd is None else self.spent_usd + self.hourly_usd * max(0.0, now - self.written) / 3600
-        )
+        return None if self.spent_usd is None else Spending(self.spent_usd, self.hourly_usd, self.written).until(now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

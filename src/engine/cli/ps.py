@@ -12,7 +12,8 @@ from rich.text import Text
 
 from ..api.printable import one_line
 from ..observe.descriptions import cents
-from .pool_search import NO_OTHER_PLACES, NOTHING, UNKNOWN, AsJson, SearchOptions, find_pools, open_journal
+from .flags import AsJson
+from .pool_search import NO_OTHER_PLACES, NOTHING, UNKNOWN, SearchOptions, find_pools, open_journal
 from .pool_table import console_for_tables, lasted, machines, place, price, print_unanswered
 from .pools_here import ShownPool, pools_here
 

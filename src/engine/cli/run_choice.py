@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,10 +9,10 @@ from cyclopts import Parameter
 from ..api.checks import refuse
 from ..runs.names import runs_folder
 from ..runs.reader import Run, found_runs, runs_meant
+from .failures import refused
 
 COMPLETED = 50  # ids
 SHOWN = 5  # of the runs that may be meant
-NO_SUCH_RUN = 2  # exit code
 LONGEST_S = 1e8  # that a command waits: three years, which the system's calls take
 
 
@@ -27,7 +26,8 @@ def run_words(_: object) -> dict[str, str]:
     return {**names, **{run.id: str(run.status.get("state", "")) for run in runs[:COMPLETED]}}
 
 
-RunWord = Annotated[str, Parameter(completer=run_words)]
+HELP = "The run's id, the beginning of it, or its name: the newest of that name."
+RunWord = Annotated[str, Parameter(completer=run_words, help=HELP)]
 
 
 def checked_timeout(timeout: float) -> float:
@@ -52,5 +52,4 @@ def chosen_run(wanted: str) -> Run:
         said = f"{wanted!r} is the beginning of {len(meant)} runs, such as {newest}: write more of it"
     else:
         said = f"there is no run {wanted!r} in {folder}: `outrider runs` shows those that there are"
-    print(f"outrider: {said}", file=sys.stderr)
-    raise SystemExit(NO_SUCH_RUN)
+    raise refused(said)

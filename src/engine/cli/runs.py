@@ -14,7 +14,8 @@ from ..api.printable import one_line
 from ..observe.descriptions import cents, seconds
 from ..runs.names import runs_folder
 from ..runs.reader import Owned, Run, found_runs
-from .pool_search import NOTHING, AsJson
+from .flags import AsJson
+from .pool_search import NOTHING
 from .pool_table import console_for_tables
 
 DEAD = {"dead": "its owner died", "elsewhere": "of another computer", "unknown": "its lock cannot be read"}
@@ -59,6 +60,7 @@ def cells(run: Run, owner: Owned | None, now: float) -> tuple[str, ...]:
     """Return a run's row. ``owner``: of a run that has not ended."""
     said = run.status
     state = DEAD.get(owner or "", str(said.get("state", "unreadable")))
+    spent = run.spent_usd(now if owner == "alive" else None)
     until = now if owner == "alive" else said.get("ended") or said.get("written")
     took = seconds(max(0.0, until - said["began"])) if until and "began" in said else ""
     return (
@@ -66,7 +68,7 @@ def cells(run: Run, owner: Owned | None, now: float) -> tuple[str, ...]:
         state,
         took,
         _nodes(said, alive=owner == "alive"),
-        _cost(said, now if owner == "alive" else None),
+        "" if spent is None else cents(spent),
         _exit(said),
     )
 
@@ -75,14 +77,6 @@ def _nodes(said: Mapping[str, Any], *, alive: bool) -> str:
     if alive:
         return f"{said.get('nodes', '?')} of {said.get('wanted_nodes', '?')}"
     return str(said.get("most_nodes", ""))
-
-
-def _cost(said: Mapping[str, Any], now: float | None) -> str:
-    """Return what the run has cost; of a living one up to ``now``."""
-    if "spent_usd" not in said:
-        return ""
-    since = 0.0 if now is None else max(0.0, now - said.get("written", now))
-    return cents(said["spent_usd"] + said.get("hourly_usd", 0.0) * since / 3600)
 
 
 def _exit(said: Mapping[str, Any]) -> str:

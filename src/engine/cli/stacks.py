@@ -8,14 +8,15 @@ from typing import Annotated
 
 from ..api.task_stack import TaskStack
 from ..runs.control import NoAnswer, Refused, ask
-from .pool_search import NOTHING, AsJson, Flag
-from .run_choice import chosen_run
+from .failures import WRONG
+from .flags import AsJson, Flag
+from .pool_search import NOTHING
+from .run_choice import RunWord, chosen_run
 
 WITHIN_S = 15.0  # nodes have 5 s, and a large pool has many
-NO_ANSWER = 2  # exit code
 
 
-def stacks(run: str, /, *, rank: Annotated[list[int] | None, Flag] = None, as_json: AsJson = False) -> int:
+def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, as_json: AsJson = False) -> int:
     """Show what each task and rank of a living run is at, and write it into the run's record.
 
     Nothing is ended or held up by it, and it works while tasks hang. Exits with 2 where there is no such run, or it
@@ -25,8 +26,6 @@ def stacks(run: str, /, *, rank: Annotated[list[int] | None, Flag] = None, as_js
 
     Parameters
     ----------
-    run:
-        The run's id, the beginning of it, or its name: the newest of that name.
     rank:
         Only this rank of broadcasts; may be given several times.
     as_json:
@@ -36,7 +35,7 @@ def stacks(run: str, /, *, rank: Annotated[list[int] | None, Flag] = None, as_js
         answer = ask(chosen_run(run), "stacks", within_s=WITHIN_S)
     except (NoAnswer, Refused) as error:
         print(f"outrider: {error}", file=sys.stderr)
-        return NO_ANSWER
+        return WRONG
     found = [each for each in answer["stacks"] if rank is None or (each["generation"] and each["rank"] in rank)]
     if as_json:
         print(json.dumps(found, indent=2))

@@ -12,7 +12,8 @@ from ..api.printable import plain
 from ..runs.control import NoAnswer, Refused, ask
 from ..runs.names import runs_folder
 from ..runs.reader import Run, found_runs, read_json, run_of
-from .pool_search import NOTHING, SOMETHING, UNKNOWN, AsJson
+from .flags import AsJson
+from .pool_search import NOTHING, SOMETHING, UNKNOWN
 from .run_choice import RunWord, checked_timeout, chosen_run
 
 PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outrider run` does
@@ -34,8 +35,6 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
 
     Parameters
     ----------
-    run:
-        The run's id, the beginning of it, or its name: the newest of that name.
     timeout:
         Seconds to wait for the end of all machines. On this computer it takes less than one.
     as_json:

@@ -16,9 +16,10 @@ from typing import Annotated
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from ..runs.reader import Run, read_json, run_of
+from ..runs.reader import Run, at_present, read_json
 from ..runs.samples import SampleFile, sample_fields
-from .pool_search import NOTHING, AsJson, Flag
+from .flags import AsJson, Flag
+from .pool_search import NOTHING
 from .run_choice import RunWord, chosen_run
 from .usage import Usage, shown
 
@@ -37,8 +38,6 @@ def top(run: RunWord, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson
 
     Parameters
     ----------
-    run:
-        The run's id, the beginning of it, or its name: the newest of that name.
     once:
         Show the present state and end.
     as_json:
@@ -48,10 +47,7 @@ def top(run: RunWord, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson
     view = View(found)
     view.read()
     console = Console()
-    try:
-        _show(view, console, once=once, as_json=as_json)
-    except BrokenPipeError:  # as of `outrider top train | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _show(view, console, once=once, as_json=as_json)
     return NOTHING
 
 
@@ -74,8 +70,9 @@ class View:
         self.ended = False
 
     def read(self) -> None:
-        """Read what has been added. Whether it lives is asked first: what it wrote before its end is read after it."""
-        self.ended = self._run.owner == "dead" or run_of(self._run.directory).ended
+        """Read what has been added."""
+        owner, now = at_present(self._run)
+        self.ended = owner == "dead" or now.ended
         self.usage.add(self._file.new_samples())
 
     def table(self, rows: int, columns: int) -> RenderableType:

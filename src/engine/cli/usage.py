@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...actors.events import GpuSample, NodeSampled
-from ..observe.descriptions import count, seconds
+from ..observe.descriptions import count, seconds, size
 
 SHOWN = 30  # samples in a curve
 BESIDE, LEAST_BARS = 68, 8  # columns of the terminal that are no curve's, and of a curve on a narrow one
@@ -66,15 +66,6 @@ def shown(usage: Usage, title: str, now: float, rows: int, columns: int) -> Rend
 def curve(values: Sequence[float | None]) -> str:
     """Return a bar for each value from 0 to 1."""
     return "".join(NO_BAR if value is None else BARS[min(7, max(0, int(value * 8)))] for value in values)
-
-
-def size(amount: float) -> str:
-    """Return a number of bytes in the unit that fits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-        amount /= 1000
-    raise AssertionError("GB is the last")
 
 
 def _lines(node: int, samples: Sequence[NodeSampled], now: float, bars: int) -> list[tuple[tuple[str, ...], str]]:

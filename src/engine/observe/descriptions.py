@@ -139,12 +139,21 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def seconds(duration_s: float) -> str:
+def seconds(duration_s: float, digits: int = 1) -> str:
     if duration_s < 60:
-        return f"{duration_s:.1f} s"
+        return f"{duration_s:.{digits}f} s"
     minutes, rest = divmod(int(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def size(amount: float) -> str:
+    """Return a number of bytes in the unit that fits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    raise AssertionError("GB is the last")
 
 
 def _line(text: str) -> str:

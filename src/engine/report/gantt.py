@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ..observe import descriptions
 from .markup import text
 from .timeline import WORDS, Row, Span, Timeline, Work, counts, merged, work_kind
 
@@ -114,11 +115,7 @@ def said_of(span: Span) -> str:
 
 def clock(at_s: float) -> str:
     """Return a time since the beginning."""
-    if at_s < 60:
-        return f"{at_s:.2f} s"
-    minutes, rest = divmod(int(at_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return descriptions.seconds(at_s, digits=2)
 
 
 def tick_s(seconds: float, most: int = 6) -> float:

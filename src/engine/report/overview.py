@@ -99,11 +99,7 @@ def figures(contents: Contents, state: State) -> list[tuple[str, str, str]]:
     lost = {event.node for event in events if isinstance(event, ev.NodeLost)}
     calls = contents.result.get("calls")
     counted = [each for each in calls.values() if isinstance(each, dict)] if isinstance(calls, dict) else []
-    spent = float(status.get("spent_usd") or 0.0)
-    if state == "running":
-        spent += (
-            float(status.get("hourly_usd") or 0.0) * max(0.0, contents.now - float(status.get("written", 0.0))) / 3600
-        )
+    spent = contents.run.spent_usd(contents.now if state == "running" else None) or 0.0
     code = status.get("exit")
     nodes = f"{status.get('nodes', 0)} now" if state == "running" else f"{len(used):,} used in all" if used else ""
     found = [

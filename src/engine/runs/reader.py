@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from ...providers.pool_lock import Lock, Owner
 from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in
+from .status import Spending
 
 Owned = Literal["alive", "dead", "elsewhere", "unknown"]  # unknown: its lock cannot be read
 _LOG = re.compile(r"(rank|node)-(\d+)(?:\.(\d+))?\.log")  # with the number of a part but the first
@@ -48,6 +49,23 @@ class Run:
             if about is not None and not Owner(**about).near(self.directory):
                 return "elsewhere"
         return "dead"
+
+    def spent_usd(self, now: float | None = None) -> float | None:
+        """Return what it had cost when its state was written, or of a living one until ``now`` (unix time). None: not
+        known.
+        """
+        if "spent_usd" not in self.status:
+            return None
+        said = Spending(
+            self.status["spent_usd"], self.status.get("hourly_usd", 0.0), self.status.get("written", now or 0.0)
+        )
+        return said.spent if now is None else said.until(now)
+
+
+def at_present(run: Run) -> tuple[Owned, Run]:
+    """Return who owns a run and what it is now. The owner is asked first: what it wrote before its end is read then."""
+    owner = run.owner
+    return owner, run_of(run.directory)
 
 
 class Printed(NamedTuple):

@@ -68,7 +68,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_closed_output_is_the_exit_code_of_sigpipe(state: Path) -> None:
     for number in range(40):
         RecordFiles.make(state / "runs", f"run{number}", 1e9 + number).close()
-    for words in (["runs"], ["runs", "--json"], ["--help"]):
+    for words in (["runs"], ["runs", "--json"], ["top", "run0"], ["--help"]):
         with subprocess.Popen([*OUTRIDER, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.close()

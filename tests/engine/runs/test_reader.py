@@ -32,6 +32,19 @@ def test_runs_are_listed_in_the_order_of_their_beginning(folder: Path) -> None:
     assert found_runs(folder / "nowhere") == []
 
 
+def test_the_cost_of_a_living_run_goes_on(folder: Path) -> None:
+    made = record(folder, "train", 1e9)
+    for facts, cost, now in (
+        ({}, None, 1e9 + 3600),
+        ({"spent_usd": 2.0, "hourly_usd": 0.5, "written": 1e9}, 2.5, 1e9 + 3600),
+        ({"spent_usd": 2.0, "hourly_usd": 0.5, "written": 1e9}, 2.0, None),
+        ({"spent_usd": 2.0, "hourly_usd": 0.5}, 2.0, 1e9 + 3600),  # it is not known since when
+    ):
+        made.replace("status.json", {"state": "running", **facts})
+        assert found_runs(folder)[0].spent_usd(now) == cost
+    made.close()
+
+
 def test_a_run_is_meant_by_its_id_its_name_or_the_beginning_of_its_id(folder: Path) -> None:
     for name, began in (("train", 1e9), ("train", 2e9), ("2001", 1.5e9)):
         record(folder, name, began).close()
