@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 from ..api.checks import refuse
 from ..api.printable import clean
+from .flags import AsJson
 from .node_choice import Reached, reached
 from .run_choice import RunWord
 from .ssh import pinned
@@ -22,7 +26,26 @@ END_S = 2.0  # that a command has for its end, by SIGTERM and then by SIGKILL
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as of shells
 
 
-def execute(target: RunWord, /, *command: str, node: int | None = None, rank: int | None = None) -> int:
+class Lines(NamedTuple):
+    """Lines that a command has printed. ``stream``: stdout or stderr."""
+
+    stream: str
+    lines: Sequence[str]
+
+
+class Ended(NamedTuple):
+    """The end of a command on a node. ``said``: why it could not be run."""
+
+    code: int
+    said: str = ""
+
+
+Tell = Callable[[Reached, Lines | Ended], None]
+
+
+def execute(
+    target: RunWord, /, *command: str, node: int | None = None, rank: int | None = None, as_json: AsJson = False
+) -> int:
     """Run a command on all nodes of a living pool, or on one.
 
     Elsewhere it runs by the system's ssh, in the home folder of the user who logs in; on this computer in the folder in
@@ -44,23 +67,28 @@ def execute(target: RunWord, /, *command: str, node: int | None = None, rank: in
         Only on the node of this number.
     rank:
         Only on the node of this rank of the newest broadcast.
+    as_json:
+        Print each line, and how the command ended on each node, as a JSON object, for programs.
     """
     if not command:
         refuse("what is to be run is missing: outrider exec RUN -- COMMAND ARGS.")
     if node is not None and rank is not None:
         refuse("exec takes --node or --rank, not both.")
-    return asyncio.run(_on_all(reached(target, node=node, rank=rank), command))
+    told = _told_as_json if as_json else _told
+    return asyncio.run(_on_all(reached(target, node=node, rank=rank), command, told))
 
 
-async def _on_all(nodes: Sequence[Reached], command: Sequence[str]) -> int:
+async def _on_all(nodes: Sequence[Reached], command: Sequence[str], told: Tell) -> int:
     """Run it everywhere, and return the exit code that was the first but 0."""
     failures: list[int] = []
     turns = asyncio.Semaphore(AT_A_TIME)
 
     async def one(node: Reached) -> None:
         async with turns:
-            if code := await _on(node, command):
-                failures.append(code)
+            ended = await _on(node, command, told)
+            told(node, ended)
+            if ended.code:
+                failures.append(ended.code)
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -71,7 +99,7 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str]) -> int:
     return failures[0] if failures else 0
 
 
-async def _on(node: Reached, command: Sequence[str]) -> int:
+async def _on(node: Reached, command: Sequence[str], told: Tell) -> Ended:
     with ExitStack() as stack:
         words, folder = list(command), node.folder
         if node.way is not None:
@@ -87,13 +115,13 @@ async def _on(node: Reached, command: Sequence[str]) -> int:
                 start_new_session=True,
             )
         except OSError as error:
-            print(f"[{node.name}] outrider: {_why(error, words[0], folder)}", file=sys.stderr)
-            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            return Ended(code, _why(error, words[0], folder))
         assert process.stdout is not None
         assert process.stderr is not None
         copies = [
-            asyncio.ensure_future(_copied(stream, to, node.name))
-            for to, stream in ((1, process.stdout), (2, process.stderr))
+            asyncio.ensure_future(_copied(stream, partial(told, node), name))
+            for name, stream in (("stdout", process.stdout), ("stderr", process.stderr))
         ]
         try:
             await asyncio.gather(*copies)
@@ -104,7 +132,7 @@ async def _on(node: Reached, command: Sequence[str]) -> int:
             await asyncio.wait(copies)
             await _ended(process)
             raise
-        return code if code >= 0 else 128 - code
+        return Ended(code if code >= 0 else 128 - code)
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
@@ -126,20 +154,37 @@ def _why(error: OSError, program: str, folder: Path | None) -> str:
     return f"{program} cannot be run ({error.strerror})"
 
 
-async def _copied(stream: asyncio.StreamReader, to: int, name: str) -> None:
-    """Copy a stream line by line, each with its node. A line that is too long for memory comes in pieces."""
+async def _copied(stream: asyncio.StreamReader, told: Callable[[Lines], object], name: str) -> None:
+    """Tell of a stream line by line. A line that is too long for memory comes in pieces."""
     rest = b""
     while piece := await stream.read(64 * 1024):
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > 1024 * 1024:
             lines, rest = [*lines, rest], b""
-        _write(lines, to, name)
+        told(Lines(name, [clean(line.decode(errors="replace")) for line in lines]))
     if rest:
-        _write([rest], to, name)
+        told(Lines(name, [clean(rest.decode(errors="replace"))]))
 
 
-def _write(lines: Sequence[bytes], to: int, name: str) -> None:
-    target = sys.stdout if to == 1 else sys.stderr
+def _told(node: Reached, what: Lines | Ended) -> None:
+    """Print lines to the stream that they are of, each with its node."""
+    if isinstance(what, Ended):
+        if what.said:
+            print(f"[{node.name}] outrider: {what.said}", file=sys.stderr)
+        return
+    _write(sys.stdout if what.stream == "stdout" else sys.stderr, [f"[{node.name}] {line}" for line in what.lines])
+
+
+def _told_as_json(node: Reached, what: Lines | Ended) -> None:
+    whose = {"node": node.number, "machine": node.machine}
+    if isinstance(what, Ended):
+        found = [{**whose, "exit_code": what.code, "said": what.said}]
+    else:
+        found = [{**whose, "stream": what.stream, "text": line} for line in what.lines]
+    _write(sys.stdout, [json.dumps(each) for each in found])
+
+
+def _write(target: TextIO | None, lines: Sequence[str]) -> None:
     if target is not None and lines:
-        target.write("".join(f"[{name}] {clean(line.decode(errors='replace'))}\n" for line in lines))
+        target.write("".join(f"{line}\n" for line in lines))
         target.flush()

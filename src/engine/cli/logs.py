@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from ..runs.lines import OURS, time_text
+from ..runs.lines import OURS, LogLine, time_text, unix_time
 from ..runs.reader import Logs, Printed, Run
-from .failures import INTERRUPTED, WRONG
-from .pool_search import NOTHING, Flag
+from .failures import INTERRUPTED, refused
+from .flags import AsJson, Flag
+from .pool_search import NOTHING
 from .run_choice import RunWord, chosen_run
 
 POLL_S = 0.25  # between looks at what has been added
@@ -30,6 +32,7 @@ def logs(
     since: str | None = None,
     grep: str | None = None,
     times: Annotated[bool, Flag] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Show what the tasks of a run have printed, in the order of time.
 
@@ -40,8 +43,6 @@ def logs(
 
     Parameters
     ----------
-    run:
-        The run's id, the beginning of it, or its name: the newest of that name.
     rank:
         Only this rank of broadcasts; may be given several times.
     node:
@@ -54,6 +55,8 @@ def logs(
         Only lines in which this regular expression is found.
     times:
         Show when each line was printed, in UTC.
+    as_json:
+        Print each line as a JSON object, for programs.
     """
     matches, earliest = _pattern(grep), _earliest(since)
     found = chosen_run(run)
@@ -62,12 +65,22 @@ def logs(
             _followed(found, Logs(found, rank, node)) if follow else Logs(found, rank, node).new_lines()
         ):
             if line.at >= earliest and (matches is None or matches.search(line.text)):
-                when = f"{line.at} " if times else ""
-                said = f"--- {line.text} ---" if line.stream == OURS else line.text
-                print(f"{when}[{origin}] {said}")
+                print(json.dumps(fields(line, origin)) if as_json else _shown(line, origin, times=times))
     except KeyboardInterrupt:
         return INTERRUPTED
     return NOTHING
+
+
+def fields(line: LogLine, origin: str) -> dict[str, Any]:
+    """Return a line as ``--json`` has it."""
+    kind, _, number = origin.partition(" ")
+    whose = {each: int(number) if kind == each else None for each in ("rank", "node")}
+    return {"at": unix_time(line.at), **whose, "stream": line.stream, "text": line.text}
+
+
+def _shown(line: LogLine, origin: str, *, times: bool) -> str:
+    said = f"--- {line.text} ---" if line.stream == OURS else line.text
+    return f"{f'{line.at} ' if times else ''}[{origin}] {said}"
 
 
 def _followed(run: Run, logs: Logs) -> Iterator[Printed]:
@@ -84,7 +97,7 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
     try:
         return None if grep is None else re.compile(grep)
     except re.error as error:
-        raise _refused(f"--grep takes a regular expression: {grep!r}: {error}") from None
+        raise refused(f"--grep takes a regular expression: {grep!r}: {error}") from None
 
 
 def _earliest(since: str | None) -> str:
@@ -93,10 +106,5 @@ def _earliest(since: str | None) -> str:
         return ""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)
     if found is None:
-        raise _refused(f"--since takes a time such as 30s, 5m, 2h or 1d, not {since!r}")
+        raise refused(f"--since takes a time such as 30s, 5m, 2h or 1d, not {since!r}")
     return time_text(max(0.0, time.time() - float(found[1]) * _UNITS[found[2]]))
-
-
-def _refused(said: str) -> SystemExit:
-    print(f"outrider: {said}", file=sys.stderr)
-    return SystemExit(WRONG)

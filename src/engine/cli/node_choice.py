@@ -27,6 +27,7 @@ class Reached:
     machine: str
     way: Way | None = None
     folder: Path | None = None
+    number: int | None = None  # among the run's nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def _chosen(run: Run, machines: Machines, node: int | None, rank: int | None) ->
     if not wanted:
         refuse(f"no node of run {run.id} is ready yet.")
     for each in wanted:
-        yield _reached(run, each, machines, f"node {each.number}")
+        yield _reached(run, each, machines)
 
 
 def _by_machine(wanted: str, runs: Sequence[Run], machines: Machines) -> Iterator[Reached]:
@@ -110,20 +111,21 @@ def _by_machine(wanted: str, runs: Sequence[Run], machines: Machines) -> Iterato
     if not known and not others and not is_local:
         known = [(run, each) for run, each in living if each.calls_itself(wanted)]
     for run, each in known:
-        yield _reached(run, each, machines, f"node {each.number}")
+        yield _reached(run, each, machines)
     for name in sorted(others):
         yield Reached(name, name, machines.ways[name])
     if is_local and wanted not in {each.machine for _, each in known}:
         yield Reached(wanted, wanted, folder=root / wanted / "work")
 
 
-def _reached(run: Run, node: LivingNode, machines: Machines, name: str) -> Reached:
+def _reached(run: Run, node: LivingNode, machines: Machines) -> Reached:
+    name = f"node {node.number}"
     if (way := machines.ways.get(node.machine)) is not None:
-        return Reached(name, node.machine, way)
+        return Reached(name, node.machine, way, number=node.number)
     if (directory := node.facts.get("directory")) is not None:
-        return Reached(name, node.machine, folder=Path(directory) / "work")
+        return Reached(name, node.machine, folder=Path(directory) / "work", number=node.number)
     if (way := host_way(read_json(run.directory / "run.json"), node.machine)) is not None:
-        return Reached(name, node.machine, way)
+        return Reached(name, node.machine, way, number=node.number)
     return refuse(
         f"the way to {name} of run {run.id} ({node.machine or 'no machine yet'}) is known to its program alone: its "
         "provider keeps no key for others, or the record is just being begun."

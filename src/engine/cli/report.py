@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import webbrowser
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ..report.page import write_report
+from ..api.checks import refuse
+from ..report.page import is_no_file_of_its_own, write_report
+from .flags import AsJson
 from .pool_search import NOTHING
 from .run_choice import RunWord, chosen_run
 
@@ -23,6 +26,7 @@ def report(
     *,
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Make one HTML file of a run's record: what happened, its curves, its nodes and its logs.
 
@@ -34,13 +38,15 @@ def report(
 
     Parameters
     ----------
-    run:
-        The run's id, the beginning of it, or its name: the newest of that name.
     open_:
         Show it in the browser.
     output:
         Write it to this file instead.
+    as_json:
+        Print the run's id, and the file's path and size, as JSON, for programs.
     """
+    if as_json and output is not None and is_no_file_of_its_own(output):
+        refuse(f"--json tells a file's path and size, and {output} is no file of its own: give it another one.")
     found = chosen_run(run)
     gc.disable()  # a hundred thousand points are no garbage, and to look through them takes a third of the time
     try:
@@ -52,7 +58,11 @@ def report(
         return FAILED
     finally:
         gc.enable()
-    print(path)
+    if as_json:
+        facts = {"id": found.id, "path": str(path.absolute()), "size_bytes": path.stat().st_size}
+        print(json.dumps(facts, indent=2))
+    else:
+        print(path)
     if open_ and not webbrowser.open(path.absolute().as_uri()):
         print("outrider: there is no browser here: open the file in one", file=sys.stderr)
     return NOTHING

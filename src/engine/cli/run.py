@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +20,7 @@ from ..api.errors import BroadcastFailed, OutriderError, SpecError
 from ..api.printable import plain
 from ..api.secrets import Scrubber
 from ..runs.names import runs_folder
+from .flags import AsJson
 
 if TYPE_CHECKING:
     from ..runs.files import RecordFiles
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 
 COMMAND = "--command"  # put in by `with_program_apart`: what follows is no script
 _LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "plugins", "hosts"})
-_NO_VALUE = frozenset({"--help", "-h", "--detach", "-d"})
+_NO_VALUE = frozenset({"--help", "-h", "--detach", "-d", "--json"})
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
 
 
@@ -84,7 +89,7 @@ class RunOptions:
 NO_OPTIONS = RunOptions()
 
 
-def run(*program: Word, options: RunOptions = NO_OPTIONS) -> int:
+def run(*program: Word, options: RunOptions = NO_OPTIONS, as_json: AsJson = False) -> int:
     """Run a script, or after -- a command, on every node of a new pool, as torchrun does.
 
     Example: `outrider run --nodes 4 train.py --lr 0.1`
@@ -105,12 +110,16 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS) -> int:
     ----------
     program:
         The script and its arguments. Options of the run stand before it.
+    as_json:
+        Print how it has ended as JSON, for programs. What its ranks print goes to stderr then.
     """
     given = asdict(options)
     is_script, pool, detached = not given.pop("command"), given.pop("pool"), given.pop("detach")
     try:
         planned = _planned([str(word) for word in program], is_script=is_script, given=given, pool=pool)
-        return _detached(planned) if detached else _run(planned)
+        if detached:
+            return _detached(planned, as_json=as_json)
+        return _run_for_programs(planned) if as_json else _run(planned).code
     except SpecError as error:
         print(f"outrider: {plain(str(error))}", file=sys.stderr)
         return 2
@@ -124,26 +133,61 @@ def _planned(words: Sequence[str], *, is_script: bool, given: dict[str, Any], po
     return planned(Program(tuple(words), is_script, Path.cwd()), table_of(given), pool=pool)
 
 
-def _run(planned: Planned, files: RecordFiles | None = None, starter: Starter | None = None) -> int:
-    """``files`` and ``starter``: of a driver, its record and who waits for its start."""
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of a run: its exit code, and for one that failed what is said of that, and the error."""
+
+    code: int = 0
+    said: str = ""
+    error: BaseException | None = None
+
+
+def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[], object] = lambda: None) -> _End:
+    """``files``: of a driver, its record. ``opened``: called when the pool is there."""
     import anyio
 
     from ..scripts.exit_codes import exit_code
 
     try:
-        anyio.run(planned.owned(files), starter.opened if starter is not None else lambda: None)
+        anyio.run(planned.owned(files), opened)
     except (OutriderError, KeyboardInterrupt) as error:
-        code, said = exit_code(error), _said(error)
+        end = _End(exit_code(error), _said(error), error)
         sys.stdout.flush()
-        if said:
-            print(f"outrider: {said}", file=sys.stderr, flush=True)
-        if starter is not None:
-            starter.failed(code, said)
-        return code
-    return 0
+        if end.said:
+            print(f"outrider: {end.said}", file=sys.stderr, flush=True)
+        return end
+    return _End()
 
 
-def _detached(planned: Planned) -> int:
+def _run_for_programs(planned: Planned) -> int:
+    """Run it with all that it prints on stderr, and say on stdout how it has ended."""
+    from ..runs.description import secrets_of
+    from ..runs.error_texts import error_texts
+
+    began = time.monotonic()
+    with redirect_stdout(sys.stderr):
+        end = _run(planned)
+    clean = Scrubber(secrets_of(planned.pool._settings))
+    first = None if end.error is None else error_texts(end.error, clean).get("first")
+    _tell(planned.record, end.code, clean(end.said), first, time.monotonic() - began)
+    return end.code
+
+
+def _tell(record: Path | None, code: int | None, said: str, first: object, took_s: float) -> None:
+    """Print a run as JSON. ``code``: None: it goes on."""
+    where = {"id": None, "directory": None} if record is None else {"id": record.name, "directory": str(record)}
+    facts = {"exit_code": code, "said": said, "first_failure": first, "took_s": took_s}
+    print(json.dumps({**where, **facts}, indent=2), flush=True)
+
+
+def _driven(planned: Planned, files: RecordFiles, starter: Starter) -> int:
+    end = _run(planned, files, starter.opened)
+    if end.error is not None:
+        starter.failed(end.code, end.said)
+    return end.code
+
+
+def _detached(planned: Planned, *, as_json: bool) -> int:
     """Have a driver run it, and say how to go on. In the driver this raises SystemExit when the run has ended.
 
     Raises:
@@ -160,15 +204,18 @@ def _detached(planned: Planned) -> int:
             "--detach: a detached run is found by its record, so it must leave one: leave out run=false, and "
             f"{VARIABLE}=0 of the environment."
         )
-    clean = Scrubber(secrets_of(settings))
-    start = detach(record_name(settings), lambda files, starter: _run(planned, files, starter), clean)
-    if start.run:
+    began, clean = time.monotonic(), Scrubber(secrets_of(settings))
+    start = detach(record_name(settings), partial(_driven, planned), clean)
+    if as_json:
+        record = runs_folder() / start.run if start.run else None
+        _tell(record, start.code, plain(start.said), None, time.monotonic() - began)
+    elif start.run:
         print(start.run, flush=True)
     if start.code:
         found = f"; {runs_folder() / start.run / DRIVER_LOG} has all of it" if start.run else ""
         print(f"outrider: the run has ended at once: {plain(start.said)}{found}", file=sys.stderr)
         return start.code
-    for words in ("logs -f", "wait", "stop"):
+    for words in ("logs -f", "wait", "stop") if not as_json else ():
         print(f"  outrider {words} {start.run}", file=sys.stderr)
     return 0
 

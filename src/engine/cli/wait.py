@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
-from ..runs.reader import run_of
+from ..runs.reader import Run, at_present
+from .failures import INTERRUPTED, WRONG
+from .flags import AsJson
 from .run_choice import RunWord, checked_timeout, chosen_run
 
 POLL_S = 0.1
 _SAID = {
+    "alive": "",  # its time is over, which the exit code says
     "dead": "did not end: its owner died",
     "elsewhere": "is of another computer: wait there",
     "unknown": "has a lock that cannot be read, so it is not known whether it goes on",
 }
-NOT_KNOWN, TIMEOUT, DIED, INTERRUPTED = 2, 124, 125, 130  # exit codes: as of timeout(1) and `outrider run`
+TIMEOUT, DIED = 124, 125  # exit codes: as of timeout(1) and `outrider run`
+_CODES = {"alive": TIMEOUT, "dead": DIED}
 
 
-def wait(run: RunWord, /, *, timeout: float | None = None) -> int:
+def wait(run: RunWord, /, *, timeout: float | None = None, as_json: AsJson = False) -> int:
     """Wait for the end of a run, and exit with its exit code.
 
     Example: `outrider wait train --timeout 3600`
@@ -27,25 +32,35 @@ def wait(run: RunWord, /, *, timeout: float | None = None) -> int:
 
     Parameters
     ----------
-    run:
-        The run's id, the beginning of it, or its name: the newest of that name.
     timeout:
         Seconds to wait for at most.
+    as_json:
+        Print how it ended, or that it has not, as JSON, for programs.
     """
-    until = None if timeout is None else time.monotonic() + checked_timeout(timeout)
+    began = time.monotonic()
+    until = None if timeout is None else began + checked_timeout(timeout)
     found = chosen_run(run)
     try:
-        while True:
-            owner = found.owner  # asked first: what was written before its end is read after it
-            now = run_of(found.directory)
-            if now.ended:
-                return int(now.status.get("exit") or 0)
-            if owner != "alive":
-                break
-            if until is not None and time.monotonic() >= until:
-                return TIMEOUT
-            time.sleep(POLL_S)
+        code, state, now = _waited(found, until)
     except KeyboardInterrupt:
         return INTERRUPTED
-    print(f"outrider: run {found.id} {_SAID[owner]}", file=sys.stderr)
-    return DIED if owner == "dead" else NOT_KNOWN
+    said = "" if now.ended else _SAID[state]
+    said = said and f"run {found.id} {said}"
+    if as_json:
+        shown = str(now.status.get("state", "unknown")) if state == "alive" else state
+        facts = {"id": found.id, "state": shown, "exit_code": code, "error": now.status.get("error") or ""}
+        print(json.dumps({**facts, "said": said, "took_s": time.monotonic() - began}, indent=2))
+    elif said:
+        print(f"outrider: {said}", file=sys.stderr)
+    return code
+
+
+def _waited(run: Run, until: float | None) -> tuple[int, str, Run]:
+    """Return the exit code, "ended" or who owns it, and the run as it is then. ``until``: of the monotonic clock."""
+    while True:
+        owner, now = at_present(run)
+        if now.ended:
+            return int(now.status.get("exit") or 0), "ended", now
+        if owner != "alive" or (until is not None and time.monotonic() >= until):
+            return _CODES.get(owner, WRONG), owner, now
+        time.sleep(POLL_S)

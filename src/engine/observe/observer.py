@@ -22,6 +22,8 @@ from .surroundings import surroundings
 from .task_logs import TaskLogs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...actors.interfaces import Ending
     from ..wire.messages import Failed
     from .record import RecordSink
@@ -222,6 +224,10 @@ class Observer:
     def item_failed(self, job: int, function: str, item: int, failed: Failed, node: int) -> None:
         if self.jobs:
             self(item_failure(job, function, item, failed, node))
+
+    @property
+    def record_folder(self) -> Path | None:
+        return None if self._record is None else self._record.folder
 
     def unfinished(self) -> int:
         """The number of jobs that have not ended."""

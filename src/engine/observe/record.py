@@ -26,6 +26,8 @@ from .program_log import source
 from .sink import Sink
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..api.settings import Settings
     from ..serialization.payload import Part
 
@@ -76,6 +78,11 @@ class RecordSink(Sink):
         self._observe: Callable[[ev.Event], object] | None = None  # None: its failure has been told
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer = RunWriter(plan, self._failed, made=self._made)
+
+    @property
+    def folder(self) -> Path | None:
+        """The record's folder, once it is made."""
+        return self._writer.directory
 
     def open(self, observe: Callable[[ev.Event], object]) -> None:
         """``observe`` gets the event that the record has failed, on the loop that calls this."""

@@ -52,7 +52,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     """
     target = run.directory / REPORT if path is None else path
     content = page(read_contents(run), _links(run.directory, target.parent)).encode(errors="replace")
-    if path is not None and _is_no_file_of_its_own(path):
+    if path is not None and is_no_file_of_its_own(path):
         path.write_bytes(content)
         return path
     new = target.with_name(f"{target.name}.{os.getpid()}.new")
@@ -66,7 +66,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     return target
 
 
-def _is_no_file_of_its_own(path: Path) -> bool:
+def is_no_file_of_its_own(path: Path) -> bool:
     """Return whether a file in its place would destroy something: a link such as /dev/stdout, a device, a pipe."""
     return path.is_symlink() or (path.exists() and not path.is_file())
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import fields
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...actors import events as ev
@@ -52,6 +53,14 @@ def time_text(at: float) -> str:
     """Return a unix time in UTC, with milliseconds."""
     whole = math.floor(at)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int((at - whole) * 1000):03}Z"
+
+
+def unix_time(text: str) -> float | None:
+    """Return the unix time of what `time_text` gives; None: it is no time, as somebody may have changed the file."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def compact_time(at: float) -> str:

@@ -88,6 +88,11 @@ class Planned:
             script = first if self.place.root is None else self._inside(first)
             await pool.broadcast(compute(**options)(run_script)(self.place, script, *others))
 
+    @property
+    def record(self) -> Path | None:
+        """The folder of the run's record, once it is made."""
+        return None if self.pool._core is None else self.pool._core.observer.record_folder
+
     def owned(self, files: RecordFiles | None = None) -> Self:
         """Let the run's record have the exit code of `outrider run`. ``files``: the record, if it is made already."""
         self.pool._program = WholeProgram(exit_code, files)

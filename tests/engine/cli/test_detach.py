@@ -96,6 +96,19 @@ def test_a_run_goes_on_and_is_waited_for(state: Path, tmp_path: Path) -> None:
     until(lambda: run.owner == "dead")
 
 
+def test_programs_are_told_where_it_goes_on(state: Path) -> None:
+    code, out, err = outrider("run", "--json", "--detach", "train.py", "1", "3")
+    (run,) = found_runs(state / "runs")
+    said = json.loads(out)
+    assert said.pop("took_s") > 0
+    assert (code, err) == (0, "")
+    where = {"id": run.id, "directory": str(run.directory)}
+    assert said == {**where, "exit_code": None, "said": "", "first_failure": None}
+    ended = json.loads(outrider("wait", run.id, "--json")[1])
+    assert (ended["state"], ended["exit_code"], ended["error"]) == ("ended", 3, "BroadcastFailed")
+    until(lambda: run.owner == "dead")
+
+
 def test_its_exit_code_is_the_ranks(state: Path) -> None:
     run = detached("train.py", "1", "3")
     assert outrider("wait", run.id[:-2])[0] == 3

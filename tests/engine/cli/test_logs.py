@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -44,6 +45,21 @@ def test_lines_are_shown_in_order_with_where_they_come_from(run: RecordFiles, ou
         "[node 2] [f #7] alone",
         "[rank 0] loss 0.5",
     ]
+
+
+def test_each_line_is_an_object_for_programs(run: RecordFiles, outrider: Outrider) -> None:
+    run.append({"logs/node-002.log": b"somebody-was-here-Z stdout x\n"})
+    assert outrider("logs", "train", "--json") == 0
+    lines = [json.loads(line) for line in outrider.said().splitlines()]
+    assert [(each["rank"], each["node"], each["stream"], each["text"]) for each in lines] == [
+        (0, None, "outrider", "train: generation 1 begins, rank 0 on node 4"),
+        (1, None, "stderr", "a warning"),
+        (None, 2, "stdout", "[f #7] alone"),
+        (0, None, "stdout", "loss 0.5"),
+        (None, 2, "stdout", "x"),
+    ]
+    assert time.time() - 3600 <= lines[0]["at"] + 60 < lines[3]["at"] <= time.time()
+    assert lines[4]["at"] is None
 
 
 @pytest.mark.parametrize(

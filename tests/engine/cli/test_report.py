@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from outrider.engine.api.errors import SpecError
+from outrider.engine.cli.main import app
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.status import RunStatus
 
@@ -52,6 +54,14 @@ def test_a_place_that_cannot_be_written_is_told(
     (record / "report.html").mkdir()
     assert outrider("report", "train") == 1
     assert "--output FILE writes it elsewhere" in capsys.readouterr().err
+
+
+def test_programs_are_told_where_it_is(record: Path, tmp_path: Path, outrider: Outrider) -> None:
+    path = record / "report.html"
+    assert outrider.json("report", "train") == {"id": record.name, "path": str(path), "size_bytes": path.stat().st_size}
+    (tmp_path / "out").symlink_to("/dev/stdout")
+    with pytest.raises(SpecError, match="is no file of its own"):
+        app(["report", "train", "--json", "-o", str(tmp_path / "out")])
 
 
 def test_what_is_no_file_stays_what_it_is(record: Path, tmp_path: Path, outrider: Outrider) -> None:

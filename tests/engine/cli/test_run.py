@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -46,6 +47,7 @@ def test_the_programs_options_are_its_own() -> None:
         "-l",
     ]
     assert with_program_apart(["run", "--detach", "train.py"]) == ["run", "--detach", "--", "train.py"]
+    assert with_program_apart(["run", "--json", "train.py", "--json"]) == ["run", "--json", "--", "train.py", "--json"]
     assert with_program_apart(["run", "-d", "--", "ls"]) == ["run", "-d", "--command", "--", "ls"]
     assert with_program_apart(["run", "--help"]) == ["run", "--help"]
     assert with_program_apart(["ps", "--json"]) == ["ps", "--json"]
@@ -146,6 +148,27 @@ def test_the_exit_code_is_that_of_the_rank_that_failed(
     assert (found, told in err) == (code, True), err
     assert recorded(tmp_path / "state") == (code, code, "BroadcastFailed")
     assert ("[rank 1 · train.py] LookupError: no such shard" in err) is (how == "raise")
+
+
+def test_programs_are_told_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
+    code, out, err = run("--json", "--nodes", "2", "train.py", "exit")
+    said = json.loads(out)
+    (found,) = found_runs(tmp_path / "state" / "runs")
+    assert (said["id"], said["directory"], said["exit_code"], code) == (found.id, str(found.directory), 3, 3)
+    assert (said["first_failure"]["rank"], said["first_failure"]["message"]) == (1, "it ended with exit code 3")
+    assert "rank 1 of 2: it ended with exit code 3" in said["said"]
+    assert said["took_s"] > 0
+    assert "[rank 1 · train.py] rank 1 of 2" in err
+
+
+def test_programs_are_told_of_a_run_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "0")
+    code, out, _ = run("--json", "train.py")
+    said = json.loads(out)
+    assert said.pop("took_s") > 0
+    assert (code, said) == (0, {"id": None, "directory": None, "exit_code": 0, "said": "", "first_failure": None})
+    assert run("--json", "missing.py")[:2] == (2, "")
 
 
 def test_ranks_run_again_when_one_fails_if_asked_to() -> None:

@@ -294,7 +294,23 @@ def test_a_node_of_this_computer_runs_it_in_its_folder(record: Record, tmp_path:
     assert (said.returncode, said.stderr) == (0, "")
     assert sorted(said.stdout.splitlines()) == [f"[node {node}] {tmp_path}/n{node}/work" for node in range(2)]
     assert outrider("exec", "train", "--rank", "0", "--", "pwd").stdout == f"[node 1] {tmp_path}/n1/work\n"
-    assert outrider("exec", "train", "--node", "0", "--", "no-such-program").returncode == 127
+    unknown = ("exec", "train", "--node", "0", "--", "no-such-program")
+    assert outrider(*unknown).returncode == 127
+    assert outrider(*unknown[:2], "--json", *unknown[2:]).stdout == (
+        '{"node": 0, "machine": "p/n0", "exit_code": 127, "said": "no-such-program cannot be run '
+        '(No such file or directory)"}\n'
+    )
+    failed = outrider(
+        "exec", "train", "--rank", "0", "--json", "--", "sh", "-c", "echo out; sleep 0.1; echo err >&2; exit 3"
+    )
+    assert (failed.returncode, failed.stderr) == (3, "")
+    node = {"node": 1, "machine": "p/n1"}
+    *lines, end = (json.loads(line) for line in failed.stdout.splitlines())
+    assert end == {**node, "exit_code": 3, "said": ""}
+    assert sorted(lines, key=lambda line: line["stream"]) == [
+        {**node, "stream": "stderr", "text": "err"},
+        {**node, "stream": "stdout", "text": "out"},
+    ]
     killed = outrider("exec", "train", "--node", "0", "--", "sh", "-c", "kill -9 $$")
     assert killed.returncode == 137
     bar = outrider("exec", "train", "--node", "0", "--", "printf", r"\033[31mred\033]0;title\007 10%%\r20%%\n")

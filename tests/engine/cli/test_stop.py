@@ -156,6 +156,12 @@ def test_a_run_whose_owner_died_cannot_be_asked(
     assert capsys.readouterr().err.endswith(told)
     assert outrider("wait", "train") == 125
     assert capsys.readouterr().err == f"outrider: run {ID} did not end: its owner died\n"
+    waited = outrider.json("wait", "train")
+    assert (waited["state"], waited["exit_code"], waited["said"]) == (
+        "dead",
+        125,
+        f"run {ID} did not end: its owner died",
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,6 +208,8 @@ def test_runs_of_others_are_left_alone(
         assert "kill" not in said
     record_said = outrider.json("stop", "train")
     assert (record_said["id"], record_said["stopped"], record_said["exit_code"]) == (ID, False, 2)
+    waited = outrider.json("wait", "train")
+    assert (waited["state"], waited["exit_code"], told in waited["said"]) == (owner, 2, True)
 
 
 @pytest.mark.parametrize("command", ["stop", "wait"])
@@ -217,10 +225,16 @@ def test_the_end_of_a_run_is_waited_for(
 ) -> None:
     files = record()
     assert outrider("wait", "train", "--timeout", "0.01") == 124
+    late = outrider.json("wait", "train", "--timeout", "0.01")
+    assert late.pop("took_s") >= 0.01
+    assert late == {"id": ID, "state": "running", "exit_code": 124, "error": "", "said": ""}
     ending = threading.Timer(0.05, lambda: files.replace("status.json", {"state": "ended", "exit": 7}))
     ending.start()
     assert outrider("wait", "train") == 7
     ending.join()
+    files.replace("status.json", {"state": "ended", "exit": 7, "error": "BroadcastFailed"})
+    ended = outrider.json("wait", "train")
+    assert (ended["state"], ended["exit_code"], outrider.status, ended["error"]) == ("ended", 7, 7, "BroadcastFailed")
 
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from outrider.engine.runs.lines import (
     parsed_events,
     parsed_log,
     time_text,
+    unix_time,
     whole_lines,
 )
 
@@ -26,6 +28,12 @@ EVENTS = st.one_of(
     st.builds(ev.TerminateFailed, st.lists(TEXTS, max_size=3).map(tuple), TEXTS),
     st.builds(ev.VersionsDiffer, st.just(1), st.just((("numpy", "1", "2"),)), TEXTS),
 )
+
+
+@given(st.integers(0, 4_000_000_000_000))
+def test_times_are_read_as_they_are_written(at_ms: int) -> None:
+    assert unix_time(time_text(at_ms / 1000)) == pytest.approx(at_ms / 1000, abs=0.0011)
+    assert unix_time("yesterday") is None
 
 
 @given(st.lists(EVENTS, max_size=6), st.data())
