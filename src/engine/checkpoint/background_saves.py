@@ -9,7 +9,7 @@ import hashlib
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -44,10 +44,14 @@ class WrittenParts:
 class BackgroundSaves:
     """The saves of this rank that are not complete yet. For use by one thread."""
 
-    def __init__(self, participant: Participant, *, keep: int) -> None:
+    def __init__(
+        self, participant: Participant, *, keep: int, completed: Callable[[int, int], object] = lambda *_: None
+    ) -> None:
+        """``completed`` is called on rank 0 with the step of each checkpoint that is complete, and its bytes."""
         self.participant = participant
         self._store = participant.store
         self._keep = keep
+        self._completed = completed
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()  # set: do not wait to see what other ranks write
         self._failure: CheckpointError | None = None
@@ -204,7 +208,9 @@ class BackgroundSaves:
             files=dict(sorted(files.items())),
         )
         self.participant.check()
-        self._store.create(at.manifest, manifest.dump())
+        data = manifest.dump()
+        if self._store.create(at.manifest, data):
+            self._completed(at.step, len(data) + sum(size for size, _ in files.values()))
         return None
 
     def _clean(self) -> None:

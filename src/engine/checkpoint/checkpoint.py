@@ -14,6 +14,7 @@ from ..api.checks import seconds
 from ..api.errors import SpecError
 from ..node import context
 from ..runtime.preemption import stopping
+from ..wire import log_records
 from .background_saves import BackgroundSaves
 from .participant import begin, this_world
 from .records import complete
@@ -80,8 +81,9 @@ class Checkpoint:
         self._saved_at = time.monotonic()
         self._loads = 0
         self._closed = False
-        if (task := context.current()) is not None:
-            task.closing.append(self.close)
+        self._task = context.current()
+        if self._task is not None:
+            self._task.closing.append(self.close)
         else:
             atexit.register(self.close)
 
@@ -184,6 +186,12 @@ class Checkpoint:
             return stopping(everywhere=False)
         return context.current() is not None and stopping(everywhere=True)  # nobody counts steps outside of a task
 
+    def _tell(self, step: int, size_bytes: int) -> None:
+        """Tell the record of the run that a checkpoint is complete. A process that a task has started tells nobody."""
+        task = self._task
+        if task is not None and task.log is not None and task.log.here:
+            task.log.put(task.attempt, log_records.saved(time.time(), self.name, step, size_bytes))
+
     def _begun(self) -> BackgroundSaves:
         if self._closed:
             raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")
@@ -192,7 +200,7 @@ class Checkpoint:
             if self._timed and self._world.size > 1:
                 self._announcements = Announcements(participant, self._interval, self._lock)
                 self._announcements.start()
-            self._saves = BackgroundSaves(participant, keep=self._keep)
+            self._saves = BackgroundSaves(participant, keep=self._keep, completed=self._tell)
         return self._saves
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...actors import events as ev
+from ..runs.checkpoints import SavedCheckpoint, saved_checkpoints
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS, LOGS, parsed_events
 from ..runs.metrics import Point, Series, divided, read_metrics
@@ -33,6 +34,7 @@ class Contents:
     about: Mapping[str, Any]
     result: Mapping[str, Any]
     events: Sequence[ev.Event]
+    checkpoints: Sequence[SavedCheckpoint]
     metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]  # that count, and that were done again
     samples: Sequence[ev.NodeSampled]
     params: Mapping[str, Any]
@@ -67,7 +69,8 @@ def read_contents(run: Run) -> Contents:
     """Read the record of ``run``: one that lives as it is now."""
     folder = run.directory
     owner = None if run.ended else run.owner
-    events = list(events_in(_content(folder / EVENTS)))
+    content = _content(folder / EVENTS)
+    events = list(events_in(content))
     result = read_json(folder / "result.json")
     shown, left = excerpts(folder / LOGS, _logs(folder / LOGS, events, result))
     return Contents(
@@ -77,6 +80,7 @@ def read_contents(run: Run) -> Contents:
         about=read_json(folder / "run.json"),
         result=result,
         events=events,
+        checkpoints=list(saved_checkpoints(content)),
         metrics=divided(read_metrics(folder)),
         samples=read_samples(folder),
         params=read_json(folder / PARAMS),

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from ..observe import descriptions
 from .markup import text
-from .timeline import WORDS, Row, Span, Timeline, Work, counts, merged, work_kind
+from .timeline import SAVED, WORDS, Mark, Row, Span, Timeline, Work, counts, grouped, merged, work_kind
 
 MOST_ROWS = 40  # of nodes; of more those are drawn to which something happened, and all of them as a sum
 MOST_LANES = 24  # of broadcasts
 ROW, BAR, WORK = 30, 16, 5  # heights
+MOST_MARKS = 150  # of checkpoints on a row: those that would touch share one
 STRIP_BUDGET = 6000  # spans of work on a page
 LABEL_PART = 0.012  # of the width, that a letter takes on a small screen: a longer label is left out
 FATES = {
@@ -97,7 +98,10 @@ def key(line: Timeline) -> str:
         entries.append('<li><i class="k-void"></i>and ended with a lost node</li>')
     if "bad" in kinds:
         entries.append('<li><i class="k-bad"></i>and failed</li>')
-    if any(row.marks for row in line.nodes):
+    kinds_of_marks = {mark.kind for row in line.rows for mark in row.marks}
+    if SAVED in kinds_of_marks:
+        entries.append('<li><i class="k-save"></i>a checkpoint is complete</li>')
+    if kinds_of_marks - {SAVED}:
         entries.append('<li><i class="k-mark"></i>lost, or never ready</li>')
     return f'<ul class="key" aria-label="What the colours mean">{"".join(entries)}</ul>'
 
@@ -133,20 +137,29 @@ def _group(title: str, rows: Sequence[Row], seconds: float, least_s: float, note
 
 
 def _row(row: Row, seconds: float, least_s: float) -> Iterator[str]:
-    said = "; ".join([*map(told, row.spans[:12]), *(f"{mark.text} at {clock(mark.at_s)}" for mark in row.marks)])
+    marks = grouped(row.marks, seconds / MOST_MARKS)
+    said = "; ".join([*map(told, row.spans[:12]), *(f"{mark.text} at {clock(mark.at_s)}" for mark in marks[:12])])
     yield f'<div class="row"><span class="row-name" title="{text(row.name)}">{text(row.name)}</span>'
     yield f'<svg class="track" width="100%" height="{ROW}" role="img" aria-label="{text(f"{row.name}: {said}")}">'
     top = (ROW - BAR) // 2 - (2 if row.work else 0)
     for span in row.spans:
         yield from _bar(span, seconds, top)
     yield from _work(row.work, seconds, top + BAR + 1, least_s)
-    for mark in row.marks:
-        yield f'<svg class="at" x="{_part(mark.at_s, seconds)}" data-a="{mark.at_s:.3f}" overflow="visible">'
-        yield f'<g class="mark"><title>{text(mark.text)} at {clock(mark.at_s)}</title>'
-        middle = top + BAR // 2
-        yield f'<path d="M0 {top - 3}v{BAR + 6}"/><circle r="6" cy="{middle}"/>'
-        yield f'<path class="cross" d="M-2.5 {middle - 2.5}l5 5m0 -5l-5 5"/></g></svg>'
+    for mark in sorted(marks, key=lambda each: each.kind != SAVED):  # a loss lies over a checkpoint
+        yield from _mark(mark, seconds, top)
     yield "</svg></div>"
+
+
+def _mark(mark: Mark, seconds: float, top: int) -> Iterator[str]:
+    yield f'<svg class="at" x="{_part(mark.at_s, seconds)}" data-a="{mark.at_s:.3f}" overflow="visible">'
+    yield f'<g class="{"save" if mark.kind == SAVED else "mark"}">'
+    yield f"<title>{text(mark.text)} at {clock(mark.at_s)}</title>"
+    if mark.kind == SAVED:
+        yield f'<path d="M0 {top - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5z"/></g></svg>'
+        return
+    middle = top + BAR // 2
+    yield f'<path d="M0 {top - 3}v{BAR + 6}"/><circle r="6" cy="{middle}"/>'
+    yield f'<path class="cross" d="M-2.5 {middle - 2.5}l5 5m0 -5l-5 5"/></g></svg>'
 
 
 def _bar(span: Span, seconds: float, top: int) -> Iterator[str]:

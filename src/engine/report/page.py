@@ -73,7 +73,7 @@ def is_no_file_of_its_own(path: Path) -> bool:
 
 def page(contents: Contents, link: Link = lambda path: path) -> str:
     """Return the whole page. ``link``: where it finds a file of the record."""
-    line = timeline_of(contents.events, contents.began, contents.ended)
+    line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
     metrics = metric_charts(contents.metrics, contents.began)
     system = sample_charts(contents.samples, contents.began)
     sections = {

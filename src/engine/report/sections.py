@@ -16,10 +16,10 @@ from .charts import Chart
 from .contents import Contents, first_failed, json_text
 from .excerpts import Excerpt
 from .figures import figure
-from .gantt import clock, gantt, key, said_of, shown_nodes
+from .gantt import MOST_MARKS, clock, gantt, key, said_of, shown_nodes
 from .markup import fold, line, number, size_text, table, text
 from .overview import program_facts
-from .timeline import GOOD, Row, Timeline
+from .timeline import GOOD, Row, Timeline, grouped
 
 MOST_EVENTS, MOST_SPANS, MOST_FIGURES, MOST_TEXTS, MOST_ARTIFACTS, MOST_PARAMS = 400, 400, 60, 100, 300, 500
 MOST_LOGS = 16
@@ -168,7 +168,10 @@ def _spans(line_: Timeline) -> str:
     for row in [*line_.rows[: line_.broadcasts], *shown.rows]:
         name = text(row.name)
         rows += [(name, line(said_of(span)), text(clock(span.begin_s)), text(clock(span.end_s))) for span in row.spans]
-        rows += [(name, line(mark.text), text(clock(mark.at_s)), "") for mark in row.marks]
+        rows += [
+            (name, line(mark.text), text(clock(mark.at_s)), "")
+            for mark in grouped(row.marks, line_.seconds / MOST_MARKS)
+        ]
     note = f'<p class="note">{len(rows) - MOST_SPANS:,} more are in events.jsonl.</p>' if len(rows) > MOST_SPANS else ""
     return table(("row", "what", "from", "to"), rows[:MOST_SPANS], caption="The timeline", numbers=(2, 3)) + note
 

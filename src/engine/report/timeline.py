@@ -8,6 +8,8 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from ...actors import events as ev
+from ..observe.descriptions import size
+from ..runs.checkpoints import SavedCheckpoint
 
 WORDS = {
     "launching": "being launched",
@@ -20,6 +22,7 @@ WORDS = {
     "runs": "a generation",
 }
 GOOD = ("", "returned")  # fates of spans that nobody needs to look at
+SAVED = "saved"  # the kind of a mark: a checkpoint
 VOID = ("lost", "killed", "terminated")  # of work that ended because of others
 
 
@@ -37,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment on a row. ``kind`` is a fault's, or "lost" or "failed"."""
+    """A moment on a row. ``kind`` is a fault's, or "lost" or "failed", or `SAVED`."""
 
     kind: str
     at_s: float
@@ -56,7 +59,8 @@ class Row:
     @property
     def eventful(self) -> bool:
         """Say whether anything happened here that people look for."""
-        return bool(self.marks) or any(span.kind in ("late", "suspect", "noticed") for span in self.spans)
+        told = any(mark.kind != SAVED for mark in self.marks)
+        return told or any(span.kind in ("late", "suspect", "noticed") for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,13 @@ class Rows:
             case _:
                 pass
 
+    def saved(self, checkpoint: SavedCheckpoint, at_s: float) -> None:
+        """Mark a checkpoint: on the row of its broadcast, or of the node whose task has saved it."""
+        row = self.jobs.get(checkpoint.job) or self.nodes.get(checkpoint.node)
+        if row is not None:
+            text = f"{checkpoint.name}: step {checkpoint.step:,} is saved, {size(checkpoint.size_bytes)}"
+            row.marks.append(Mark(SAVED, at_s, text))
+
     def end(self, at_s: float) -> list[Row]:
         """End what has not ended; return all rows, the broadcasts' first."""
         rows = [*self.jobs.values(), *(self.nodes[node] for node in sorted(self.nodes))]
@@ -185,7 +196,9 @@ def end(row: Row, at_s: float, fate: str = "") -> None:
         row.spans[-1].end_s, row.spans[-1].fate = at_s, fate
 
 
-def timeline_of(events: Iterable[ev.Event], began_at: float, ended_at: float) -> Timeline:
+def timeline_of(
+    events: Iterable[ev.Event], began_at: float, ended_at: float, checkpoints: Iterable[SavedCheckpoint] = ()
+) -> Timeline:
     """Return the rows of a run. What had not ended at ``ended_at`` ends there."""
     rows, closed_s = Rows(), 0.0
     for event in events:
@@ -195,6 +208,8 @@ def timeline_of(events: Iterable[ev.Event], began_at: float, ended_at: float) ->
             closed_s = at_s
     seconds = max(ended_at - began_at, closed_s, 0.001)
     rows.end(closed_s or seconds)
+    for each in checkpoints:
+        rows.saved(each, min(seconds, max(0.0, each.at - began_at)))
     lanes = packed(rows.jobs.values())
     return Timeline(
         [*lanes, *(rows.nodes[node] for node in sorted(rows.nodes))], seconds, began_at, broadcasts=len(lanes)
@@ -211,9 +226,10 @@ def packed(rows: Iterable[Row]) -> list[Row]:
         for lane in found:
             if lane.name == name and lane.spans[-1].end_s <= row.spans[0].begin_s:
                 lane.spans += row.spans
+                lane.marks += row.marks
                 break
         else:
-            found.append(Row(name, list(row.spans)))
+            found.append(Row(name, list(row.spans), list(row.marks)))
     return found
 
 
@@ -240,6 +256,32 @@ def merged(spans: Sequence[Span], least_s: float) -> list[tuple[float, float, Wo
             last[kind] = len(found)
             found.append((span.begin_s, span.end_s, kind))
     return found
+
+
+def grouped(marks: Sequence[Mark], least_s: float) -> list[Mark]:
+    """Return marks in the order of time, where checkpoints that are closer than ``least_s`` to the first of them share
+    the last one's mark. Others are never merged: nobody may miss a loss.
+    """
+    found: list[Mark] = []
+    group: list[Mark] = []
+
+    def end_group() -> None:
+        if group:
+            text = (
+                group[-1].text if len(group) == 1 else f"{len(group):,} checkpoints, the last of them {group[-1].text}"
+            )
+            found.append(Mark(SAVED, group[-1].at_s, text))
+            group.clear()
+
+    for mark in sorted(marks, key=lambda each: each.at_s):
+        if mark.kind != SAVED:
+            found.append(mark)
+            continue
+        if group and mark.at_s - group[0].at_s >= least_s:
+            end_group()
+        group.append(mark)
+    end_group()
+    return sorted(found, key=lambda each: each.at_s)
 
 
 def counts(rows: Sequence[Row], seconds: float, buckets: int) -> dict[str, list[int]]:

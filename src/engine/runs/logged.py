@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..api.printable import one_line
-from ..wire.log_records import Artifact, Metrics, Params, Text, unpacked
+from ..wire.log_records import Artifact, Metrics, Params, Saved, Text, unpacked
+from .checkpoints import SAVED
 from .lines import EVENTS, plain
 from .metrics import METRICS
 
@@ -73,6 +74,9 @@ class LoggedPages:
                     self._append(TEXTS, f'{{"at":{at!r},{origin},{_inner(said)}}}\n')
                 case Params(_, values):
                     unread += self._set(values)
+                case Saved(at, name, step, size_bytes):
+                    said = {"name": self._clean(name), "step": step, "size_bytes": size_bytes}
+                    self._append(EVENTS, f'{{"event":"{SAVED}","at":{at!r},{origin},{_inner(said)}}}\n')
                 case Artifact(size_bytes=0):
                     self.empty.append((batch.origin, record))
                 case _:

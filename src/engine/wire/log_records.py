@@ -24,7 +24,7 @@ BATCH = 500  # records packed at a time
 BATCH_BYTES = 512 * 1024  # of records in one message, unless one of them alone is larger
 NONE = b"\x90"  # no records
 _STEPS = 2**63
-_METRICS, _TEXT, _PARAMS, _ARTIFACT = range(4)
+_METRICS, _TEXT, _PARAMS, _ARTIFACT, _SAVED = range(5)
 
 
 class Metrics(NamedTuple):
@@ -54,7 +54,16 @@ class Artifact(NamedTuple):
     sha256: str
 
 
-Record = Metrics | Text | Params | Artifact
+class Saved(NamedTuple):
+    """A checkpoint that is complete. ``size_bytes``: what the storage has of it."""
+
+    at: float
+    name: str
+    step: int
+    size_bytes: int
+
+
+Record = Metrics | Text | Params | Artifact | Saved
 Packed = tuple[Any, ...]  # a record as it is packed: its kind, then its fields
 
 
@@ -75,6 +84,10 @@ def artifact(at: float, name: str, size_bytes: int, sha256: str) -> Packed:
     return _ARTIFACT, at, name, size_bytes, sha256
 
 
+def saved(at: float, name: str, step: int, size_bytes: int) -> Packed:
+    return _SAVED, at, name[:NAME_CHARS], step, size_bytes
+
+
 def packed(records: Sequence[Packed]) -> list[bytes]:
     """Return records as the bytes of as many messages as they need."""
     data: bytes = _pack(records)
@@ -93,6 +106,8 @@ def line(record: Packed) -> bytes:
             said = {"at": at, "step": step, "name": name, "text": text_}
         case (2, at, said_):
             said = {"at": at, "params": json.loads(said_)}
+        case (4, at, name, step, size_bytes):
+            said = {"at": at, "checkpoint": name, "step": step, "size_bytes": size_bytes}
         case (_, at, name, size_bytes, sha256):
             said = {"at": at, "artifact": name, "size_bytes": size_bytes, "sha256": sha256}
         case _:
@@ -141,7 +156,7 @@ def number(value: Any) -> float:
     raise ValueError(f"not a number: {value!r}")
 
 
-def _of_fields(record: Any) -> Record | None:
+def _of_fields(record: Any) -> Record | None:  # noqa: PLR0911  a table
     """Return the record with these fields; None: there is none with such."""
     try:
         match record:
@@ -153,6 +168,8 @@ def _of_fields(record: Any) -> Record | None:
                 return Params(_time(at), _object(json.loads(_text(said))))
             case (3, at, name, size_bytes, sha256):
                 return Artifact(_time(at), _name(name), _size(size_bytes), _digest(sha256))
+            case (4, at, name, step, size_bytes):
+                return Saved(_time(at), _name(name), _whole(step), _whole(size_bytes))
             case _:
                 return None
     except (ValueError, TypeError, OverflowError, RecursionError):
@@ -169,6 +186,8 @@ def _of_line(said: bytes, now: float) -> Record | None:
             return Text(_time(at), _step(step), _name(fields.get("name") or "text"), _text(fields["text"]))
         if "params" in fields:
             return Params(_time(at), _object(fields["params"]))
+        if "checkpoint" in fields:
+            return Saved(_time(at), _name(fields["checkpoint"]), _whole(step), _whole(fields["size_bytes"]))
         return Artifact(_time(at), _name(fields["artifact"]), _size(fields["size_bytes"]), _digest(fields["sha256"]))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
@@ -225,6 +244,12 @@ def _size(size_bytes: Any) -> int:
     if type(size_bytes) is not int or not 0 <= size_bytes <= ARTIFACT_BYTES:
         raise ValueError
     return size_bytes
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _STEPS:
+        raise ValueError
+    return value
 
 
 def _digest(sha256: Any) -> str:

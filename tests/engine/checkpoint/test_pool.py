@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from outrider import CheckpointError, Local, Pool, SpecError, checkpoint, compute, instance_info, plugins, should_stop
+from outrider.engine.runs.checkpoints import saved_checkpoints
+from outrider.engine.runs.reader import found_runs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_state")]
 
@@ -41,6 +43,21 @@ async def test_a_pool_says_where_and_a_task_that_has_ended_has_saved(tmp_path: P
         assert await pool.broadcast(counted(1)) == [(10, (10, 0))] * 2
     async with Pool(provider=Local(), nodes=2, console="silent", checkpoints=f"file://{tmp_path}/kept") as pool:
         assert await pool.broadcast(counted(1)) == [(11, (11, 0)), (11, (11, 1))]
+
+
+async def test_the_record_has_each_complete_checkpoint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
+    async with Pool(provider=Local(), nodes=2, console="silent", checkpoints=tmp_path / "kept", run="kept") as pool:
+        await pool.broadcast(counted(3))
+        await pool.run(counted(1))
+    (run,) = found_runs(tmp_path / "state" / "runs")
+    saved = list(saved_checkpoints((run.directory / "events.jsonl").read_bytes()))
+    assert (saved[-2].step, saved[-2].rank) == (3, 0), "the last of each task is complete when it has returned"
+    assert (saved[-1].step, saved[-1].rank) == (4, None)
+    assert len({each.step for each in saved}) == len(saved)
+    assert {each.name for each in saved} == {"count"}
+    (kept,) = (tmp_path / "kept").glob("**/step-000000000004.*")
+    assert saved[-1].size_bytes == sum(each.stat().st_size for each in kept.iterdir())
 
 
 async def test_without_a_place_the_task_says_so(tmp_path: Path) -> None:

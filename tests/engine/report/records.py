@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from outrider.actors import events as ev
+from outrider.engine.runs.lines import EVENTS
+from outrider.engine.runs.logged import Batch, LoggedPages, Origin
 from outrider.engine.runs.names import name_in
 from outrider.engine.runs.pages import Happened, Pages
 from outrider.engine.runs.reader import Run, read_json
 from outrider.engine.runs.status import RunStatus
+from outrider.engine.wire import log_records
 
 BEGAN = 1_795_595_000.0
 
@@ -27,6 +30,7 @@ class Record:
     name: str = "train"
     events: list[ev.Event] = field(default_factory=list)
     lines: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    told: list[bytes] = field(default_factory=list)  # lines of events that no pool has
     seconds: float = 60.0
 
     def metrics(
@@ -42,6 +46,13 @@ class Record:
             "step": step,
         }
         self.lines.setdefault("metrics.jsonl", []).append(said | {"values": values} | more)
+
+    def saved(self, at: float, step: int, size_bytes: int, *, node: int = 0, generation: int = 1) -> None:
+        """Have a checkpoint told of by rank 0 of the first broadcast."""
+        (packed,) = log_records.packed([log_records.saved(BEGAN + at, "digits", step, size_bytes)])
+        pages = LoggedPages()
+        pages.add(Batch(Origin("train", 1, 0, node, generation), packed, 0, BEGAN + at))
+        self.told.append(pages.taken()["events.jsonl"])
 
     def sample(self, at: float, node: int, cpu: float, *, gpus: Sequence[dict[str, Any]] = ()) -> None:
         said = {
@@ -70,7 +81,7 @@ class Record:
         for event in self.events:
             pages.add(Happened(event, event.at))
         for path, text in pages.taken().items():
-            (directory / path).write_bytes(text)
+            (directory / path).write_bytes(text + b"".join(self.told) * (path == EVENTS))
         for path, said in self.lines.items():
             (directory / path).write_text("".join(json.dumps(each) + "\n" for each in said))
         if ended:
@@ -96,7 +107,7 @@ class Record:
         return Run(run, self.name, directory, read_json(directory / "status.json"))
 
 
-def training(
+def training(  # noqa: PLR0912  a play
     folder: Path,
     *,
     name: str = "train",
@@ -126,6 +137,7 @@ def training(
     add(ev.PoolReady(nodes, nodes, at=BEGAN + boot))
     add(ev.BroadcastSubmitted(1, "train", at=BEGAN + boot))
     members, generation, number, step = list(launch), 1, nodes, 0
+    saved: set[int] = set()
     pace = (seconds * 0.9 - boot) / (steps + losses * every * 0.75) * 0.9
     lose_at = [round((place + 1) * steps / (losses + 1)) for place in range(losses)]
     at = boot + 0.02
@@ -158,6 +170,9 @@ def training(
                         )
                     )
         step += 1
+        if step % every == 0 and step < steps and step not in saved:
+            saved.add(step)
+            record.saved(at + pace, step, 201_459, node=members[0], generation=generation)
         if lose_at and step == lose_at[0]:
             lose_at.pop(0)
             gone = members.index(chance.choice(members))

@@ -113,6 +113,26 @@ def test_a_closer_look_moves_bars_and_curves_together_and_back(browser: Chromium
     assert browser.evaluate(first) == pytest.approx(before, abs=1)
 
 
+def test_each_checkpoint_is_a_mark_on_its_broadcast(browser: Chromium, report: Path) -> None:
+    browser.show(report)
+    marks = browser.evaluate("""(() => {
+        const row = [...document.querySelectorAll('.row')].find((each) => each.textContent.startsWith('train'));
+        const track = row.querySelector('.track').getBoundingClientRect();
+        return [...row.querySelectorAll('.save')].map((each) => {
+            const path = each.querySelector('path'), box = path.getBoundingClientRect();
+            const there = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2) === path;
+            const inside = box.left >= track.left && box.top >= track.top && box.bottom <= track.bottom;
+            return {tip: each.querySelector('title').textContent, fill: getComputedStyle(path).fill, there, inside};
+        });
+    })()""")
+    assert [each["tip"].partition(" at ")[0] for each in marks] == [
+        f"digits: step {step} is saved, 201 kB" for step in (20, 40, 60, 80, 100)
+    ]
+    assert all(each["inside"] and each["fill"] != "rgb(0, 0, 0)" for each in marks)
+    assert all(each["there"] for each in marks[:-1]), "the last one is at the very edge"
+    assert "a checkpoint is complete" in browser.evaluate("document.querySelector('.key').textContent")
+
+
 def test_the_axes_and_the_colours_can_be_switched(browser: Chromium, report: Path) -> None:
     browser.show(report)
     for switch in ("[data-axis=time]", "[data-scale=log]", "[data-axis=step]", "[data-scale=linear]", "#theme"):

@@ -8,8 +8,16 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.report.gantt import MOST_ROWS, clock, gantt, key, shown_nodes, tick_s
+from outrider.engine.report.gantt import MOST_MARKS, MOST_ROWS, clock, gantt, key, shown_nodes, tick_s
 from outrider.engine.report.timeline import Timeline, timeline_of
+from outrider.engine.runs.checkpoints import SavedCheckpoint
+
+EVENTS_OF_TWO: list[ev.Event] = [
+    *(ev.NodeReady(node, node, node + 1, 2, at=101.0) for node in range(2)),
+    ev.BroadcastSubmitted(1, "train", at=102.0),
+    ev.GenerationStarted(1, 1, (0, 1), (0, 1), at=102.0),
+    ev.BroadcastFinished(1, 1, ("returned",) * 2, at=109.0),
+]
 
 
 def run_of(nodes: int, lost: list[int] = []) -> Timeline:  # noqa: B006
@@ -65,6 +73,19 @@ def test_names_and_causes_are_escaped() -> None:
     assert "<script" not in made
     assert "<img" not in made
     ET.fromstring(made)
+
+
+def test_a_checkpoint_is_a_mark_with_its_step_and_size() -> None:
+    saved = [SavedCheckpoint(103.0 + 0.001 * step, "<run>", step, 2_500_000, 1, 0, 0) for step in range(1000)]
+    line = timeline_of(EVENTS_OF_TWO, 100.0, 110.0, saved)
+    made = gantt(line)
+    assert 1 < made.count('class="save"') <= MOST_MARKS
+    assert "&lt;run&gt;: step 999 is saved, 2.5 MB at 4.00 s</title>" in made
+    assert 'class="mark"' not in made
+    ET.fromstring(made)
+    assert "a checkpoint is complete" in key(line)
+    assert "lost, or never ready" not in key(line)
+    assert "a checkpoint is complete" not in key(run_of(2, [1]))
 
 
 def test_the_key_names_what_is_there_and_no_more() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from outrider.actors import events as ev
-from outrider.engine.report.timeline import Row, Span, counts, merged, packed, timeline_of
+from outrider.engine.report.timeline import Mark, Row, Span, counts, grouped, merged, packed, timeline_of
+from outrider.engine.runs.checkpoints import SavedCheckpoint
 
 EVENTS: list[ev.Event] = [
     ev.NodeLaunching(0, at=100.0),
@@ -43,6 +47,38 @@ def test_nodes_generations_and_what_ran_where() -> None:
     assert line.nodes[0].spans[-1].end_s == 10.0, "nothing lasts longer than its pool"
 
 
+SAVED = SavedCheckpoint(104.0, "run-7", 1200, 3_100_000, 1, 0, 0)
+
+
+def test_checkpoints_are_marks_of_their_broadcast_or_node() -> None:
+    late = SavedCheckpoint(113.0, "alone", 3, 10, 2, 2)
+    line = timeline_of(EVENTS, 100.0, 112.0, [SAVED, late, SAVED._replace(job=9, node=9)])
+    assert line.rows[0].marks == [Mark("saved", 4.0, "run-7: step 1,200 is saved, 3.1 MB")]
+    assert [row.marks for row in line.nodes if row.name == "node 2"] == [
+        [Mark("saved", 12.0, "alone: step 3 is saved, 10 B")]
+    ]
+    assert [row.eventful for row in line.nodes] == [False, True, False], "nobody looks for them"
+
+
+@given(st.lists(st.builds(Mark, st.sampled_from(["saved", "lost"]), st.floats(0, 100), st.text(max_size=3))))
+def test_of_marks_only_checkpoints_share_one(marks: list[Mark]) -> None:
+    shown = grouped(marks, 5.0)
+    assert [each for each in shown if each.kind == "lost"] == [
+        each for each in sorted(marks, key=lambda each: each.at_s) if each.kind == "lost"
+    ]
+    saved = [each.at_s for each in shown if each.kind == "saved"]
+    assert len(saved) <= 100 / 5 + 1
+    assert set(saved) <= {each.at_s for each in marks if each.kind == "saved"}
+    last = max((each.at_s for each in marks if each.kind == "saved"), default=None)
+    assert (saved[-1] if saved else None) == last
+    assert sorted(grouped(marks, 0.0), key=repr) == sorted(marks, key=repr)
+
+
+def test_a_shared_mark_says_how_many_and_the_last() -> None:
+    marks = [Mark("saved", at, f"run: step {at:g}") for at in (1.0, 2.0, 3.0, 9.0)]
+    assert grouped(marks, 5.0) == [Mark("saved", 3.0, "3 checkpoints, the last of them run: step 3"), marks[3]]
+
+
 def test_what_had_not_ended_ends_with_what_is_known() -> None:
     line = timeline_of(EVENTS[:6], 100.0, 104.0)
     assert line.seconds == 4.0
@@ -60,6 +96,8 @@ def test_broadcasts_of_one_function_share_a_row_unless_they_overlap() -> None:
     rows = [Row("f", [Span("runs", at, at + 2.0)]) for at in (0.0, 1.0, 2.0, 5.0)] + [
         Row("g", [Span("runs", 9.0, 9.5)])
     ]
+    rows[0].marks, rows[2].marks = [Mark("saved", 0.5, "a")], [Mark("saved", 2.5, "b")]
+    assert [mark.text for mark in packed(rows)[0].marks] == ["a", "b"]
     assert [(row.name, [span.begin_s for span in row.spans]) for row in packed(rows)] == [
         ("f", [0.0, 2.0, 5.0]),
         ("f", [1.0]),

@@ -50,6 +50,14 @@ def test_lines_say_whose_they_are() -> None:
     assert told(pages) == {}
 
 
+def test_a_checkpoint_is_an_event() -> None:
+    pages = LoggedPages(lambda text: text.replace("hunter2", "****"))
+    pages.add(batch(records.saved(1.5, "of-hunter2", 700, 4096)))
+    whose = {"function": "train", "job": 3, "rank": 1, "node": 2, "generation": 4}
+    saved = {"event": "checkpoint_saved", "at": 1.5, **whose, "name": "of-****", "step": 700, "size_bytes": 4096}
+    assert told(pages) == {"events.jsonl": [saved]}
+
+
 def test_the_newest_value_of_a_param_counts() -> None:
     pages = LoggedPages()
     assert pages.changed_params() is None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engine.wire import log_records as records
-from outrider.engine.wire.log_records import Artifact, Metrics, Params, Text
+from outrider.engine.wire.log_records import Artifact, Metrics, Params, Saved, Text
 
 TIMES = st.floats(0, 1e11)
 STEPS = st.none() | st.integers(-(2**63), 2**63 - 1)
@@ -22,6 +22,7 @@ PACKED = st.one_of(
     st.builds(records.text, TIMES, STEPS, NAMES, st.text(st.characters(codec="utf-8"))),
     st.builds(records.params, TIMES, st.dictionaries(NAMES, st.integers() | NAMES, max_size=4).map(json.dumps)),
     st.builds(records.artifact, TIMES, NAMES, st.integers(0, records.ARTIFACT_BYTES), st.just("0a" * 32)),
+    st.builds(records.saved, TIMES, NAMES, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
 )
 
 
@@ -29,7 +30,7 @@ def meant(packed: records.Packed) -> records.Record:
     kind, *fields = packed
     if kind == 2:
         return Params(fields[0], json.loads(fields[1]))
-    return (Metrics, Text, None, Artifact)[kind](*fields)  # type: ignore[misc, return-value]
+    return (Metrics, Text, None, Artifact, Saved)[kind](*fields)  # type: ignore[misc, return-value]
 
 
 @given(st.lists(PACKED, max_size=8))
@@ -46,6 +47,11 @@ def test_records_come_back_from_lines_as_processes_of_tasks_write_them(logged: l
     assert records.count(data) == len(logged)
     for before, after in zip(map(meant, logged), found, strict=True):
         assert after == (before if before.at else before._replace(at=7.0))  # 0 is as good as none
+
+
+def test_the_name_of_a_checkpoint_may_be_long() -> None:
+    (body,) = records.packed([records.saved(1.0, "x" * 500, 7, 10)])
+    assert list(records.unpacked(body, 1.0)) == [Saved(1.0, "x" * records.NAME_CHARS, 7, 10)]
 
 
 def test_many_records_are_several_messages() -> None:
@@ -93,7 +99,10 @@ WRONG: list[Any] = [
     [2, 1.0, '{"deep":' + '{"deep":' * 600 + "1" + "}" * 601],
     [3, 1.0, "best.pt", 2**40, "0a" * 32],
     [3, 1.0, "best.pt", 1, "no digest"],
-    [4, 1.0],
+    [4, 1.0, "run-7", -1, 10],
+    [4, 1.0, "run-7", 1, 2**63],
+    [4, 1.0, "run-7", None, 10],
+    [5, 1.0],
     [],
     7,
 ]
