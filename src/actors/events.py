@@ -26,6 +26,7 @@ from .job_events import (
     TaskStarted,
     TaskSubmitted,
     UnfinishedLine,
+    UploadProgress,
 )
 from .node_events import (
     GpuSample,
@@ -99,6 +100,7 @@ __all__ = [
     "TaskSubmitted",
     "TerminateFailed",
     "UnfinishedLine",
+    "UploadProgress",
     "VersionsDiffer",
 ]
 

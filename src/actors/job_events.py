@@ -81,6 +81,17 @@ class MapProgress(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class UploadProgress(Event):
+    """Arguments or functions of 64 MiB and more are on their way to ``nodes`` for ``took_s``, or have ``ended``."""
+
+    nodes: int
+    sent_bytes: int
+    total_bytes: int
+    took_s: float
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TaskOutput(Event):
     """A task wrote whole lines, or a piece of a line longer than 64 KiB. ``dropped`` bytes were lost before it.
 

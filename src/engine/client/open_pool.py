@@ -235,6 +235,7 @@ class OpenPool:
     ) -> ConnectionSettings:
         from ..transport.connection_settings import ConnectionSettings
         from ..transport.instance_views import InstanceViews
+        from ..transport.uploads import Uploads
 
         settings = ConnectionSettings(
             pool=self.id,
@@ -248,6 +249,7 @@ class OpenPool:
             prints=self.observer.prints,
             logs=self.observer.logs,
             plugins=hosts,
+            uploads=Uploads(self.observer),
             interpose=lambda: self.interpose,
         )
         if record is None:

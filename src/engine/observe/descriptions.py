@@ -135,6 +135,20 @@ def _stalled(event: ev.Stalled) -> str:
     return f"{told}; it is run again" if event.restart else told
 
 
+def upload(event: ev.UploadProgress) -> str:
+    """Return large arguments on their way in words, as in "sending 1.2 GB of arguments to 4 nodes: 43 %, 85 MB/s"; and
+    nothing where they end with none that has come, as their node is lost.
+    """
+    if not event.total_bytes:
+        return ""
+    what = f"{size(event.total_bytes)} of arguments to {count(event.nodes, 'node')}"
+    rate = f"{size(event.sent_bytes / event.took_s)}/s" if event.took_s > 0 else ""
+    if event.ended:
+        return f"{what} took {seconds(event.took_s)}: {rate}"
+    done = 100 * event.sent_bytes // max(1, event.total_bytes)
+    return f"sending {what}: {done} %, {rate}"
+
+
 def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

@@ -38,7 +38,15 @@ _WARNINGS = (
     ev.TaskRetried,
     ev.GenerationLost,
 )
-_DETAILS = (ev.JobFailed, ev.MapProgress, ev.StackTaken, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished)
+_DETAILS = (
+    ev.JobFailed,
+    ev.MapProgress,
+    ev.StackTaken,
+    ev.TaskSubmitted,
+    ev.TaskStarted,
+    ev.TaskFinished,
+    ev.UploadProgress,
+)
 
 
 class LogSink(Sink):

@@ -6,7 +6,7 @@ import sys
 import time
 
 from ...actors import events as ev
-from .descriptions import Descriptions, count, seconds
+from .descriptions import Descriptions, count, seconds, upload
 from .log import shows_prints
 from .prints import Printed, UnfinishedLines, marked
 from .sink import Sink, Writer
@@ -53,6 +53,7 @@ class PlainSink(PrintsSink):
         self._descriptions = Descriptions()
         self._opened_at: float | None = None
         self._ready = False
+        self._upload_told_at: float | None = None  # None: the next one is told of
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -63,12 +64,22 @@ class PlainSink(PrintsSink):
                 self._opened_at = event.at
             case ev.PoolReady():
                 self._ready = True
+            case ev.UploadProgress():
+                self._tell_upload(event)
+                return
             case ev.NodeReady() if self._ready:  # before that, `PoolReady` counts the nodes
                 self._print_line(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
             case ev.PoolClosed() if self._opened_at is not None:
                 self._print_line(f"closed after {seconds(event.at - self._opened_at)}")
         if line := self._descriptions.line(event):
             self._print_line(line)
+
+    def _tell_upload(self, event: ev.UploadProgress) -> None:
+        """Print the first state of large arguments on their way, one each `UNFINISHED_S`, and the end."""
+        if event.ended or self._upload_told_at is None or event.at - self._upload_told_at >= UNFINISHED_S:
+            if line := upload(event):
+                self._print_line(line)
+            self._upload_told_at = None if event.ended else event.at
 
     def _print_line(self, line: str) -> None:
         self._writer.put(f"outrider: {line}\n", STDERR)

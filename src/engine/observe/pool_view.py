@@ -66,6 +66,7 @@ class PoolView:
     done: int = 0
     failed: int = 0
     cancelled: int = 0
+    upload: ev.UploadProgress | None = None  # of large arguments, while they are under way
     unfinished: UnfinishedLines = field(default_factory=UnfinishedLines)  # has a lock of its own
     lock: Lock = field(default_factory=Lock, repr=False)  # the event loop writes, the thread that draws reads
 
@@ -100,6 +101,8 @@ class PoolView:
                 self.phase = "ready"
             case ev.PoolResized() | ev.PoolScaled():
                 self.desired = event.wanted
+            case ev.UploadProgress():
+                self.upload = None if event.ended else event
             case ev.PoolClosing():
                 self.phase = "closing"
             case ev.PoolClosed():

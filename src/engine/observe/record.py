@@ -114,6 +114,8 @@ class RecordSink(Sink):
             function = self.calls.names.get(event.job)
             if (function is None or isinstance(event, ev.JobFailed)) and not self._worth_it(event):
                 return
+        elif isinstance(event, ev.UploadProgress) and not event.ended:
+            return
         elif not isinstance(event, ev.TaskOutput | ev.UnfinishedLine):
             self._writer.spending = self._cost()
         self._writer.put(event, time.time(), function or "")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api.printable import one_line
-from .descriptions import count, seconds
+from .descriptions import count, seconds, upload
 from .pool_view import PoolView, Row
 from .prints import origin
 from .progress import Progress
@@ -42,6 +42,8 @@ class View:
         parts: list[RenderableType] = [self._header(), self._nodes(rows, options.max_width >= WIDE)]
         if hidden := len(pool_view.rows) - len(rows):
             parts.append(Text(f"  and {count(hidden, 'node')} more", style="dim"))
+        if pool_view.upload is not None:
+            parts.append(Text(upload(pool_view.upload), no_wrap=True, overflow="ellipsis"))
         width = min(60, options.max_width - 2)
         for progress in [*pool_view.maps.values()][:MAPS]:
             parts.append(self._map(progress))

@@ -411,7 +411,8 @@ class NodeConnection:
 
     async def put(self, blob: Blob, progress: TransferProgress) -> None:
         sending = Sending(blob.parts, progress)
-        await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
+        with self._settings.uploads.watched(self._node, blob.size_bytes, progress):
+            await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
 
     async def get(self, name: str, progress: TransferProgress) -> Part:
         receiving = Receiving(progress)

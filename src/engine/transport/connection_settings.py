@@ -13,6 +13,7 @@ from . import requirement_check
 from .instance_views import InstanceViews
 from .plugin_hosts import PluginHosts
 from .unix_route import Interpose
+from .uploads import Uploads
 
 if TYPE_CHECKING:
     from ..image.install_plan import Prepared
@@ -36,6 +37,7 @@ class ConnectionSettings:
     prints: PrintedLines
     logs: TaskLogs
     plugins: PluginHosts
+    uploads: Uploads = field(default_factory=lambda: Uploads(lambda _: None))
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions
     interpose: Callable[[], Interpose | None] = lambda: None

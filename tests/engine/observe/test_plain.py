@@ -6,6 +6,7 @@ import pytest
 
 from outrider.actors import events as ev
 from outrider.engine.observe.descriptions import Descriptions, count, describe, seconds
+from outrider.engine.observe.plain import PlainSink
 
 
 def test_the_story_reads_well(story: list[ev.Event]) -> None:
@@ -37,6 +38,23 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
 )
 def test_each_event_is_described_in_one_line(event: ev.Event, line: str | None) -> None:
     assert describe(event) == line
+
+
+def test_large_arguments_have_a_line_at_first_at_times_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = PlainSink()
+    for number in range(50):
+        sink(ev.UploadProgress(4, 24_000_000 * number, 1_200_000_000, 0.5 + 0.5 * number, at=100.0 + 0.5 * number))
+    sink(ev.UploadProgress(4, 1_200_000_000, 1_200_000_000, 25.0, ended=True, at=125.0))
+    sink(ev.UploadProgress(1, 10, 100_000_000, 1.0, at=126.0))
+    sink(ev.UploadProgress(1, 0, 0, 2.0, ended=True, at=127.0))  # its node is lost
+    sink.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "outrider: sending 1.2 GB of arguments to 4 nodes: 0 %, 0 B/s",
+        "outrider: sending 1.2 GB of arguments to 4 nodes: 40 %, 45.7 MB/s",
+        "outrider: sending 1.2 GB of arguments to 4 nodes: 80 %, 46.8 MB/s",
+        "outrider: 1.2 GB of arguments to 4 nodes took 25.0 s: 48.0 MB/s",
+        "outrider: sending 100 MB of arguments to 1 node: 0 %, 10 B/s",
+    ]
 
 
 def test_a_cause_is_told_once() -> None:

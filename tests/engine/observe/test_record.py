@@ -141,6 +141,14 @@ async def test_a_map_is_told_by_its_end_and_at_times(observer: Observer, writer:
 
 
 @pytest.mark.anyio
+async def test_of_an_upload_the_end_is_recorded(observer: Observer, writer: Kept) -> None:
+    for sent in range(100):
+        observer(ev.UploadProgress(1, sent, 100, 1.0 + sent))
+    observer(ev.UploadProgress(1, 100, 100, 101.0, ended=True))
+    assert [name for name, _ in writer.put_in if name == "upload_progress"] == ["upload_progress"]
+
+
+@pytest.mark.anyio
 async def test_prints_and_events_of_the_pool_are_recorded_once_whoever_else_looks(
     observer: Observer, writer: Kept
 ) -> None:

@@ -32,6 +32,17 @@ def test_the_table(story: list[ev.Event]) -> None:
     ]
 
 
+def test_large_arguments_on_their_way_have_a_line(story: list[ev.Event]) -> None:
+    pool_view = PoolView()
+    for event in story[:8]:
+        pool_view.apply(event)
+    without = drawn(pool_view, 3.0)
+    pool_view.apply(ev.UploadProgress(4, 516_000_000, 1_200_000_000, 6.0))
+    assert drawn(pool_view, 3.0) == [*without, "sending 1.2 GB of arguments to 4 nodes: 43 %, 86.0 MB/s"]
+    pool_view.apply(ev.UploadProgress(4, 1_200_000_000, 1_200_000_000, 14.0, ended=True))
+    assert drawn(pool_view, 3.0) == without
+
+
 def test_lines_without_end_stand_below_the_nodes_until_they_end(story: list[ev.Event]) -> None:
     pool_view = PoolView()
     for event in story[:8]:

@@ -24,6 +24,7 @@ LEFT_OUT = (
     ev.MapProgress,
     ev.TaskOutput,
     ev.UnfinishedLine,
+    ev.UploadProgress,
     ev.TaskSubmitted,
     ev.TaskStarted,
     ev.TaskFinished,
