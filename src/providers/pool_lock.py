@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import getpass
+import hashlib
 import json
 import os
 import secrets
@@ -24,6 +25,21 @@ Place = Mapping[str, str]
 # File systems on which a lock holds for all who see the file, as one kernel has the disk; NFS is not one of them.
 ON_A_DISK = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005  # `is_taken` in another process holds a free lock for a moment
+CLOCKS_DIFFER_S = 60.0  # of two computers, or of one before and after it has set its clock
+
+
+@dataclass(frozen=True, slots=True)
+class Computer:
+    """A computer as its programs see it; "" is what is not known."""
+
+    host: str
+    boot: str  # the kernel's id of its present boot
+    machine: str  # of its system, the same after a reboot
+    up_since: float  # unix time
+
+    @classmethod
+    def this(cls) -> Computer:
+        return cls(socket.gethostname(), _boot(), machine(), time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +53,38 @@ class Owner:
     boot: str  # the kernel's id of that boot
     since: float  # unix time
     inode: int = 0  # of its lock; a copy of the directory on another computer has another one
+    machine: str = ""  # of the system that it runs on, the same after a reboot; empty where it is unknown
 
     @classmethod
     def this(cls, directory: Path) -> Owner:
         """Describe this process as the owner of the pool in ``directory``."""
         inode = (directory / "lock").stat().st_ino
-        return cls(_user(), socket.gethostname(), os.getpid(), _started(), _boot(), time.time(), inode)
+        boot, since = _boot(), time.time()
+        return cls(_user(), socket.gethostname(), os.getpid(), _started(), boot, since, inode, machine())
 
     def near(self, directory: Path) -> bool:
-        """Return whether the pool's lock can be trusted: it is this computer's, or on a disk of one computer only.
-
-        The computer's name may change: a container's does each time, and a laptop's with the network.
-        """
-        if self.host == socket.gethostname() or (self.boot and self.boot == _boot()):
+        """Return whether the pool's lock can be trusted: it is this computer's, or on a disk of one computer only."""
+        if self.was_on(Computer.this()):
             return True
         try:
             same = (directory / "lock").stat().st_ino == self.inode
         except OSError:
             return False
         return same and _file_system(directory) in ON_A_DISK
+
+    def was_on(self, here: Computer) -> bool:
+        """Decide whether the owner's computer is ``here``, perhaps in an earlier boot.
+
+        Names say little: a container's changes each time, a laptop's with the network, and many computers are called
+        localhost. The name decides only where the kernel tells of no boot.
+        """
+        if not (self.boot and here.boot):
+            return self.host == here.host
+        if self.boot == here.boot:
+            return True
+        if self.since > here.up_since + CLOCKS_DIFFER_S:  # it was in one boot while we were in another: they are two
+            return False
+        return bool(self.machine) and self.machine == here.machine
 
     def __str__(self) -> str:
         return f"process {self.pid} of {self.user} on {self.host}"
@@ -268,3 +297,16 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def machine() -> str:
+    """Return an id of this computer's system; empty where it has none, as in most containers. machine-id(5) asks that
+    the id itself is not shown to others.
+    """
+    try:
+        written = Path("/etc/machine-id").read_text().strip()
+    except (OSError, ValueError):
+        return ""
+    if len(written) != 32:  # "uninitialized", for one
+        return ""
+    return hashlib.sha256(f"outrider {written}".encode()).hexdigest()[:16]

@@ -11,8 +11,10 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,13 +138,52 @@ def test_a_dead_owners_pool_is_taken_over_only_on_purpose(book: Journal) -> None
 
 
 def test_an_owner_on_another_computer_may_be_alive(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    abandon(book)
-    monkeypatch.setattr(pool_lock, "_boot", lambda: "another boot")
-    assert [each.standing for each in book.records()] == ["dead"]  # this computer, after a reboot
-    monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
     monkeypatch.setattr(pool_lock, "_file_system", lambda path: "nfs4")
-    assert [each.standing for each in book.records()] == ["elsewhere"]
+    monkeypatch.setattr(pool_lock, "machine", lambda: "this system")
+    abandon(book)
+    file = book.pools / "p" / "pool"
+    said = json.loads(file.read_text())
+    file.write_text(json.dumps({**said, "owner": {**said["owner"], "machine": "this system"}}))
+    assert [each.standing for each in book.records()] == ["dead"]
+    monkeypatch.setattr(pool_lock, "_boot", lambda: "another boot")
+    assert [each.standing for each in book.records()] == ["elsewhere"]  # whose name is the same
     assert book.orphans() == []
+    later = replace(pool_lock.Computer.this(), up_since=time.time() + 3600)
+    monkeypatch.setattr(pool_lock.Computer, "this", lambda: later)
+    assert [each.standing for each in book.records()] == ["dead"]  # this computer, after a reboot
+    monkeypatch.setattr(pool_lock.Computer, "this", lambda: replace(later, machine="another system"))
+    assert [each.standing for each in book.records()] == ["elsewhere"]
+
+
+HERE = pool_lock.Computer("localhost", "this boot", "this system", up_since=1000.0)
+OWNER = pool_lock.Owner("me", "localhost", 7, "", "this boot", 2000.0, machine="this system")
+
+
+@pytest.mark.parametrize(
+    ("owner", "same"),
+    [
+        (OWNER, True),
+        (replace(OWNER, host="another-name", machine=""), True),  # the kernel tells
+        (replace(OWNER, boot="another boot"), False),  # at a time at which this computer was in its present boot
+        (replace(OWNER, boot="another boot", since=500.0), True),  # before a reboot
+        (replace(OWNER, boot="another boot", since=500.0, host="another-name"), True),
+        (replace(OWNER, boot="another boot", since=500.0, machine="another system"), False),
+        (replace(OWNER, boot="another boot", since=500.0, machine=""), False),  # a name is no proof
+        (replace(OWNER, boot="", machine=""), True),
+        (replace(OWNER, boot="", machine="", host="another-name"), False),
+    ],
+)
+def test_an_owners_computer_is_known_by_its_boot_and_system_and_not_by_its_name(
+    owner: pool_lock.Owner, same: bool
+) -> None:
+    assert owner.was_on(HERE) is same
+
+
+@pytest.mark.parametrize(("written", "known"), [("0" * 32, True), ("uninitialized", False), ("", False)])
+def test_a_system_without_an_id_has_none(written: str, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path: f"{written}\n")
+    assert bool(pool_lock.machine()) is known
+    assert not known or written not in pool_lock.machine()
 
 
 def test_a_lock_on_a_disk_of_this_computer_is_believed_whatever_that_is_called(
@@ -150,7 +191,6 @@ def test_a_lock_on_a_disk_of_this_computer_is_believed_whatever_that_is_called(
 ) -> None:
     abandon(book)
     monkeypatch.setattr(pool_lock, "_boot", lambda: "another boot")
-    monkeypatch.setattr("socket.gethostname", lambda: "another-name")
     monkeypatch.setattr(pool_lock, "_file_system", lambda path: "ext4")
     assert [each.standing for each in book.records()] == ["dead"]
     shutil.copytree(book.root, tmp_path / "copied")  # as a cache or a backup is, from a computer where it may live

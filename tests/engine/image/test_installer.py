@@ -7,10 +7,12 @@ import io
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pytest
 from outrider import BootstrapError, Image
 from outrider.engine.image import install_plan
 from outrider.engine.image.install_plan import Prepared, PythonChoice
-from outrider.engine.image.installer import apt, protocol
+from outrider.engine.image.installer import apt, executor, protocol
 from outrider.engine.image.installer import installation as installation_module
 from outrider.engine.image.installer.installation import Failed, Installation
 from outrider.engine.image.probe import Python
@@ -290,6 +292,18 @@ def test_an_installer_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -
         output = [frame for frame in protocol.Lines().feed(installer.stdout.read()) if frame["is"] == "failed"]
     assert [frame["reason"] for frame in output] in ([], ["it takes too long"]), "it ended for something else"
     assert list(cache.glob("pools/*")) == []
+
+
+def test_what_another_host_of_the_same_name_has_left_stays(tmp_path: Path) -> None:
+    """A home folder may be on a network's disk, and its computers all called localhost."""
+    old = time.time() - 2 * 86400
+    for name, host in (("here", executor.this_host()), ("there", f"{socket.gethostname()} {'0' * 16}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "host").write_text(host)
+        (tmp_path / name / "lock").touch()
+        os.utime(tmp_path / name, (old, old))
+    executor.sweep(tmp_path, executor.this_host())
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
 def test_half_a_file_is_not_kept_when_the_client_goes(tmp_path: Path) -> None:

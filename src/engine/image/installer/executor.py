@@ -92,12 +92,24 @@ def end_others(pools: Path, machine: str, own: Path) -> None:
 
 
 def sweep(pools: Path, host: str) -> None:
-    """Remove directories of executors that were killed by a crash or a power cut of this very host."""
+    """Remove directories of executors that were killed by a crash or a power cut of this very host, `this_host`."""
     with suppress(OSError), os.scandir(pools) as entries:
         for entry in entries:
             directory = Path(entry.path)
             if entry.stat().st_mtime < time.time() - 86400 and _is_of(host, directory) and not is_running(directory):
                 _remove(directory)
+
+
+def this_host() -> str:
+    """Name this host as no other that shares its home folder: many are called localhost. One without a machine-id has
+    another name after a reboot, and then leaves what it had.
+    """
+    for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
+        with suppress(OSError, ValueError):
+            told = Path(path).read_text().strip()
+            if len(told) >= 32:  # it may be empty, or "uninitialized"
+                return f"{socket.gethostname()} {hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    return socket.gethostname()
 
 
 def _is_of(host: str, directory: Path) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
 import traceback
@@ -59,12 +58,13 @@ def _bootstrapped() -> bool:
 def _carry_out(installation: Installation, inbox: Inbox, plan: Mapping[str, Any]) -> dict[str, str]:
     cache = Path(plan["cache"])
     directory = cache / "pools" / plan["node"]
-    executor.sweep(directory.parent, socket.gethostname())
+    host = executor.this_host()
+    executor.sweep(directory.parent, host)
     executor.end_others(directory.parent, plan["machine"], directory)
     with executor.only_installer(directory):
         if not executor.is_running(directory):  # a running executor keeps its directory, even if we fail
             installation.scratch.append(directory)
-        (directory / "host").write_text(socket.gethostname())
+        (directory / "host").write_text(host)
         python = Path(plan["python"])
         if plan["apt"] and (missing := apt.missing(plan["apt"])):
             with installation.during("apt", " ".join(missing)):
