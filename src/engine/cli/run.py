@@ -196,7 +196,8 @@ def _detached(planned: Planned, *, as_json: bool) -> int:
     from ..observe.record import record_name
     from ..observe.surroundings import VARIABLE, leaves_record
     from ..runs.description import secrets_of
-    from ..scripts.driver import DRIVER_LOG, detach
+    from ..scripts.driver import detach
+    from ..scripts.driver_log import DRIVER_LOG
 
     settings = planned.pool._settings
     if not leaves_record(settings.run):

@@ -45,6 +45,11 @@ def dropped_line(count: int, at: float) -> bytes:
     return _json_line({"event": "events_dropped", "at": at, "count": count})
 
 
+def left_out_line(count: int, at: float) -> bytes:
+    """Return the line that stands for events for which the record has no room, ``count`` of them so far."""
+    return _json_line({"event": "events_left_out", "at": at, "count": count})
+
+
 def log_line(at: float, stream: str, text: str) -> bytes:
     return f"{time_text(at)} {stream} {text}\n".encode(errors="replace")
 

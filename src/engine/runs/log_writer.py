@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..wire.log_records import Artifact, count, unpacked
+from .events_limit import EventsLimit
 from .files import RecordFiles
 from .logged import PARAMS, SLOW, Batch, LoggedPages, Origin
 from .tensorboard import TensorBoardFiles
@@ -27,8 +28,10 @@ Placed = tuple[Origin, Artifact, str]  # an artifact, and where it lies
 class LogWriter:
     """The records of one run. ``wake`` is called when there is something to be written."""
 
-    def __init__(self, clean: Callable[[str], str], wake: Callable[[], object]) -> None:
-        self._pages, self._clean, self._wake = LoggedPages(clean), clean, wake
+    def __init__(
+        self, clean: Callable[[str], str], wake: Callable[[], object], limit: EventsLimit | None = None
+    ) -> None:
+        self._pages, self._clean, self._wake = LoggedPages(clean, limit), clean, wake
         self._batches: deque[Batch] = deque()
         self._placed: deque[Placed] = deque()
         self._lost: deque[tuple[Origin, int, str, float]] = deque()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..api.printable import one_line
 from ..wire.log_records import Artifact, Metrics, Params, Saved, Text, unpacked
 from .checkpoints import SAVED
+from .events_limit import EventsLimit
 from .lines import EVENTS, plain
 from .metrics import METRICS
 
@@ -45,9 +46,9 @@ class Batch(NamedTuple):
 class LoggedPages:
     """The text that is to be appended to each file, and the params. Keys are paths within the record."""
 
-    def __init__(self, clean: Callable[[str], str] = str) -> None:
-        """``clean`` is called with each text: it hides secrets."""
-        self._clean = clean
+    def __init__(self, clean: Callable[[str], str] = str, limit: EventsLimit | None = None) -> None:
+        """``clean`` is called with each text: it hides secrets. ``limit``: of the lines of events."""
+        self._clean, self._limit = clean, limit or EventsLimit()
         self._clean_name = lru_cache(CLEANED_NAMES)(clean)  # of metrics, which come again and again
         self._text: dict[str, list[str]] = {}
         self.size = 0  # characters that are to be taken
@@ -76,7 +77,7 @@ class LoggedPages:
                     unread += self._set(values)
                 case Saved(at, name, step, size_bytes):
                     said = {"name": self._clean(name), "step": step, "size_bytes": size_bytes}
-                    self._append(EVENTS, f'{{"event":"{SAVED}","at":{at!r},{origin},{_inner(said)}}}\n')
+                    self._append_event(f'{{"event":"{SAVED}","at":{at!r},{origin},{_inner(said)}}}\n')
                 case Artifact(size_bytes=0):
                     self.empty.append((batch.origin, record))
                 case _:
@@ -91,7 +92,7 @@ class LoggedPages:
     def lost(self, origin: Origin, count: int, why: str, at: float) -> None:
         """Add the event that records are lost, and why."""
         said = {"count": count, "why": self._clean(why)}
-        self._append(EVENTS, f'{{"event":"records_lost","at":{at!r},{self._of(origin)},{_inner(said)}}}\n')
+        self._append_event(f'{{"event":"records_lost","at":{at!r},{self._of(origin)},{_inner(said)}}}\n')
 
     def artifact(self, origin: Origin, artifact: Artifact, path: str) -> None:
         """Add the line of an artifact that lies at ``path``, below the record."""
@@ -124,6 +125,10 @@ class LoggedPages:
             else:
                 lost += 1
         return lost
+
+    def _append_event(self, line: str) -> None:
+        if self._limit.takes(line.encode(errors="replace")):
+            self._append(EVENTS, line)
 
     def _append(self, path: str, text: str) -> None:
         self._text.setdefault(path, []).append(text)

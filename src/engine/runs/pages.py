@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ...actors import events as ev
 from ..api.printable import lines, one_line
-from .lines import EVENTS, LOGS, OURS, STACKS, compact_time, dropped_line, event_line, log_line
+from .events_limit import EventsLimit
+from .lines import EVENTS, LOGS, OURS, STACKS, compact_time, dropped_line, event_line, left_out_line, log_line
 from .samples import SYSTEM, sample_line
 from .status import RunStatus
 
@@ -30,8 +31,11 @@ class _Broadcast:
 class Pages:
     """The text that is to be appended to each file. Keys are paths within the record."""
 
-    def __init__(self, status: RunStatus, clean: Callable[[str], str] = str) -> None:
+    def __init__(self, status: RunStatus, clean: Callable[[str], str] = str, limit: EventsLimit | None = None) -> None:
+        """``limit``: of the lines of events, which others may append too."""
         self.status = status
+        self._limit = limit or EventsLimit()
+        self._told_left_out = 0
         self._clean = clean
         self._text: dict[str, list[bytes]] = {}
         self._broadcasts: dict[int, _Broadcast] = {}  # those under way, by their job
@@ -59,10 +63,21 @@ class Pages:
                 self._broadcasts.pop(event.job, None)
             case _:
                 pass
-        self._append(EVENTS, event_line(event, at, function, self._clean))
+        line = event_line(event, at, function, self._clean)
+        if self._limit.takes(line, event):
+            self._append(EVENTS, line)
 
     def dropped(self, count: int, at: float) -> None:
-        self._append(EVENTS, dropped_line(count, at))
+        line = dropped_line(count, at)
+        if self._limit.takes(line):
+            self._append(EVENTS, line)
+
+    def left_out(self, at: float, *, last: bool = False) -> None:
+        """Tell that events are left out: once, and ``last``, at the end, how many they were."""
+        count = self._limit.left_out
+        if count > self._told_left_out and (last or not self._told_left_out):
+            self._told_left_out = count
+            self._append(EVENTS, left_out_line(count, at))
 
     def taken(self) -> dict[str, bytes]:
         """Return what has been added since the last call."""

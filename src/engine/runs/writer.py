@@ -19,6 +19,7 @@ from typing import Any
 from ...actors import events as ev
 from ...providers.pool_lock import Owner
 from .error_texts import error_texts
+from .events_limit import EventsLimit
 from .files import RecordFiles
 from .git import GitState, git_state
 from .lines import LOGS, plain
@@ -96,10 +97,11 @@ class RunWriter:
         self.failure = ""
         self.spending = Spending()  # the newest that is known
         self._began = time.time()
-        self._pages = Pages(RunStatus("", plan.name, self._began, state=state, changed=self._began), plan.clean)
+        limit = EventsLimit()
+        self._pages = Pages(RunStatus("", plan.name, self._began, state=state, changed=self._began), plan.clean, limit)
         self._parts = LogParts()
         self._items: deque[Happened] = deque()
-        self.log = LogWriter(plan.clean, self._wake_up)  # what is put there is written; any thread may do so
+        self.log = LogWriter(plan.clean, self._wake_up, limit)  # what is put there is written; any thread may do so
         self._chars_put = self._chars_taken = 0  # of prints; one thread counts each
         self._dropped = self._dropped_told = 0
         self._about: dict[str, Any] = {}  # what run.json has
@@ -209,6 +211,8 @@ class RunWriter:
             self._git_look.join(GIT_S)
         self._write(files)
         self.log.end(files)
+        self._pages.left_out(time.time(), last=True)
+        self._append(files, self._pages.taken())
         self._write_end(files)
         if not swept:
             self._sweep(files)
@@ -245,6 +249,7 @@ class RunWriter:
             dropped = self._dropped
             self._pages.dropped(dropped - self._dropped_told, time.time())
             self._dropped_told = dropped
+        self._pages.left_out(time.time())
         self._append(files, self._pages.taken())
         self.log.write(files)
         if self._git is not None and "git" not in self._about:

@@ -7,19 +7,16 @@ too. The driver owns the record from the run's beginning to the end of its own p
 
 from __future__ import annotations
 
-import atexit
-import io
 import json
 import os
 import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from ...providers.pool_lock import Lock, Owner
 from ..runs.files import RecordFiles
@@ -27,9 +24,9 @@ from ..runs.names import runs_folder
 from ..runs.reader import run_of
 from ..runs.status import RunStatus
 from ..runs.writer import RUN, STATUS
+from .driver_log import DRIVER_LOG, redirect
 from .exit_codes import OUTRIDER
 
-DRIVER_LOG = "driver.log"
 MADE_S = 30.0  # in which the record is made: a disk may be slow
 FIRST_MOMENTS_S = 0.4  # of the run, that the command waits for
 
@@ -109,7 +106,7 @@ def _drive(
         files.replace(STATUS, RunStatus(files.directory.name, name, began, changed=began).facts(began, 0.0, 0.0))
         about = {"id": files.directory.name, "name": name, "began": began, "owner": asdict(Owner.this(files.directory))}
         files.replace(RUN, about)
-        _redirect(str(files.directory / DRIVER_LOG), clean)
+        redirect(files.directory / DRIVER_LOG, clean)
     except OSError as error:
         starter.failed(OUTRIDER, f"its record cannot be written: {error.filename or runs_folder()}: {error.strerror}")
         return OUTRIDER
@@ -123,60 +120,6 @@ def _drive(
             status.end(time.time(), code, "")
             files.replace(STATUS, status.facts(time.time(), 0.0, 0.0))
     return code
-
-
-def _redirect(log: str, clean: Callable[[str], str]) -> None:
-    """Let nothing of this process refer to the terminal any more. Python's streams write lines that are clean."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    for file, standard in ((nothing, 0), (written, 1), (written, 2)):
-        os.dup2(file, standard)
-    for file in {nothing, written} - {0, 1, 2}:
-        os.close(file)
-    sys.stdout, sys.stderr = (CleanLines(_text_stream(file), clean) for file in (1, 2))
-    for stream in (sys.stdout, sys.stderr):
-        atexit.register(stream.close)
-
-
-def _text_stream(file: int) -> TextIO:
-    return os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
-
-
-class CleanLines(io.TextIOBase):
-    """A text stream that writes whole lines, each of them cleaned. What is no whole line waits for its end, or for the
-    stream's: a part of it could be half a secret.
-    """
-
-    def __init__(self, stream: TextIO, clean: Callable[[str], str]) -> None:
-        self._stream, self._clean, self._rest = stream, clean, ""
-        self._lock = threading.Lock()
-
-    def write(self, text: str) -> int:
-        with self._lock:
-            lines, newline, self._rest = (self._rest + text).rpartition("\n")
-            if newline:
-                self._stream.write(self._clean(f"{lines}\n"))
-                self._stream.flush()
-        return len(text)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.write(self._clean(self._rest))
-            self._stream.flush()
-        super().close()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._stream.encoding
 
 
 def _heard(pipe: int) -> Start:

@@ -1,0 +1,159 @@
+"""The log of a driver: what its terminal would have shown, in a file that does not grow for as long as the run lasts.
+
+It has parts as the logs of ranks have: a part that is full goes on in a next one, and of them the first and the newest
+stay. What is written to the descriptors by something else than Python counts when Python writes its next line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from ..runs.log_parts import NEWEST, PART_BYTES, part_path
+
+DRIVER_LOG = "driver.log"
+LINE_CHARS = 1024 * 1024  # of a line that is waited for: of a longer one
+SHOWN_CHARS = 64 * 1024  # are written. A secret that begins there is whole in what was waited for.
+
+
+def redirect(log: Path, clean: Callable[[str], str]) -> None:
+    """Let nothing of this process refer to the terminal any more. Python's streams write lines that are clean.
+
+    Raises:
+        OSError: the log cannot be made.
+    """
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    if nothing:
+        os.close(nothing)
+    parts = StandardOutput(log)
+    sys.stdout, sys.stderr = (CleanLines(_text_stream(file), clean, parts.make_room) for file in (1, 2))
+    for stream in (sys.stdout, sys.stderr):
+        atexit.register(stream.close)
+
+
+def _text_stream(file: int) -> TextIO:
+    return os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+class StandardOutput:
+    """The file to which the descriptors 1 and 2 of this process refer, in parts."""
+
+    def __init__(self, path: Path, part_bytes: int = PART_BYTES, standard: tuple[int, ...] = (1, 2)) -> None:
+        self._path, self._part_bytes, self._standard = path, part_bytes, standard
+        self._part, self._lock = 0, threading.Lock()
+        self._file = _opened(path)
+        for each in standard:
+            os.dup2(self._file, each)
+
+    def make_room(self, size_bytes: int) -> None:
+        """Go on in a next part, unless the present one has room for so much, or is empty. Whatever the disk fails with,
+        the present one is written further.
+        """
+        with self._lock, suppress(OSError):
+            present = os.fstat(self._file)
+            if present.st_size and present.st_size + size_bytes > self._part_bytes:
+                self._go_on(present)
+
+    def _go_on(self, present: os.stat_result) -> None:
+        following = self._part + 1
+        file = _opened(self._named(following))
+        said = f"outrider: part {following + 1} of this log: of its parts the first and the newest {NEWEST} are kept\n"
+        os.write(file, said.encode())
+        for each in self._standard:
+            with suppress(OSError):  # the program has closed it
+                if os.path.samestat(os.fstat(each), present):
+                    os.dup2(file, each)
+        os.close(self._file)
+        self._file, self._part = file, following
+        if following > NEWEST:
+            self._named(following - NEWEST).unlink(missing_ok=True)
+
+    def _named(self, part: int) -> Path:
+        return self._path.with_name(part_path(self._path.name, part))
+
+
+def _opened(path: Path) -> int:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    if file > 2:
+        return file
+    try:  # this process has closed one of the standard ones, which others may open again
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(file)
+
+
+class CleanLines(io.TextIOBase):
+    """A text stream that writes whole lines, each of them cleaned. What is no whole line waits for its end, or for the
+    stream's: a part of it could be half a secret. Of a line of more than `LINE_CHARS` the beginning is written.
+    """
+
+    def __init__(
+        self, stream: TextIO, clean: Callable[[str], str], make_room: Callable[[int], object] = lambda size_bytes: None
+    ) -> None:
+        """``make_room`` is called before so many bytes are written."""
+        self._stream, self._clean, self._make_room = stream, clean, make_room
+        self._rest: list[str] = []  # of a line that has no end yet
+        self._rest_chars = 0
+        self._skipping = False  # the rest of a line that is too long
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._take(text)
+        return len(text)
+
+    def _take(self, text: str) -> None:
+        if self._skipping:
+            _, newline, text = text.partition("\n")
+            self._skipping = not newline
+            if not newline:
+                return
+        whole, newline, rest = text.rpartition("\n")
+        if newline:
+            self._put(f"{''.join(self._rest)}{whole}\n")
+            self._rest, self._rest_chars = [], 0
+        if rest:
+            self._rest.append(rest)
+            self._rest_chars += len(rest)
+            if self._rest_chars > LINE_CHARS:
+                self._cut()
+
+    def _cut(self) -> None:
+        shown = self._clean("".join(self._rest))[:SHOWN_CHARS]
+        self._rest, self._rest_chars, self._skipping = [], 0, True
+        self._write(f"{shown}\noutrider: the rest of this line is left out, as it is longer than {LINE_CHARS:,}\n")
+
+    def _put(self, text: str) -> None:
+        self._write(self._clean(text))
+
+    def _write(self, text: str) -> None:
+        self._make_room(len(text.encode(errors="replace")))
+        self._stream.write(text)
+        self._stream.flush()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._put("".join(self._rest))
+        super().close()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
