@@ -241,7 +241,7 @@ class OpenPool:
             pool=self.id,
             views=InstanceViews(self.name, self.settings.worker.concurrency),
             key=new_client_key(self.settings) if record is None else record.key,
-            setup=executor_setup(self.settings),
+            setup={**executor_setup(self.settings), "logs": self.observer.logs.wanted},
             wanted=requirements(self.settings, fleet),
             lease_s=self.settings.lease_s,
             image=image,

@@ -77,6 +77,12 @@ def stepped(kind: str) -> None:
         on_step[task](kind)
 
 
+def signed(task: TaskContext) -> None:
+    """Note that a task, which calls this, gives a sign of life that nobody is sent."""
+    if _process.notes is not None:
+        _process.notes.stepped(task.place)
+
+
 def notice_page() -> NoticePage | None:
     """Return the node's notice page; processes that a task starts find it too. None outside of a node."""
     if _process.page is None and (path := os.environ.get(NOTICE_PAGE)):

@@ -80,6 +80,8 @@ def _check(setup: Mapping[str, Any]) -> None:
         value = setup.get(name, ())
         if not isinstance(value, list | tuple) or not all(type(each) is str for each in value):
             raise ValueError(f"{name} is not a list of {items}")
+    if type(setup.get("logs", True)) is not bool:
+        raise ValueError(f"logs is {setup['logs']!r}: neither true nor false")
     every = setup.get("sample_every")
     if every is not None and (type(every) not in (int, float) or not LEAST_S <= every < math.inf):
         raise ValueError(f"sample_every is {every!r}: not a number of seconds, {LEAST_S} or more")

@@ -20,10 +20,13 @@ class LogSender:
     """A list for each attempt, to which any of its threads appends, and which the thread that sends empties.
 
     ``lock``, a reentrant one, is held while records are taken and sent: whoever may interrupt a thread takes it first.
+    ``wanted``: whether the client keeps records. Where it does not, nothing is to be put here.
     """
 
-    def __init__(self, send: Callable[[Message, list[int]], None], lock: AbstractContextManager[object]) -> None:
-        self._send, self._lock = send, lock
+    def __init__(
+        self, send: Callable[[Message, list[int]], None], lock: AbstractContextManager[object], *, wanted: bool = True
+    ) -> None:
+        self._send, self._lock, self.wanted = send, lock, wanted
         self._pid = os.getpid()
         self._waiting: dict[int, list[Packed]] = {}  # by attempt
         self._lost: dict[int, int] = {}  # by attempt, how many

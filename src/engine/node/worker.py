@@ -51,7 +51,8 @@ class WorkerProcess:
         self._printed = Printed()
         self._info = Info(index, setup["address"], setup["hostname"])
         self.lock = threading.RLock()  # a thread that holds it is not interrupted
-        self._caller = Caller(self._info, self._send, LogSender(self._send, self.lock), alone=alone)
+        log = LogSender(self._send, self.lock, wanted=setup["logs"])
+        self._caller = Caller(self._info, self._send, log, alone=alone)
 
     def serve(self) -> NoReturn:
         """Run what comes out of the pipe until the other end is closed."""

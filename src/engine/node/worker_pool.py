@@ -33,7 +33,7 @@ from .named_blobs import VALUES, NamedBlobs
 from .notice_page import NoticePage
 from .notices import sources
 from .stack_reader import UnderWay
-from .worker_connection import WorkerConnection
+from .worker_connection import WorkerConnection, dropped
 from .worker_scheduler import WorkerScheduler
 
 _LISTENS = int(wire.RunFlag.LISTENS)
@@ -96,7 +96,9 @@ class WorkerPool:
             "threads": slots if threads else 1,
             "signals": sources.signals(setup.get("notices", ())),
             "preload": setup.get("preload", ()),
+            "logs": setup.get("logs", True),
         }
+        self._logs = order["logs"]
         self._worker_threads = order["threads"]
         self._holdings.devices = named_devices(self._devices, {**os.environ, **order["env"]})
         self._tell_fork_server(forkserver.SETUP, order, fds=[self._notice_page.fd])
@@ -150,7 +152,11 @@ class WorkerPool:
     def under_way(self) -> list[UnderWay]:
         """Return the attempts that run now, with the memory of their workers' stacks."""
         heads, workers = self._scheduler.heads(), self._connections
-        return [UnderWay(attempt, workers[each].stacks, at) for attempt, each, at in heads if each in workers]
+        return [
+            UnderWay(attempt, workers[each].stacks, max(at, workers[each].logged_at))
+            for attempt, each, at in heads
+            if each in workers
+        ]
 
     def listen(self, listening: bool) -> None:
         """Set whether task output is read; while it is not, a task that prints too much waits."""
@@ -250,7 +256,7 @@ class WorkerPool:
             worker,
             on_readable=self._on_worker_readable,
             on_output=self._on_output,
-            on_logged=self._on_logged,
+            on_logged=self._on_logged if self._logs else dropped,
             running=self._scheduler.running,
             threads=1 if fresh else self._worker_threads,
         )

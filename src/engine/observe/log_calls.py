@@ -40,7 +40,10 @@ def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None)
     record = log_records.metrics(_now(), checked_step(step), checked_metrics(values))
     task = context.current()
     if task is not None and task.log is not None and task.log.here:
-        task.log.put(task.attempt, record)
+        if task.log.wanted:
+            task.log.put(task.attempt, record)
+        else:
+            context.signed(task)
     else:
         _log_elsewhere(record)
 
@@ -76,13 +79,17 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
         ValueError: it is too large.
     """
     chosen = checked_name((Path(path).name or "file") if name is None else name)
+    task = context.current()
+    if task is not None and task.log is not None and task.log.here and not task.log.wanted:
+        os.close(_opened(Path(path)))  # it may raise as it does with a record
+        context.signed(task)
+        return
     fd, size_bytes, digest = _copied(Path(path))
     try:
         record = log_records.artifact(_now(), chosen, size_bytes, digest)
         if not size_bytes:
             _log(record)
             return
-        task = context.current()
         if task is not None and task.log is not None and task.log.here:
             task.log.put_blob(task.attempt, record, os.dup(fd))
         else:
@@ -99,7 +106,10 @@ def has_lost() -> bool:
 def _log(record: Packed) -> None:
     task = context.current()
     if task is not None and task.log is not None and task.log.here:
-        task.log.put(task.attempt, record)
+        if task.log.wanted:
+            task.log.put(task.attempt, record)
+        else:
+            context.signed(task)
     else:
         _log_elsewhere(record)
 
@@ -166,12 +176,8 @@ def _warn(why: str) -> None:
 
 def _copied(path: Path) -> tuple[int, int, str]:
     """Return the descriptor of a copy of the file in memory, its size and its SHA-256."""
-    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
+    source = _opened(path)
     try:
-        about = os.fstat(source)
-        if not stat.S_ISREG(about.st_mode):
-            raise IsADirectoryError(f"{path} is no file: log_artifact takes files, so pack a folder into one")
-        _check_size(path, about.st_size)
         digest, size_bytes = hashlib.sha256(), 0
         copy = os.memfd_create("artifact", os.MFD_CLOEXEC)
         try:
@@ -188,6 +194,20 @@ def _copied(path: Path) -> tuple[int, int, str]:
         return copy, size_bytes, digest.hexdigest()
     finally:
         os.close(source)
+
+
+def _opened(path: Path) -> int:
+    """Return the descriptor of a file that may be logged."""
+    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
+    try:
+        about = os.fstat(source)
+        if not stat.S_ISREG(about.st_mode):
+            raise IsADirectoryError(f"{path} is no file: log_artifact takes files, so pack a folder into one")
+        _check_size(path, about.st_size)
+    except BaseException:
+        os.close(source)
+        raise
+    return source
 
 
 def _check_size(path: Path, size_bytes: int) -> None:

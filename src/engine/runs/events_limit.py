@@ -1,4 +1,4 @@
-"""Decide which events a record has room for: its readers read `events.jsonl` whole, and a run may last for months. Pure.
+"""Decide which events a record has room for, as its readers read all of them, and a run may last for months. Pure.
 
 EVENTS-1: the lines have at most `most_bytes`; those that say which nodes there are, and how the run ends, go on until
           all have twice as many.

@@ -96,9 +96,7 @@ class CleanLines(io.TextIOBase):
     stream's: a part of it could be half a secret. Of a line of more than `LINE_CHARS` the beginning is written.
     """
 
-    def __init__(
-        self, stream: TextIO, clean: Callable[[str], str], make_room: Callable[[int], object] = lambda size_bytes: None
-    ) -> None:
+    def __init__(self, stream: TextIO, clean: Callable[[str], str], make_room: Callable[[int], object]) -> None:
         """``make_room`` is called before so many bytes are written."""
         self._stream, self._clean, self._make_room = stream, clean, make_room
         self._rest: list[str] = []  # of a line that has no end yet

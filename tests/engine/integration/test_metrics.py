@@ -22,6 +22,7 @@ from outrider import Local, Pool, Worker, compute, instance_info, log_artifact, 
 from outrider.engine.client import from_settings
 from outrider.engine.runs.metrics import Logged, Series, newest, read_metrics
 from outrider.engine.runs.names import runs_folder
+from outrider.engine.transport.link import NodeLink
 
 pytestmark = pytest.mark.anyio
 AWAY_S = 60.0  # that a node may be out of reach before it is lost
@@ -318,3 +319,23 @@ def test_children_of_a_program_begin_no_run(tmp_path: Path, method: str) -> None
     env = {**os.environ, "OUTRIDER_STATE": str(tmp_path / "state"), "OUTRIDER_RUNS": "1"}
     subprocess.run([sys.executable, "alone.py", method], check=True, cwd=tmp_path, env=env)
     assert not (tmp_path / "state/runs").exists()
+
+
+async def test_a_node_of_a_pool_without_a_record_sends_nothing_of_what_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(NodeLink, "_logged", lambda link, message: sent.append(message))
+
+    @compute
+    def work() -> str:
+        log_metrics({"loss": 1.0})
+        log_text("hi")
+        log_params({"a": 1})
+        (tmp_path / "file").write_bytes(b"x")
+        log_artifact(tmp_path / "file")
+        return "done"
+
+    async with Pool(provider=Local(), run=False) as pool:
+        assert await pool.run(work()) == "done"
+    assert sent == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -18,6 +19,7 @@ from outrider.engine.node import context, log_sender, log_socket, named_blobs, o
 from outrider.engine.node.blobs import BlobStore
 from outrider.engine.node.log_sender import LogSender
 from outrider.engine.node.log_socket import DATAGRAM_BYTES, LogClient, LogEnd, LogSocket
+from outrider.engine.observe import log_calls
 from outrider.engine.wire import log_records as records
 from outrider.engine.wire import messages as m
 
@@ -337,3 +339,69 @@ async def test_datagrams_of_anybody_end_nothing(make: Any) -> None:
         for body in (b"", b"\xff", b"{", bytes(60_000)):
             sock.send(body)
     assert await client.call(len, "1234") == 4
+
+
+async def connected_without_logs(make: Any, **options: Any) -> Any:
+    client = await make(connect=False, **options)
+    client.setup["logs"] = False
+    assert isinstance(await client.connect(), m.Welcome)
+    return client
+
+
+def log_all(folder: str) -> None:
+    """Log in each way, and wait until the file ``go`` is there."""
+    path = Path(folder) / "file"
+    path.write_bytes(b"content")
+    for step in range(2500):
+        log_calls.log_metrics({"loss": 1.0}, step=step)
+    log_calls.log_text("text")
+    log_calls.log_artifact(path)
+    by_socket(b'{"values": {"other": 1}}')
+    with pytest.raises(TypeError):
+        log_calls.log_metrics({"loss": "text"})
+    with pytest.raises(IsADirectoryError):
+        log_calls.log_artifact(folder)
+    with pytest.raises(FileNotFoundError):
+        log_calls.log_artifact(path.with_name("none"))
+
+
+@KINDS
+async def test_where_nobody_keeps_records_a_node_sends_none(make: Any, kind: str, tmp_path: Path) -> None:
+    client = await connected_without_logs(make, kind=kind, slots=2)
+    attempts = [client.run(log_all, str(tmp_path)) for _ in range(3)]
+    for attempt in attempts:
+        assert isinstance(await client.answer(attempt), m.Done)
+        assert client.of(attempt, m.Logged) == []
+
+
+@KINDS
+@pytest.mark.parametrize("way", ["metrics", "artifact", "socket"])
+async def test_what_nobody_keeps_is_a_sign_of_life_all_the_same(make: Any, kind: str, way: str, tmp_path: Path) -> None:
+    def work() -> None:
+        for name in ("begin", "go"):
+            while not (tmp_path / name).exists():
+                time.sleep(0.001)
+            if name == "begin" and way == "metrics":
+                log_calls.log_metrics({"loss": 1.0})
+            elif name == "begin" and way == "artifact":
+                log_calls.log_artifact(tmp_path / "begin")
+            elif name == "begin":
+                by_socket(b'{"values": {"other": 1}}')
+
+    async def quiet_us() -> int:
+        since = len(client.heard)
+        client.send(m.ShowStacks(since, 10**12))
+        await client.until(lambda: any(isinstance(each, m.Stacks) for each in client.heard[since:]))
+        return next(each.quiet_us for each in client.heard[since:] if isinstance(each, m.Stacks))
+
+    client = await connected_without_logs(make, kind=kind)
+    attempt = client.run(work)
+    while await quiet_us() < 300_000:
+        await client.turn()
+    (tmp_path / "begin").touch()
+    async with asyncio.timeout(60):
+        while await quiet_us() >= 300_000:
+            await client.turn()
+    (tmp_path / "go").touch()
+    assert isinstance(await client.answer(attempt), m.Done)
+    assert client.of(attempt, m.Logged) == []

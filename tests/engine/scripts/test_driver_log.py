@@ -92,7 +92,7 @@ def test_of_a_line_without_an_end_the_beginning_is_kept_without_secrets(
     monkeypatch.setattr(driver_log, "LINE_CHARS", 100)
     monkeypatch.setattr(driver_log, "SHOWN_CHARS", 20)
     written = io.StringIO()
-    lines = CleanLines(written, Scrubber(["hunter2-and-more"]))
+    lines = CleanLines(written, Scrubber(["hunter2-and-more"]), lambda _: None)
     for piece in ("0123456789", "01234567hunter2", "-and-more", *["x" * 10] * 100):
         lines.write(piece)
     if ends:
