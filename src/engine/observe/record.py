@@ -120,6 +120,11 @@ class RecordSink(Sink):
             self._writer.spending = self._cost()
         self._writer.put(event, time.time(), function or "")
 
+    @property
+    def failed(self) -> bool:
+        """Return whether nothing is recorded any more."""
+        return bool(self._writer.failure)
+
     def logged(self, origin: Origin, records: bytes, dropped: int) -> None:
         """Record what a task has logged."""
         if not self._writer.failure:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
 from ...providers.threads import in_thread
-from ..wire.log_records import ARTIFACT_BYTES
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from ..wire.messages import Logged
     from .record import RecordSink
 
-FETCHES = 4  # of artifacts at a time: each may take `ARTIFACT_BYTES` of memory
+FETCHES = 4  # of artifacts at a time: each may take `log_records.ARTIFACT_BYTES` of memory
 
 
 class TaskLogs:
@@ -28,7 +27,9 @@ class TaskLogs:
 
     @property
     def wanted(self) -> bool:
-        return self._record() is not None
+        """Return whether anybody keeps what is logged from now on: a record that has failed does not."""
+        record = self._record()
+        return record is not None and not record.failed
 
     def received(self, node: NodeId, order: Order, logged: Logged) -> None:
         """Handle what an attempt has logged. It costs a microsecond for each message: none is read here."""
@@ -36,22 +37,33 @@ class TaskLogs:
             record.logged(_origin(node, order), logged.records, logged.dropped)
 
     async def artifact(
-        self, node: NodeId, order: Order, logged: Logged, fetch: Callable[[], Awaitable[Received]]
+        self,
+        node: NodeId,
+        order: Order,
+        logged: Logged,
+        fetch: Callable[[], Awaitable[Received]],
+        drop: Callable[[], object],
     ) -> Received:
-        """Handle an artifact, whose content ``fetch`` gets; return when it is written, or was given up.
+        """Handle an artifact, whose content ``fetch`` gets unless it is larger than an artifact may be; return when it
+        is written. ``drop`` has the node drop what is not fetched.
 
         Raises:
             ConnectionError: the node is lost.
+            Exception: it was given up.
         """
         record = self._record()
         async with self._turns:
+            if not self.wanted:  # it has failed while others were fetched
+                drop()
+                raise RuntimeError("there is no record any more")
             try:
                 received = await fetch()
-                if record is not None and len(received.data) <= ARTIFACT_BYTES:
+                if record is not None:
                     await in_thread(record.artifact, _origin(node, order), logged.records, received.data)
             except ConnectionError:
                 raise
-            except Exception as error:  # no memory, say: that is no error of the task
+            except Exception as error:  # it is too large, or there is no memory: that is no error of the task
+                drop()
                 if record is not None:
                     record.lost(_origin(node, order), f"an artifact could not be fetched: {error.__cause__ or error}")
                 raise

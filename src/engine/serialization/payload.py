@@ -155,13 +155,20 @@ class Received(NamedTuple):
             self.data.close()
 
 
-def map_shared(path: str) -> mmap.mmap:
+def check_size(size_bytes: int, most_bytes: int | None) -> None:
+    """Raise a ValueError if it is more than ``most_bytes``; None: any number will do."""
+    if most_bytes is not None and size_bytes > most_bytes:
+        raise ValueError(f"it has {size_bytes:,} bytes, and at most {most_bytes:,} are taken")
+
+
+def map_shared(path: str, most_bytes: int | None = None) -> mmap.mmap:
     """Another process's anonymous file, private and copy-on-write: arrays over it are writable, faulted in on use.
 
-    Where so many are held that the program would run out of descriptors, a copy.
+    Where so many are held that the program would run out of descriptors, a copy. A ValueError: it has more bytes.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        check_size(os.fstat(fd).st_size, most_bytes)
         how: dict[str, Any] = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
         if sys.version_info >= (3, 13):
             return mmap.mmap(fd, 0, **how, trackfd=False)

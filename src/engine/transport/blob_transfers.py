@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...providers.threads import in_thread
 from ..api.printable import plain
-from ..serialization.payload import Blob, Part, Received, map_shared
+from ..serialization.payload import Blob, Part, Received, check_size, map_shared
 from ..wire import messages as wire
 
 T = TypeVar("T")
@@ -24,8 +24,9 @@ class TransferProgress:
     TRANSFER-1: after ``tries`` tries in a row of which none came further than those before, there is no other.
     """
 
-    def __init__(self, tries: int) -> None:
-        self._most = tries
+    def __init__(self, tries: int, most_bytes: int | None = None) -> None:
+        """``most_bytes``: that the blob may have; None: any number."""
+        self._most, self._most_bytes = tries, most_bytes
         self._farthest = 0
         self.tries = 0  # begun since it came further than ever
         self.at_bytes = 0  # of the present try
@@ -39,6 +40,10 @@ class TransferProgress:
             raise RuntimeError(f"it was begun {self.tries} times, and came no further than {self._farthest} bytes{how}")
         self.tries += 1
         self.at_bytes = 0
+
+    def expect(self, size_bytes: int) -> None:
+        """Raise a ValueError if so much is too much, before there is room for it."""
+        check_size(size_bytes, self._most_bytes)
 
     def moved(self, count: int) -> None:
         self.at_bytes += count
@@ -115,7 +120,7 @@ class BlobTransfers:
             placed.cancel()
             self.send(wire.Drop((blob.name,)))
 
-    def arrived(self, value: wire.Value, duration_us: int = 0) -> Received:
+    def arrived(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
         """Return a value that is here, or on this computer. A ConnectionError: its executor has gone, with what it had.
         Any other error: there is no room for it here.
         """
@@ -123,29 +128,31 @@ class BlobTransfers:
             return Received(value.data, value.sizes, duration_us / 1e6)
         refuse_lost(value.blob)
         try:
-            mapping = map_shared(value.blob)
+            mapping = map_shared(value.blob, most_bytes)
         except (FileNotFoundError, ProcessLookupError) as error:
             raise ConnectionResetError("the executor has gone") from error
         self.send(wire.Drop((value.blob,)))
         return Received(mapping, value.sizes, duration_us / 1e6)
 
-    async def bring(self, value: wire.Value, duration_us: int = 0) -> Received:
-        """Return a value, wherever it is: here, on this computer, or on the node."""
+    async def bring(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
+        """Return a value, wherever it is: here, on this computer, or on the node. A ValueError: it has more bytes."""
         if value.blob is None or self._same_host:
-            return self.arrived(value, duration_us)
-        return await self.fetch(value, duration_us)
+            return self.arrived(value, duration_us, most_bytes)
+        return await self.fetch(value, duration_us, most_bytes)
 
-    async def fetch(self, value: wire.Value, duration_us: int = 0) -> Received:
+    async def fetch(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
         name = value.blob
         assert name is not None, "only a value that lies in a blob is fetched"
         refuse_lost(name)
-        data = await self._across_losses(lambda progress: self._bulk.get(name, progress))
+        data = await self._across_losses(lambda progress: self._bulk.get(name, progress), most_bytes)
         self.send(wire.Drop((name,)))
         return Received(data, value.sizes, duration_us / 1e6)
 
-    async def _across_losses(self, transfer: Callable[[TransferProgress], Coroutine[Any, Any, T]]) -> T:
+    async def _across_losses(
+        self, transfer: Callable[[TransferProgress], Coroutine[Any, Any, T]], most_bytes: int | None = None
+    ) -> T:
         """Try a transfer until it succeeds, comes no further again and again, or the node is lost."""
-        progress = TransferProgress(CHANNEL_TRIES)
+        progress = TransferProgress(CHANNEL_TRIES, most_bytes)
         last: BaseException | None = None
         while True:
             await self._attached.wait()

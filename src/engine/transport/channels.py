@@ -197,6 +197,7 @@ class Receiving(Transfer):
     def answered(self, answer: wire.Have) -> None:
         if not answer.size_bytes:
             raise ProtocolError("a blob of 0 bytes")
+        self._progress.expect(answer.size_bytes)
         self.buffer = huge_buffer(answer.size_bytes)
         self._view = memoryview(self.buffer)
 

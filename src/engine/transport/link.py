@@ -32,6 +32,7 @@ from ..serialization.payload import Blob, Payload, Received
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
+from ..wire.log_records import ARTIFACT_BYTES
 from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, is_lost
 from .node_stacks import NodeStacks
@@ -316,8 +317,9 @@ class NodeLink(PlainOrders):
         elif order is None or not self._logs.wanted:
             self.send(wire.Drop((message.blob,)))
         else:
-            fetch = partial(self._streams.bring, order, wire.Value(b"", None, message.blob))
-            self._streams.fetch_before_end(order.attempt, self._logs.artifact(self.node, order, message, fetch))
+            drop = partial(self.send, wire.Drop((message.blob,)))
+            fetch = partial(self._streams.bring, order, wire.Value(b"", None, message.blob), ARTIFACT_BYTES)
+            self._streams.fetch_before_end(order.attempt, self._logs.artifact(self.node, order, message, fetch, drop))
 
     def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:
         """Return the report of an attempt's end; None: its value is fetched first, or the node runs no such attempt."""

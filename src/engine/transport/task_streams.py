@@ -68,10 +68,10 @@ class TaskStreams:
         fetching.add_done_callback(lambda task: None if is_lost(task) else fetches.discard(task))
         return fetching
 
-    async def bring(self, order: Order, item: wire.Value) -> Received:
+    async def bring(self, order: Order, item: wire.Value, most_bytes: int | None = None) -> Received:
         """Return a value of an attempt that lies in a blob. A ConnectionError: the node is lost."""
         try:
-            return await self._transfers.bring(item)
+            return await self._transfers.bring(item, 0, most_bytes)
         except ConnectionError:
             raise
         except Exception as error:

@@ -22,6 +22,8 @@ from outrider import Local, Pool, Worker, compute, instance_info, log_artifact, 
 from outrider.engine.client import from_settings
 from outrider.engine.runs.metrics import Logged, Series, newest, read_metrics
 from outrider.engine.runs.names import runs_folder
+from outrider.engine.transport import blob_transfers, link
+from outrider.engine.transport.blob_transfers import BlobTransfers
 from outrider.engine.transport.link import NodeLink
 
 pytestmark = pytest.mark.anyio
@@ -339,3 +341,48 @@ async def test_a_node_of_a_pool_without_a_record_sends_nothing_of_what_is_logged
     async with Pool(provider=Local(), run=False) as pool:
         assert await pool.run(work()) == "done"
     assert sent == []
+
+
+async def test_an_artifact_that_is_too_large_is_not_fetched_and_its_task_goes_on(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that errs may say what it likes: the client looks at the size itself."""
+    monkeypatch.setattr(link, "ARTIFACT_BYTES", 1000)
+    maps: list[int | None] = []
+    mapped = blob_transfers.map_shared
+    monkeypatch.setattr(blob_transfers, "map_shared", lambda path, most=None: (maps.append(most), mapped(path, most))[1])
+
+    @compute
+    def work() -> str:
+        for size in (1000, 1001):
+            (tmp_path / "file").write_bytes(bytes(size))
+            log_artifact(tmp_path / "file", f"of-{size}")
+        return "done"
+
+    async with Pool(provider=Local(), run=named) as pool:
+        assert await pool.run(work()) == "done"
+    kept = record(named)
+    assert [each["name"] for each in lines(kept, "artifacts.jsonl")] == ["of-1000"]
+    (lost,) = [each for each in lines(kept, "events.jsonl") if each["event"] == "records_lost"]
+    assert lost["why"] == "an artifact could not be fetched: it has 1,001 bytes, and at most 1,000 are taken"
+    assert maps == [1000, 1000]
+
+
+async def test_a_record_that_has_failed_gets_no_artifacts(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[object] = []
+    monkeypatch.setattr(BlobTransfers, "bring", lambda *given: fetched.append(given))
+
+    @compute
+    def work() -> str:
+        (tmp_path / "file").write_bytes(b"x")
+        log_artifact(tmp_path / "file")
+        return "done"
+
+    async with Pool(provider=Local(), run=named) as pool:
+        sink = pool._opened().observer._record
+        assert sink is not None
+        sink._writer._fail(OSError(28, "No space left on device"))
+        assert await pool.run(work()) == "done"
+    assert fetched == []

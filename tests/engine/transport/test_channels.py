@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node.bridge import BEGINS
+from outrider.engine.transport import channels
 from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import Channel, Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
@@ -107,6 +108,16 @@ async def test_what_is_no_blob_is_an_error_of_its_transfer_at_once(said: bytes) 
     with pytest.raises((ProtocolError, LookupError)):
         await transfer.wait()
     transfer.data_received(b"and more")  # is heard by nobody
+
+
+async def test_what_is_larger_than_it_may_be_is_refused_before_there_is_room_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channels, "huge_buffer", lambda _: pytest.fail("room was made"))
+    transfer = Receiving(TransferProgress(8, SIZE))
+    transfer.data_received(encode(wire.Have("blob", SIZE + 1)) + b"some of it")
+    with pytest.raises(ValueError, match="it has 70,001 bytes, and at most 70,000 are taken"):
+        await transfer.wait()
 
 
 @pytest.mark.parametrize("piece", [999, SIZE])
