@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...actors.interfaces import AttemptId, AttemptSeen
+from ..api.printable import plain
 from ..wire import messages as wire
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class NodeStacks:
         elif message.attempt in self._orders:
             attempt = AttemptId(message.attempt)
             heard_s, quiet_s = self.quiet_s(attempt), message.quiet_us / 1e6
-            sight = AttemptSeen(message.text, quiet_s if heard_s is None else min(heard_s, quiet_s))
+            sight = AttemptSeen(_safe(message.text), quiet_s if heard_s is None else min(heard_s, quiet_s))
             question.answers.setdefault(attempt, sight)
 
     def over(self, attempt: int) -> None:
@@ -82,3 +83,10 @@ class NodeStacks:
         question = self._questions.pop(number)
         question.timer.cancel()
         self._loop.call_soon(question.answered, question.answers)
+
+
+def _safe(text: str) -> str:
+    """Return a text of a node as one that may be shown and kept. A node of ours has seen to it already."""
+    from ..node.stack_text import bounded  # which few programs need
+
+    return bounded(plain(bounded(text)))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from outrider.actors.interfaces import AttemptId, AttemptSeen
+from outrider.engine.node import stack_text
 from outrider.engine.transport import node_stacks
 from outrider.engine.transport.node_stacks import NodeStacks
 from outrider.engine.wire import messages as wire
@@ -74,3 +75,18 @@ async def test_a_node_that_does_not_answer_or_is_lost_ends_the_wait(monkeypatch:
     asked.stacks.close()
     asked.stacks.ask(asked.answers.append)
     assert await asked.settled() == [{}, {}, {}]
+
+
+async def test_a_text_is_made_safe_and_short_whatever_the_node_sends() -> None:
+    asked = Asked(1, 2)
+    asked.stacks.ask(asked.answers.append)
+    asked.stacks.received(wire.Stacks(1, 1, '  File "a.py", line 1 in \x1b[2Jf\x07\r\n' * 100_000, 0))
+    asked.stacks.received(wire.Stacks(1, 2, "\x1b]0;title\x07x" + "y" * 10**6, 0))
+    asked.stacks.received(wire.Stacks(1, None, "", 0))
+    (answer,) = await asked.settled()
+    for sight in answer.values():
+        assert len(sight.text) <= stack_text.MOST_CHARS
+        assert sight.text.replace("\n", "").isprintable()
+    assert answer[AttemptId(1)].text.startswith('  File "a.py", line 1 in f\n  File')
+    assert answer[AttemptId(1)].text.endswith("more lines")
+    assert answer[AttemptId(2)].text.startswith("xyyy")
