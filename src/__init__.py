@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from .providers.aws.provider import AWS as AWS
     from .providers.local.provider import Local as Local
     from .providers.ssh import SSH as SSH, Host as Host
+
+_IMPORTER = os.getpid()  # a process that has this module, and another id, is a fork of the program
 
 # Where each name lives: modules are imported when a name of theirs is first used, so `import outrider` costs nothing.
 # The public names that are not here are the classes of `outrider.errors`.

@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, SupportsIndex
 
+from ... import _IMPORTER
 from ..node import context, log_socket
 from ..wire import log_records
 from ..wire.log_records import ARTIFACT_BYTES, Packed
 from .log_values import checked_metrics, checked_name, checked_params, checked_step, checked_text
 
 _PIECE_BYTES = 1024 * 1024
-_IMPORTER = os.getpid()  # another process that has this module is a fork of this one
 _now = time.time
 
 

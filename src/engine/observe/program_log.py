@@ -25,6 +25,9 @@ class _Program:
 
 def opened(writer: RunWriter) -> None:
     with _lock:
+        if _Program.process != os.getpid():  # a forked child, whose parent's records it cannot write
+            _open.clear()
+            _Program.own = None
         _open.append(writer)
         _Program.process = os.getpid()
 

@@ -297,10 +297,10 @@ def test_a_program_without_a_pool_has_a_run_of_its_own(tmp_path: Path, runs: str
 CHILDREN = """
 import multiprocessing, os, sys
 import outrider
-from outrider import log_metrics
 
 def log(step):
     outrider.log_metrics({"loss": step}, step=step)
+    outrider.log_artifact(__file__)  # waits for the record, if there is one
 
 if __name__ == "__main__":
     child = multiprocessing.get_context(sys.argv[1]).Process(target=log, args=(1,))
@@ -314,13 +314,38 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_children_of_a_program_begin_no_run(tmp_path: Path, method: str) -> None:
     """They are many, and end without a word: their runs would seem to have crashed."""
     (tmp_path / "alone.py").write_text(CHILDREN)
     env = {**os.environ, "OUTRIDER_STATE": str(tmp_path / "state"), "OUTRIDER_RUNS": "1"}
     subprocess.run([sys.executable, "alone.py", method], check=True, cwd=tmp_path, env=env)
     assert not (tmp_path / "state/runs").exists()
+
+
+FORKED = """
+import os, outrider
+with outrider.Pool(provider=outrider.Local(), run="parents", console="silent"):
+    outrider.log_artifact(__file__, "of-parent")
+    if not (pid := os.fork()):
+        with outrider.Pool(provider=outrider.Local(), run="childs", console="silent"):
+            outrider.log_artifact(__file__, "of-child")
+        outrider.log_artifact(__file__, "of-nobody")
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    outrider.log_artifact(__file__, "of-parent-again")
+"""
+
+
+def test_a_forked_child_logs_into_the_record_of_its_own_pool_alone(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FORKED)
+    env = {**os.environ, "OUTRIDER_STATE": str(tmp_path / "state"), "OUTRIDER_RUNS": "1"}
+    subprocess.run([sys.executable, "program.py"], check=True, cwd=tmp_path, env=env)
+    kept = {
+        path.name.split("-")[2]: sorted(each.name for each in (path / "artifacts").iterdir())
+        for path in (tmp_path / "state" / "runs").glob("2*")
+    }
+    assert kept == {"parents": ["of-parent", "of-parent-again"], "childs": ["of-child"]}
 
 
 async def test_a_node_of_a_pool_without_a_record_sends_nothing_of_what_is_logged(
