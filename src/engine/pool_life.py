@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -47,6 +48,8 @@ class PoolLife(Runner):
         self._ended = False
         self._called_off = False  # before it began to open
         self._opening: asyncio.Future[None] | None = None  # done: it is open, or opening it has failed
+        self._closing: asyncio.Future[None] | None = None  # done: nothing is left of it, as far as is known
+        self._leaving: asyncio.Task[None] | None = None  # which closes it, where nobody waits for that
         self._sync: Any = None
         self._interrupt: BaseException | None = None  # what has another thread cancel what it waits for
         self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
@@ -62,13 +65,15 @@ class PoolLife(Runner):
     async def close(self, error: BaseException | None = None) -> None:
         """Leave the pool, as the end of its block does; on the event loop that opened it. ``error``: what its user has
         failed with. A pool that is not open, or was closed, is left alone. Where another task is still opening it, that
-        is called off: `open` raises `PoolClosed`, and both return when nothing is left.
+        is called off: `open` raises `PoolClosed`, and both return when nothing is left. Where another task is closing
+        it, both return then as well; cancelling one that waits for another's close cancels its wait alone. In a
+        plugin's `attach`, for which the end waits, it returns at once, and the pool is closed after.
 
         Raises:
             CleanupError: machines may be left.
             SpecError: this is another event loop.
         """
-        if self._core is not None and not self._ended:
+        if self._core is not None:
             await self.__aexit__(type(error) if error is not None else None, error, None)
 
     async def __aenter__(self) -> Self:
@@ -102,13 +107,26 @@ class PoolLife(Runner):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._core is not None and (self._core.inherited or self._ended):
-            return  # a forked child leaves the block, and the pool goes on; or it was closed in the block
+        if self._core is not None and self._core.inherited:
+            return  # a forked child leaves the block, and the pool goes on
+        if self._core is not None and self._ended:
+            await self._end_of_another(self._core, error)
+            return
         core = self._here()
         if self._opening is not None and not self._opening.done():
             await self._call_off(core, self._opening)
             return
         self._ended, self.unusable = True, ENDED
+        self._closing = core.loop.create_future()
+        leaving = self._leave(core, self._closing, error)
+        if core.waits_for_caller:
+            self._leaving = core.loop.create_task(leaving, context=Context())
+            self._leaving.add_done_callback(lambda task: task.cancelled() or task.exception())  # it was warned of
+        else:
+            await leaving
+
+    async def _leave(self, core: OpenPool, closing: asyncio.Future[None], error: BaseException | None) -> None:
+        """Close the pool, which nobody else does."""
         self._hold.at_rest.clear()
         try:
             await self._close(core, error)
@@ -119,12 +137,32 @@ class PoolLife(Runner):
 
             add_cleanup(error, cleanup)  # the block's own error is what its caller has to hear
         finally:
-            await self._hold.leave()
+            try:
+                await self._hold.leave()
+            finally:
+                closing.set_result(None)
+
+    async def _end_of_another(self, core: OpenPool, error: BaseException | None) -> None:
+        """Wait for the end that another task sees to, if that is still under way; a cancellation ends the wait."""
+        end = self._closing or self._opening
+        if end is None or end.done() or core.waits_for_caller:
+            return
+        check_loop(core.loop, synchronous=self._sync is not None)
+        await asyncio.wait([end])
+        if core.cleanup is None:
+            return
+        if error is None:
+            raise core.cleanup
+        from .client.cleanup import add_cleanup
+
+        add_cleanup(error, core.cleanup)
 
     async def _call_off(self, core: OpenPool, opening: asyncio.Future[None]) -> None:
         from .client.cleanup import finished
 
         core.call_off()
+        if core.waits_for_caller:
+            return
         await finished(opening)
         if core.cleanup is not None:
             raise core.cleanup

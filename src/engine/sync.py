@@ -77,6 +77,9 @@ class SyncPool(Runner):
         self._loops_thread = 0
         self._opening: threading.Event | None = None  # while a thread opens it; set when that is over
         self._opener = 0  # that thread
+        self._claiming = threading.RLock()  # for a moment only, and perhaps by a signal's handler
+        self._closed: threading.Event | None = None  # when a thread closes it; set when that is over
+        self._closer = 0  # that thread
         self._process = os.getpid()
 
     @_cutting
@@ -112,14 +115,18 @@ class SyncPool(Runner):
     def close(self, error: BaseException | None = None) -> None:
         """Leave the pool, as the end of its block does, from any thread. ``error``: what its user has failed with. A
         pool that is not open, or was closed, is left alone. Where another thread is still opening it, that is called
-        off: `open` raises `PoolClosed`, and both return when nothing is left. A handler of a signal that has
-        interrupted `open` may call this as well.
+        off: `open` raises `PoolClosed`, and both return when nothing is left. Where another thread is closing it, both
+        return then as well. A handler of a signal that has interrupted `open` may call this as well; one that has
+        interrupted `close` returns from it at once.
 
         Raises:
             CleanupError: machines may be left.
         """
         opening = self._opening if os.getpid() == self._process else None
         if opening is not None and self._call_off(opening):
+            return
+        if os.getpid() == self._process and not self._is_first_to_close():
+            self._end_of_another()
             return
         if self._portal is None:
             return
@@ -128,7 +135,28 @@ class SyncPool(Runner):
         try:
             self._wait(self._pool.__aexit__, type(error) if error else None, error, None)
         finally:
-            self._end()
+            try:
+                self._end()
+            finally:
+                if self._closed is not None:
+                    self._closed.set()
+
+    def _is_first_to_close(self) -> bool:
+        with self._claiming:
+            if self._portal is None or self._closed is not None:
+                return False
+            self._check_thread()
+            self._closed, self._closer = threading.Event(), threading.get_ident()
+            return True
+
+    def _end_of_another(self) -> None:
+        """Wait for the end that another thread sees to, if that is still under way; an interrupt ends the wait."""
+        if self._closed is None or self._closed.is_set() or threading.get_ident() == self._closer:
+            return
+        self._check_thread()
+        self._closed.wait()
+        if (core := self._pool._core) is not None and core.cleanup is not None:
+            raise core.cleanup
 
     def _call_off(self, opening: threading.Event) -> bool:
         """End the opening, and wait until the thread that has begun it has left `open`; that is this one where a signal
@@ -167,12 +195,15 @@ class SyncPool(Runner):
             raise PoolClosed(ENDED)
         if os.getpid() != self._process:
             raise PoolClosed(INHERITED)
+        self._check_thread()
+        return self._portal.start_task_soon(partial(function, *args, **options))
+
+    def _check_thread(self) -> None:
         if threading.get_ident() == self._loops_thread:
             raise SpecError(
                 "This runs in the thread of the pool's own loop, as a future's callbacks do, which cannot wait for "
                 "itself: use the pool from another thread."
             )
-        return self._portal.start_task_soon(partial(function, *args, **options))
 
     def _wait(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         return self._result(self._start(function, *args, **options))

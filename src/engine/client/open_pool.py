@@ -11,6 +11,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     PreparedImage = Callable[[], Awaitable[Prepared]]
 
 SNAPSHOT_S = 10.0  # for the pool's own actor to answer
+_within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=())  # the lives that code is a part of
 
 
 class OpenPool:
@@ -96,6 +98,7 @@ class OpenPool:
         self.polling = AnswerPolling(self.loop, observer.unfinished)
         self._ready: asyncio.Future[None] = self.loop.create_future()
         self._life = anyio.CancelScope()
+        self._lifes_mark = object()
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
@@ -158,7 +161,13 @@ class OpenPool:
             self._life.cancel()
         await asyncio.wait([self._main])
 
+    @property
+    def waits_for_caller(self) -> bool:
+        """Return whether the pool's end waits for who asks: for a plugin's `attach`, and what that has begun."""
+        return self._lifes_mark in _within.get()
+
     async def _live(self) -> None:
+        _within.set((*_within.get(), self._lifes_mark))
         cleanup_failures: list[NotGone] = []
         failure: BaseException | None = None
         with self._life:

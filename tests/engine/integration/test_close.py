@@ -1,0 +1,256 @@
+"""Whoever closes a pool hears of its end, also second, and never waits for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import pytest
+
+from outrider import CleanupError, Local, Plugin, Pool, PoolClosed, SpecError, SyncPool, compute
+from outrider.engine.api.plugin import PluginContext
+from outrider.providers.threads import in_thread
+
+PATIENCE_S = 30.0
+
+
+@compute
+def double(x: int) -> int:
+    return 2 * x
+
+
+class Slow(Plugin):
+    """Keeps a pool from being closed until ``goes_on``."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.reached, self.goes_on = threading.Event(), threading.Event()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {}
+
+    @asynccontextmanager
+    async def attach(self, context: PluginContext) -> AsyncIterator[None]:
+        yield None
+        self.reached.set()
+        await in_thread(self.goes_on.wait)
+
+
+class Closing(Plugin):
+    """Closes its own pool, in one of several ways."""
+
+    name = "closing"
+
+    def __init__(
+        self,
+        close: Callable[[Pool], Awaitable[object]],
+        at: str = "attach",
+    ) -> None:
+        self._close, self._at = close, at
+        self.tasks: list[asyncio.Future[object]] = []
+
+    def __getstate__(self) -> dict[str, object]:
+        return {}  # tasks need nothing of it
+
+    @asynccontextmanager
+    async def attach(self, context: PluginContext) -> AsyncIterator[None]:
+        if self._at == "attach":
+            await self._close(context.pool)
+        if self._at == "beside":
+            self.tasks.append(asyncio.ensure_future(self._close(context.pool)))
+        yield None
+        if self._at == "end":
+            await self._close(context.pool)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+async def directly(pool: Pool) -> None:
+    await pool.close()
+
+
+async def in_a_group(pool: Pool) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(pool.close())
+
+
+async def in_time(pool: Pool) -> None:
+    await asyncio.wait_for(pool.close(), PATIENCE_S)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("close", [directly, in_a_group, in_time])
+async def test_a_plugin_that_closes_its_pool_as_it_attaches_calls_it_off(
+    close: Callable[[Pool], Awaitable[object]],
+) -> None:
+    pool = Pool(provider=Local(), plugins=[Closing(close)], console="silent")
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(PoolClosed, match="closed while it was being opened"):
+            await pool.open()
+    assert repr(pool).endswith("ended after 0 jobs>")
+
+
+def test_so_does_one_of_a_pool_for_threads() -> None:
+    pool = SyncPool(Pool(provider=Local(), plugins=[Closing(directly)], console="silent"))
+    with pytest.raises(PoolClosed, match="closed while it was being opened"):
+        pool.open()
+    pool.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("close", [directly, in_a_group, in_time])
+async def test_a_plugin_that_closes_its_pool_as_it_ends_waits_for_nothing(
+    close: Callable[[Pool], Awaitable[object]],
+) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        async with Pool(provider=Local(), plugins=[Closing(close, "end")], console="silent") as pool:
+            assert await pool.run(double(2)) == 4
+
+
+@pytest.mark.anyio
+async def test_what_a_plugin_has_begun_may_close_the_pool_which_ends_after_it() -> None:
+    go = asyncio.Event()
+
+    async def later(pool: Pool) -> None:
+        await go.wait()
+        await pool.close()
+
+    plugin = Closing(later, "beside")
+    async with asyncio.timeout(PATIENCE_S):
+        async with Pool(provider=Local(), plugins=[plugin], console="silent") as pool:
+            go.set()
+            await asyncio.gather(*plugin.tasks)
+            with pytest.raises(PoolClosed):
+                await pool.run(double(2))
+        assert repr(pool).endswith("ended after 0 jobs>"), "the end of the block waits for it"
+
+
+@pytest.mark.anyio
+async def test_a_plugin_may_close_another_pool() -> None:
+    async with Pool(provider=Local(), console="silent") as other:
+
+        async def close_other(_: Pool) -> None:
+            await other.close()
+            assert repr(other).endswith("ended after 0 jobs>")
+
+        async with Pool(provider=Local(), plugins=[Closing(close_other)], console="silent") as pool:
+            assert await pool.run(double(2)) == 4
+
+
+@pytest.mark.anyio
+async def test_a_second_close_waits_for_the_end_that_the_first_sees_to() -> None:
+    slow = Slow()
+    async with Pool(provider=Local(), plugins=[slow], console="silent") as pool:
+        first = asyncio.ensure_future(pool.close())
+        await in_thread(slow.reached.wait)
+        second, third, cancelled = (asyncio.ensure_future(pool.close()) for _ in range(3))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not any(each.done() for each in (first, second, third, cancelled))
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert not any(each.done() for each in (first, second, third))
+        slow.goes_on.set()
+        await second
+        assert repr(pool).endswith("ended after 0 jobs>")
+        await asyncio.gather(first, third)
+        await pool.close()
+
+
+@pytest.mark.anyio
+async def test_the_second_goes_on_though_the_first_is_cancelled() -> None:
+    slow = Slow()
+    pool = await Pool(provider=Local(), plugins=[slow], console="silent").open()
+    first = asyncio.ensure_future(pool.close())
+    await in_thread(slow.reached.wait)
+    second = asyncio.ensure_future(pool.close())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    assert not second.done()
+    slow.goes_on.set()
+    await second
+    assert repr(pool).endswith("ended after 0 jobs>")
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+@pytest.mark.anyio
+async def test_the_end_of_the_block_waits_for_a_close_beside_it() -> None:
+    slow = Slow()
+    async with Pool(provider=Local(), plugins=[slow], console="silent") as pool:
+        closing = asyncio.ensure_future(pool.close())
+        await in_thread(slow.reached.wait)
+        asyncio.get_running_loop().call_later(0.05, slow.goes_on.set)
+    assert repr(pool).endswith("ended after 0 jobs>")
+    await closing
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("of_its_own", [True, False])
+async def test_all_who_wait_are_told_of_machines_that_may_be_left(of_its_own: bool) -> None:
+    slow = Slow()
+    pool = await Pool(provider=Local(), plugins=[slow], console="silent").open()
+    core = pool._opened()
+    ended = core._end
+
+    def end(*given: object) -> None:
+        ended(*given)  # type: ignore[arg-type]
+        core.cleanup = core._failure = CleanupError("some may be left")
+
+    core._end = end  # type: ignore[method-assign, assignment]
+    first = asyncio.ensure_future(pool.close())
+    await in_thread(slow.reached.wait)
+    error = ValueError("mine") if of_its_own else None
+    second = asyncio.ensure_future(pool.close(error))
+    await asyncio.sleep(0)
+    slow.goes_on.set()
+    with pytest.raises(CleanupError):
+        await first
+    if error is None:
+        with pytest.raises(CleanupError):
+            await second
+    else:
+        await second
+        assert getattr(error, "cleanup", None) is core.cleanup
+
+
+def test_a_second_thread_that_closes_waits_for_the_first() -> None:
+    slow = Slow()
+    pool = SyncPool(Pool(provider=Local(), plugins=[slow], console="silent")).open()
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(pool.close)
+        assert slow.reached.wait(PATIENCE_S)
+        others = [threads.submit(pool.close) for _ in range(2)]
+        with pytest.raises(TimeoutError):
+            others[0].result(0.1)
+        slow.goes_on.set()
+        for each in others:
+            each.result(PATIENCE_S)
+            assert repr(pool).endswith("ended after 0 jobs>")
+            assert pool._portal is None
+        first.result(PATIENCE_S)
+    pool.close()
+
+
+def test_the_pools_own_thread_is_refused_while_another_closes() -> None:
+    slow = Slow()
+    pool = SyncPool(Pool(provider=Local(), plugins=[slow], console="silent")).open()
+    portal = pool._portal
+    assert portal is not None
+    with pytest.raises(SpecError, match="cannot wait for itself"):
+        portal.call(pool.close)
+    assert double(2) >> pool == 4
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(pool.close)
+        assert slow.reached.wait(PATIENCE_S)
+        with pytest.raises(SpecError, match="cannot wait for itself"):
+            portal.call(pool.close)
+        slow.goes_on.set()
+        first.result(PATIENCE_S)
