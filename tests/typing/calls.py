@@ -215,7 +215,14 @@ async def with_an_async_pool() -> None:
             tuple[float, AsyncGenerator[str, None], AsyncGenerator[int, None], str],
         )
         assert_type((train(1) & named(2) & rows(3)) > pool, Job[tuple[float, str, AsyncGenerator[int, None]]])
-        assert_type(await (gather(rows(3), train(1)) >> pool), tuple[Any, ...])
+        assert_type(await (gather(rows(3), train(1)) >> pool), tuple[AsyncGenerator[int, None], float])
+        assert_type(await (gather(train(1), arows(3)) >> pool), tuple[float, AsyncGenerator[str, None]])
+        assert_type(
+            await (gather(rows(3), arows(1)) >> pool), tuple[AsyncGenerator[int, None], AsyncGenerator[str, None]]
+        )
+        assert_type(await (gather(rows(1), rows(2), rows(3)) >> pool), tuple[AsyncGenerator[int, None], ...])
+        assert_type(gather(rows(3), train(1)) > pool, Job[tuple[AsyncGenerator[int, None], float]])
+        assert_type(await (gather(rows(3), train(1), named(2)) >> pool), tuple[Any, ...] | Any)
         async for text in arows(3) >> pool:
             assert_type(text, str)
         async for result in gather(train(1), train(2), stream=True) >> pool:
@@ -253,6 +260,10 @@ def with_a_sync_pool() -> None:
         assert_type(pool.stacks(), list[TaskStack])
         assert_type((train(1) & named(2)) >> pool, tuple[float, str])
         assert_type(gather(train(1), named(2), stream=False) >> pool, tuple[float, str])
+        assert_type(gather(rows(3), train(1)) >> pool, tuple[Iterator[int], float])
+        assert_type(gather(train(1), rows(3)) >> pool, tuple[float, Iterator[int]])
+        assert_type(gather(rows(1), rows(2), rows(3)) >> pool, tuple[Iterator[int], ...])
+        assert_type(gather(rows(3)) >> pool, tuple[Iterator[int], ...])
         assert_type(train(1) & named(2) > pool, Future[tuple[float, str]])
         for row in rows(3) >> pool:
             assert_type(row, int)

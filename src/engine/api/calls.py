@@ -313,7 +313,23 @@ def gather(*calls: Call[T], stream: Literal[False] = False) -> Group[*tuple[T, .
 @overload
 def gather(*calls: Call[T], stream: Literal[True]) -> GroupStream[T]: ...
 @overload
-def gather(*calls: AnyCall, stream: Literal[False] = False) -> Group[*tuple[Any, ...]]: ...
+def gather(
+    a: StreamCall[A], b: Call[B], /, *, stream: Literal[False] = False
+) -> MixedGroup[tuple[AsyncGenerator[A, None], B], tuple[Iterator[A], B]]: ...
+@overload
+def gather(
+    a: Call[A], b: StreamCall[B], /, *, stream: Literal[False] = False
+) -> MixedGroup[tuple[A, AsyncGenerator[B, None]], tuple[A, Iterator[B]]]: ...
+@overload
+def gather(
+    a: StreamCall[A], b: StreamCall[B], /, *, stream: Literal[False] = False
+) -> MixedGroup[tuple[AsyncGenerator[A, None], AsyncGenerator[B, None]], tuple[Iterator[A], Iterator[B]]]: ...
+@overload
+def gather(
+    *calls: StreamCall[T], stream: Literal[False] = False
+) -> MixedGroup[tuple[AsyncGenerator[T, None], ...], tuple[Iterator[T], ...]]: ...
+@overload
+def gather(*calls: AnyCall, stream: Literal[False] = False) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]: ...
 def gather(*calls: AnyCall, stream: bool = False) -> Any:
     """Group calls that are to run together: ``gather(f(1), g(2)) >> pool``.
 
