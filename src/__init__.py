@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         Group as Group,
         GroupStream as GroupStream,
         StreamCall as StreamCall,
-        gather as gather,
     )
     from .engine.api.compute import Compute as Compute, StreamCompute as StreamCompute, compute as compute
     from .engine.api.errors import *  # noqa: F403
+    from .engine.api.gathering import gather as gather
     from .engine.api.image import Image as Image
     from .engine.api.instance import InstanceInfo as InstanceInfo, Peer as Peer
     from .engine.api.job import Job as Job
@@ -66,7 +66,8 @@ _IMPORTER = os.getpid()  # a process that has this module, and another id, is a 
 # The public names that are not here are the classes of `outrider.errors`.
 _HOMES = {
     "engine.api.accelerators": ("Accelerator",),
-    "engine.api.calls": ("Call", "Group", "GroupStream", "StreamCall", "gather"),
+    "engine.api.calls": ("Call", "Group", "GroupStream", "StreamCall"),
+    "engine.api.gathering": ("gather",),
     "engine.api.job": ("Job",),
     "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
     "engine.api.image": ("Image",),

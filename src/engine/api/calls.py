@@ -14,7 +14,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
-    Literal,
     NoReturn,
     Self,
     TypeVar,
@@ -46,9 +45,6 @@ Ss = TypeVarTuple("Ss")
 S = TypeVar("S")
 A = TypeVar("A")
 B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -294,61 +290,7 @@ class GroupStream(GroupedCalls[T]):
         return _runner(self, ">>", pool).stream_group(self)
 
 
-@overload
-def gather(a: Call[A], /, *, stream: Literal[False] = False) -> Group[A]: ...
-@overload
-def gather(a: Call[A], b: Call[B], /, *, stream: Literal[False] = False) -> Group[A, B]: ...
-@overload
-def gather(a: Call[A], b: Call[B], c: Call[C], /, *, stream: Literal[False] = False) -> Group[A, B, C]: ...
-@overload
-def gather(
-    a: Call[A], b: Call[B], c: Call[C], d: Call[D], /, *, stream: Literal[False] = False
-) -> Group[A, B, C, D]: ...
-@overload
-def gather(
-    a: Call[A], b: Call[B], c: Call[C], d: Call[D], e: Call[E], /, *, stream: Literal[False] = False
-) -> Group[A, B, C, D, E]: ...
-@overload
-def gather(*calls: Call[T], stream: Literal[False] = False) -> Group[*tuple[T, ...]]: ...
-@overload
-def gather(*calls: Call[T], stream: Literal[True]) -> GroupStream[T]: ...
-@overload
-def gather(
-    a: StreamCall[A], b: Call[B], /, *, stream: Literal[False] = False
-) -> MixedGroup[tuple[AsyncGenerator[A, None], B], tuple[Iterator[A], B]]: ...
-@overload
-def gather(
-    a: Call[A], b: StreamCall[B], /, *, stream: Literal[False] = False
-) -> MixedGroup[tuple[A, AsyncGenerator[B, None]], tuple[A, Iterator[B]]]: ...
-@overload
-def gather(
-    a: StreamCall[A], b: StreamCall[B], /, *, stream: Literal[False] = False
-) -> MixedGroup[tuple[AsyncGenerator[A, None], AsyncGenerator[B, None]], tuple[Iterator[A], Iterator[B]]]: ...
-@overload
-def gather(
-    *calls: StreamCall[T], stream: Literal[False] = False
-) -> MixedGroup[tuple[AsyncGenerator[T, None], ...], tuple[Iterator[T], ...]]: ...
-@overload
-def gather(*calls: AnyCall, stream: Literal[False] = False) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]: ...
-def gather(*calls: AnyCall, stream: bool = False) -> Any:
-    """Group calls that are to run together: ``gather(f(1), g(2)) >> pool``.
-
-    The results come as a tuple in the calls' order, with an iterator in a generator's place; with ``stream=True`` one
-    by one, as they are ready, and without generators.
-    """
-    if not calls:
-        raise NotACall("gather() takes at least one pending call: gather(f(1), g(2))")
-    for each in calls:
-        if stream and isinstance(each, StreamCall):
-            raise NotACall(
-                f"gather(..., stream=True) gives each call's one result when it is ready, and {each.code} has many: "
-                "leave out stream=True, and its place has an iterator"
-            )
-        any_pending(each)
-    return GroupStream(calls) if stream else _grouped(calls)
-
-
-def _grouped(calls: tuple[AnyCall, ...]) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]:
+def grouped(calls: tuple[AnyCall, ...]) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]:
     return (MixedGroup if any(isinstance(each, StreamCall) for each in calls) else Group)(calls)
 
 
@@ -420,7 +362,7 @@ def _runner(call: Pending, operator: str, pool: Any) -> Any:
 def _joined(first: AnyCall | GroupedCalls[Any], other: object) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]:
     """Return the group of ``first & other``."""
     calls = first.calls if isinstance(first, GroupedCalls) else (first,)
-    return _grouped((*calls, *_members(first, other)))
+    return grouped((*calls, *_members(first, other)))
 
 
 def _members(first: Pending, other: object) -> tuple[AnyCall, ...]:

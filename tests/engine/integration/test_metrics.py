@@ -375,7 +375,9 @@ async def test_an_artifact_that_is_too_large_is_not_fetched_and_its_task_goes_on
     monkeypatch.setattr(link, "ARTIFACT_BYTES", 1000)
     maps: list[int | None] = []
     mapped = blob_transfers.map_shared
-    monkeypatch.setattr(blob_transfers, "map_shared", lambda path, most=None: (maps.append(most), mapped(path, most))[1])
+    monkeypatch.setattr(
+        blob_transfers, "map_shared", lambda path, most=None: (maps.append(most), mapped(path, most))[1]
+    )
 
     @compute
     def work() -> str:
