@@ -58,7 +58,8 @@ def _stop(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, ob
         said = f"run {run.id} lives no more, and of the same name there is {', '.join(namesakes)}: write its id"
         return UNKNOWN, said, {"stopped": False}
     if owner == "dead":
-        return *_without_owner(run_of(run.directory), time.time()), {"stopped": False}
+        code, said = _without_owner(run_of(run.directory), time.time())
+        return code, said, {"stopped": False}
     try:
         answer = _asked(run, timeout)
     except (NoAnswer, Refused) as error:
@@ -95,13 +96,23 @@ def _living_namesakes(run: Run, wanted: str) -> list[str]:
 def _without_owner(run: Run, now: float) -> tuple[int, str]:
     if run.ended:
         return NOTHING, f"run {run.id} had ended already"
-    died, provider = f"run {run.id} runs no more: its owner died", run.status.get("provider", "")
+    died = f"run {run.id} runs no more: its owner died"
+    provider = run.status.get("provider") or _planned_provider(run)
     if provider == "local":
         return NOTHING, f"{died}, and what it had started on this computer ends with it"
     if provider == "ssh":
         spec, written = read_json(run.directory / "run.json").get("spec"), run.status.get("written")
         return UNKNOWN, f"{died}. {_left_on_hosts(spec, None if written is None else now - written)}"
     return SOMETHING, f"{died}, and machines may be left, which `outrider gc` shows and removes"
+
+
+def _planned_provider(run: Run) -> str:
+    """Return where the pool was to have its machines, if in one place alone: an owner may die before it has any."""
+    try:
+        names = {spec["provider"]["class"].lower() for spec in read_json(run.directory / "run.json")["spec"]["specs"]}
+    except (KeyError, TypeError, AttributeError):
+        return ""
+    return names.pop() if len(names) == 1 else ""
 
 
 def _left_on_hosts(spec: object, silent_s: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import errno
 import functools
+import math
 import os
 import resource
 import socket
@@ -126,18 +127,29 @@ def _restored(to: Limits) -> bool:
     return True
 
 
+RECENT_S = 4.0  # a death is told of within a second, also on a machine that is short of memory
+
+
 class OomKills:
-    """Kills for memory since the last question; the whole machine's counter includes every cgroup's.
+    """Kills for memory of late, and since the last question; the whole machine's counter includes every cgroup's.
 
     A worker died of it by a SIGKILL that nobody here sent, while a counter has risen.
     """
 
     def __init__(self, *files: Path) -> None:
         self._files = files or (_VMSTAT, _CGROUP)
-        self._seen = self._count()
+        self._seen = self._later = self._count()
+        self._looked_at = -math.inf
+
+    def look(self, now: float) -> None:
+        """Forget kills of more than `RECENT_S` ago: they were another program's. To be called now and then."""
+        if now - self._looked_at >= RECENT_S:
+            self._looked_at = now
+            self._seen, self._later = self._later, self._count()
 
     def news(self) -> bool:
         seen, self._seen = self._seen, self._count()
+        self._later = self._seen
         return any(now > before for now, before in zip(self._seen, seen, strict=True))
 
     def _count(self) -> list[int]:

@@ -40,7 +40,9 @@ class LogSender:
         return os.getpid() == self._pid
 
     def put(self, attempt: int, record: Packed) -> None:
-        """Log a record, without waiting."""
+        """Log a record, without waiting. Nothing is kept where it is not wanted."""
+        if not self.wanted:
+            return
         records = self._waiting.get(attempt)
         if records is None:
             records = self._waiting.setdefault(attempt, [])

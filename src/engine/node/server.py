@@ -216,6 +216,7 @@ class ExecutorServer:
                 self._stacks.asked(message)
             case wire.Ping(sent_ms):
                 self._session.send(wire.Pong(sent_ms))
+                self._workers.look_at_kills()
                 self._machine_lease.renew(self._client_seen_at)
             case wire.Bye():
                 self._end()

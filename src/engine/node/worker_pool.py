@@ -441,6 +441,10 @@ class WorkerPool:
         self._scheduler.gone(worker, cause, code, detail, now, ago_us=max(0, int((now - died) * 1e6)))
         connection.close()
 
+    def look_at_kills(self) -> None:
+        """See how many processes the kernel has killed for memory up to now."""
+        self._oom.look(self._loop.time())
+
     def _cause_of_death(self, status: int) -> tuple[wire.Cause, int]:
         killed_for_memory = self._oom.news()
         if status < 0:

@@ -270,3 +270,16 @@ def test_any_time_can_be_waited_for(
     assert outrider("stop", "train", "--timeout", timeout) == 2
     assert asked == asked_s
     files.close()
+
+
+@pytest.mark.parametrize(
+    ("classes", "code"), [(["Local"], 0), (["SSH"], 2), (["AWS"], 1), (["Local", "AWS"], 1), ([], 1)], ids=str
+)
+def test_an_owner_that_died_before_it_had_machines_is_known_by_its_spec(
+    *, classes: list[str], code: int, record: Callable[..., RecordFiles], outrider: Outrider
+) -> None:
+    files = record(provider="")
+    specs = [{"provider": {"class": each}} for each in classes]
+    files.replace("run.json", {"owner": {"pid": 4711}, "spec": {"specs": specs}})
+    files.close()
+    assert outrider("stop", "train") == code

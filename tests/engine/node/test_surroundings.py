@@ -17,7 +17,7 @@ import pytest
 
 from outrider.engine.node import forkserver, freeports, process
 from outrider.engine.node.freeports import FEW, KEPT, FreePorts
-from outrider.engine.node.limits import OomKills
+from outrider.engine.node.limits import RECENT_S, OomKills
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.messages import Cause, RunFlag
 
@@ -127,6 +127,22 @@ def test_kills_for_memory_are_counted_since_the_last_question(tmp_path: Path) ->
     counter.write_text("pgfault 9\noom_kill 4\n")
     assert kills.news()
     assert not kills.news()
+
+
+def test_kills_for_memory_of_long_ago_were_of_others(tmp_path: Path) -> None:
+    """Nodes that share a computer see each other's, and a worker dies of a SIGKILL of its own an hour later."""
+    counter = tmp_path / "vmstat"
+    counter.write_text("oom_kill 3\n")
+    kills = OomKills(counter)
+    kills.look(0.0)
+    counter.write_text("oom_kill 4\n")
+    for now in (1.0, RECENT_S, 2 * RECENT_S):
+        kills.look(now)
+    assert not kills.news()
+    counter.write_text("oom_kill 5\n")
+    kills.look(3 * RECENT_S)
+    kills.look(3 * RECENT_S + 2.0)
+    assert kills.news()
 
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
