@@ -76,7 +76,8 @@ class Owner:
         """Decide whether the owner's computer is ``here``, perhaps in an earlier boot.
 
         Names say little: a container's changes each time, a laptop's with the network, and many computers are called
-        localhost. The name decides only where the kernel tells of no boot.
+        localhost. After a reboot the system has to be the same, and the name too, for computers that start from one
+        image have one machine-id. The name alone decides only where the kernel tells of no boot.
         """
         if not (self.boot and here.boot):
             return self.host == here.host
@@ -84,7 +85,7 @@ class Owner:
             return True
         if self.since > here.up_since + CLOCKS_DIFFER_S:  # it was in one boot while we were in another: they are two
             return False
-        return bool(self.machine) and self.machine == here.machine
+        return bool(self.machine) and (self.machine, self.host) == (here.machine, here.host)
 
     def __str__(self) -> str:
         return f"process {self.pid} of {self.user} on {self.host}"

@@ -166,7 +166,7 @@ OWNER = pool_lock.Owner("me", "localhost", 7, "", "this boot", 2000.0, machine="
         (replace(OWNER, host="another-name", machine=""), True),  # the kernel tells
         (replace(OWNER, boot="another boot"), False),  # at a time at which this computer was in its present boot
         (replace(OWNER, boot="another boot", since=500.0), True),  # before a reboot
-        (replace(OWNER, boot="another boot", since=500.0, host="another-name"), True),
+        (replace(OWNER, boot="another boot", since=500.0, host="another-name"), False),  # of one image perhaps
         (replace(OWNER, boot="another boot", since=500.0, machine="another system"), False),
         (replace(OWNER, boot="another boot", since=500.0, machine=""), False),  # a name is no proof
         (replace(OWNER, boot="", machine=""), True),

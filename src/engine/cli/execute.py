@@ -17,7 +17,7 @@ from ..api.checks import refuse
 from ..api.printable import clean
 from .flags import AsJson
 from .node_choice import Reached, reached
-from .run_choice import RunWord
+from .run_choice import RunOrMachine
 from .ssh import pinned
 from .ssh_command import ssh_command
 
@@ -44,7 +44,7 @@ Tell = Callable[[Reached, Lines | Ended], None]
 
 
 def execute(
-    target: RunWord, /, *command: str, node: int | None = None, rank: int | None = None, as_json: AsJson = False
+    target: RunOrMachine, /, *command: str, node: int | None = None, rank: int | None = None, as_json: AsJson = False
 ) -> int:
     """Run a command on all nodes of a living pool, or on one.
 

@@ -27,8 +27,7 @@ def guarded(command: Callable[[], object]) -> int:
             if isinstance(end.__context__, BrokenPipeError):  # which rich has caught
                 raise BrokenPipeError from None
             code = _code(end)
-        if sys.stdout is not None:  # it is None where the caller has closed it
-            sys.stdout.flush()  # else Python would, when nobody catches its error any more
+        sys.stdout.flush()  # else Python would, when nobody catches its error any more
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # as of `outrider runs | head -1`

@@ -62,7 +62,7 @@ def gc(
         print_json(pools, own)
     else:
         _print_verdicts(pools, verdicts, failures, apply=apply)
-        print_unanswered(unanswered)
+    print_unanswered(unanswered)
     for pool, each, gone in zip(pools, verdicts, removed, strict=True):
         if not gone and (each.remove or (pool.ours and not pool.error)):
             return SOMETHING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from cyclopts import App, Parameter
@@ -43,6 +44,9 @@ app.register_install_completion_command()
 
 
 def main() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller has closed it; print() would take the other one in its place
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  open as long as the program runs
     sys.exit(guarded(lambda: app(_words(sys.argv[1:]))))
 
 

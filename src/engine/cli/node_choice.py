@@ -71,7 +71,8 @@ def reached(wanted: str, *, node: int | None = None, rank: int | None = None) ->
         return named
     if meant:
         run = meant[-1]
-        how = "has ended" if run.ended else "is of another computer" if run.owner == "elsewhere" else "lost its program"
+        gone = "is of another computer" if run.owner == "elsewhere" else "has lost its owner, which died"
+        how = "has ended" if run.ended else gone
         refuse(f"run {run.id} {how}, and has no nodes here any more: `outrider ps` shows the pools that live.")
     return refuse(
         f"{wanted!r} is neither a run nor a node of a living pool: `outrider ps` and `outrider runs` show those."

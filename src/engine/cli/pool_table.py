@@ -51,7 +51,7 @@ def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) ->
 def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
     for asked in unanswered:
         said = f"{place(asked.place)} could not be asked: {plain(asked.error)}"
-        Console().print(said, markup=False, style="red")
+        Console(stderr=True).print(said, markup=False, style="red", soft_wrap=True)
 
 
 def place(where: Place) -> str:

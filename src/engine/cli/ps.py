@@ -52,8 +52,7 @@ def ps(
         console_for_tables().print(_table(pools))
     else:
         print("No pools.")
-    if not as_json:
-        print_unanswered(unanswered)
+    print_unanswered(unanswered)
     return UNKNOWN if unanswered else NOTHING
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import webbrowser
 from pathlib import Path
@@ -63,6 +64,18 @@ def report(
         print(json.dumps(facts, indent=2))
     else:
         print(path)
-    if open_ and not webbrowser.open(path.absolute().as_uri()):
+    if open_ and not _opened(path):
         print("outrider: there is no browser here: open the file in one", file=sys.stderr)
     return NOTHING
+
+
+def _opened(path: Path) -> bool:
+    """Open the file in a browser, and return whether there is one. What a browser prints goes to stderr."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        return webbrowser.open(path.absolute().as_uri())
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)

@@ -28,6 +28,7 @@ def run_words(_: object) -> dict[str, str]:
 
 HELP = "The run's id, the beginning of it, or its name: the newest of that name."
 RunWord = Annotated[str, Parameter(completer=run_words, help=HELP)]
+RunOrMachine = Annotated[str, Parameter(completer=run_words)]
 
 
 def checked_timeout(timeout: float) -> float:

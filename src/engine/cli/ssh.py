@@ -12,11 +12,11 @@ from pathlib import Path
 from ..api.checks import refuse
 from .failures import WRONG
 from .node_choice import reached
-from .run_choice import RunWord
+from .run_choice import RunOrMachine
 from .ssh_command import Way, ssh_command
 
 
-def ssh(target: RunWord, /, *, node: int | None = None) -> int:
+def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
     """Open a shell on a node of a living pool, by the system's ssh.
 
     The host key is the pinned one, or for hosts of your own what your known_hosts have, and the key the pool's: nothing

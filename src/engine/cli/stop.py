@@ -31,7 +31,7 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
     Exits with 0 when nothing of the run is left, or it had ended before; with 1 when machines may be left; and with 2
     when that is not known: there is no such run, it is of another computer, its program does not answer, or died and
     left its tasks on hosts of your own. Of a name
-    whose newest run lives no more, while an older one does, nothing is ended: write the id.
+    whose newest run has ended, while an older one lives, nothing is ended: write the id.
 
     Parameters
     ----------
@@ -55,7 +55,8 @@ def _stop(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, ob
     """Return the exit code, what is to be said, and further facts."""
     owner = run.owner
     if owner == "dead" and (namesakes := _living_namesakes(run, wanted)):
-        said = f"run {run.id} lives no more, and of the same name there is {', '.join(namesakes)}: write its id"
+        how = "has ended" if run.ended else "has lost its owner, which died"
+        said = f"run {run.id} {how}, and of the same name there is {', '.join(namesakes)}: write its id"
         return UNKNOWN, said, {"stopped": False}
     if owner == "dead":
         code, said = _without_owner(run_of(run.directory), time.time())
@@ -96,7 +97,7 @@ def _living_namesakes(run: Run, wanted: str) -> list[str]:
 def _without_owner(run: Run, now: float) -> tuple[int, str]:
     if run.ended:
         return NOTHING, f"run {run.id} had ended already"
-    died = f"run {run.id} runs no more: its owner died"
+    died = f"run {run.id} has ended: its owner died"
     provider = run.status.get("provider") or _planned_provider(run)
     if provider == "local":
         return NOTHING, f"{died}, and what it had started on this computer ends with it"
@@ -125,11 +126,11 @@ def _left_on_hosts(spec: object, silent_s: float | None) -> str:
     if not isinstance(lease_s, int | float) or silent_s is None:
         return f"{nothing}. Whether tasks still run there is not known: they end by the pool's lease."
     if silent_s > STATUS_S + lease_s:
-        told = f"The pool's lease of {lease_s:g} s is over, by which they end tasks themselves; that they have"
-        return f"{nothing}. {told} is not known."
+        told = f"The pool's lease of {lease_s:g} s is over, and hosts end their tasks by themselves when it is"
+        return f"{nothing}. {told}; it is not known whether they have."
     within_s = math.ceil(STATUS_S + lease_s - silent_s)
     told = f"Tasks may still run there, and end by the pool's lease within {within_s} s"
-    return f"{nothing}. {told}; whether they have is not known."
+    return f"{nothing}. {told}; it is not known whether they have ended already."
 
 
 def _program_ended(run: Run) -> bool:

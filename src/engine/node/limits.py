@@ -127,11 +127,11 @@ def _restored(to: Limits) -> bool:
     return True
 
 
-RECENT_S = 4.0  # a death is told of within a second, also on a machine that is short of memory
+RECENT_S = 60.0  # a process that is killed may take so long to let go of its memory, and is dead only then
 
 
 class OomKills:
-    """Kills for memory of late, and since the last question; the whole machine's counter includes every cgroup's.
+    """Kills for memory of late; the whole machine's counter includes every cgroup's.
 
     A worker died of it by a SIGKILL that nobody here sent, while a counter has risen.
     """
@@ -139,21 +139,29 @@ class OomKills:
     def __init__(self, *files: Path) -> None:
         self._files = files or (_VMSTAT, _CGROUP)
         self._seen = self._later = self._count()
+        self._told = 0  # of those since `_seen`
         self._looked_at = -math.inf
 
     def look(self, now: float) -> None:
         """Forget kills of more than `RECENT_S` ago: they were another program's. To be called now and then."""
         if now - self._looked_at >= RECENT_S:
             self._looked_at = now
+            self._told = max(0, self._told - _risen(self._seen, self._later))
             self._seen, self._later = self._later, self._count()
 
     def news(self) -> bool:
-        seen, self._seen = self._seen, self._count()
-        self._later = self._seen
-        return any(now > before for now, before in zip(self._seen, seen, strict=True))
+        """Return whether there is a kill that no death was explained by. To be asked of each death by SIGKILL."""
+        if self._told >= _risen(self._seen, self._count()):
+            return False
+        self._told += 1
+        return True
 
     def _count(self) -> list[int]:
         return [_oom_kills(file) for file in self._files]
+
+
+def _risen(before: list[int], now: list[int]) -> int:
+    return max(later - earlier for earlier, later in zip(before, now, strict=True))
 
 
 def _oom_kills(file: Path) -> int:

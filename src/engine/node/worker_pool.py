@@ -446,13 +446,12 @@ class WorkerPool:
         self._oom.look(self._loop.time())
 
     def _cause_of_death(self, status: int) -> tuple[wire.Cause, int]:
-        killed_for_memory = self._oom.news()
         if status < 0:
             return wire.Cause.EXIT, 1
         if os.WIFEXITED(status):
             return wire.Cause.EXIT, os.WEXITSTATUS(status)
         number = os.WTERMSIG(status)
-        return wire.Cause.MEMORY if number == signal.SIGKILL and killed_for_memory else wire.Cause.SIGNAL, number
+        return wire.Cause.MEMORY if number == signal.SIGKILL and self._oom.news() else wire.Cause.SIGNAL, number
 
     def _on_time(self) -> None:
         self._timer = None

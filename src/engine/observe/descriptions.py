@@ -136,8 +136,8 @@ def _stalled(event: ev.Stalled) -> str:
 
 
 def upload(event: ev.UploadProgress) -> str:
-    """Return large arguments on their way in words, as in "sending 1.2 GB of arguments to 4 nodes: 43 %, 85 MB/s"; and
-    nothing where they end with none that has come, as their node is lost.
+    """Return large arguments on their way in words, as in "sending 1.2 GB of arguments to 4 nodes: 43 %, 85.0 MB/s";
+    and nothing where they end with none that has come, as their node is lost.
     """
     if not event.total_bytes:
         return ""

@@ -135,7 +135,7 @@ def ask(run: Run, request: str, *, within_s: float, **fields: Any) -> dict[str, 
     """
     match run.owner:
         case "dead":
-            said = "has ended" if run.ended else "lives no more: its owner died"
+            said = "has ended" if run.ended else "has ended: its owner died"
             raise NoAnswer(f"run {run.id} {said}")
         case "elsewhere":
             raise NoAnswer(f"run {run.id} is of another computer, {_owner(run, 'host')}: ask there")

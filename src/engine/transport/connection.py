@@ -6,6 +6,7 @@ Each has a control channel with a heartbeat, channels for blobs beside it, and c
 from __future__ import annotations
 
 import asyncio
+import math
 import platform
 import secrets
 import time
@@ -172,6 +173,7 @@ class NodeConnection:
         self._silence = self._heartbeat.silence
         self.link.answered = self._answered
         self._facts: NodeFacts | None = None
+        self._uploads = 0  # under way
         self._gone = False  # the executor, for certain
         self._errs = ""  # how, where it did: it is given up
 
@@ -377,7 +379,7 @@ class NodeConnection:
         return answer
 
     def _received(self, data: bytes) -> None:
-        if self._silence.said(len(data)):
+        if self._silence.said(len(data), math.inf if self._uploads else self._session.kept_bytes):
             self._answered()
         try:
             self.link.received(data)
@@ -411,8 +413,12 @@ class NodeConnection:
 
     async def put(self, blob: Blob, progress: TransferProgress) -> None:
         sending = Sending(blob.parts, progress)
-        with self._settings.uploads.watched(self._node, blob.size_bytes, progress):
-            await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
+        self._uploads += 1
+        try:
+            with self._settings.uploads.watched(self._node, blob.size_bytes, progress):
+                await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
+        finally:
+            self._uploads -= 1
 
     async def get(self, name: str, progress: TransferProgress) -> Part:
         receiving = Receiving(progress)

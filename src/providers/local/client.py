@@ -154,7 +154,7 @@ class SupervisorClient:
         self._why = self._why or why
         if self._watchdog_lives():
             await self._signal(self._pid, signal.SIGTERM, signal.SIGKILL)
-        if self._supervisor != self._pid:  # while the socket is open and the watchdog dead, the pid is nobody else's
+        if self._supervisor != self._pid and not self._watchdog_lives():  # else it may have collected the supervisor
             await self._signal(self._supervisor, signal.SIGCONT, signal.SIGKILL)
         if not self.ended:  # both are in the kernel's hands
             self._end("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,16 @@ class Sky:
         return [{**place, "region": region} for region in self.regions]
 
 
-@dataclass
 class Outrider:
-    """The command, run here."""
+    """The command, run here. ``errors``: what was on stderr when `said` was last called."""
 
-    said: Callable[[], str]
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys, self.errors = capsys, ""
+
+    def said(self) -> str:
+        read = self._capsys.readouterr()
+        self.errors = read.err
+        return read.out
 
     def __call__(self, *arguments: str) -> int:
         with pytest.raises(SystemExit) as exited:
@@ -93,4 +98,4 @@ def sky(monkeypatch: pytest.MonkeyPatch) -> Sky:
 
 @pytest.fixture
 def outrider(capsys: pytest.CaptureFixture[str]) -> Outrider:
-    return Outrider(lambda: capsys.readouterr().out)
+    return Outrider(capsys)

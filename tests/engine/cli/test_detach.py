@@ -190,7 +190,7 @@ def test_a_driver_that_is_killed_is_told(state: Path) -> None:
     code, _, err = outrider("wait", run.id)
     assert (code, "its owner died" in err) == (125, True)
     code, _, err = outrider("stop", run.id)
-    assert (code, "runs no more: its owner died" in err) == (0, True)
+    assert (code, "has ended: its owner died" in err) == (0, True)
     assert "its owner died" in outrider("runs")[1]
     until(lambda: not processes(state))
 

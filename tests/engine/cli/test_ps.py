@@ -61,7 +61,9 @@ def test_unanswered_place_is_shown(book: Journal, sky: Sky, outrider: Outrider) 
     assert outrider("ps") == 2
     said = outrider.said()
     assert "owner is dead" in said
-    assert "us-east-1 work could not be asked: no credentials" in said
+    assert "us-east-1 work could not be asked: no credentials" in outrider.errors
+    assert outrider.json("ps")
+    assert "us-east-1 work could not be asked: no credentials" in outrider.errors
 
 
 @pytest.mark.parametrize(("since", "said"), [(30, "0 min"), (3700, "1 h 1 min"), (90_000, "1 d 1 h"), (-5, "0 min")])

@@ -126,7 +126,7 @@ def test_a_name_whose_newest_run_has_ended_may_mean_an_older_one_that_lives(
     monkeypatch.setattr("outrider.engine.runs.files.new_id", lambda name, at: newer)
     record(began=2.0, state="ended", exit=0).close()
     assert outrider("stop", "train") == 2
-    told = f"outrider: run {newer} lives no more, and of the same name there is {ID}: write its id\n"
+    told = f"outrider: run {newer} has ended, and of the same name there is {ID}: write its id\n"
     assert capsys.readouterr().err == told
     assert outrider("stop", newer) == 0
     older.close()
@@ -167,8 +167,20 @@ def test_a_run_whose_owner_died_cannot_be_asked(
 @pytest.mark.parametrize(
     ("silent_s", "told"),
     [
-        (10.0, "Tasks may still run there, and end by the pool's lease within 170 s; whether they have is not known."),
-        (1e4, "The pool's lease of 120 s is over, by which they end tasks themselves; that they have is not known."),
+        (
+            10.0,
+            (
+                "Tasks may still run there, and end by the pool's lease within 170 s; "
+                "it is not known whether they have ended already."
+            ),
+        ),
+        (
+            1e4,
+            (
+                "The pool's lease of 120 s is over, and hosts end their tasks by themselves when it is; "
+                "it is not known whether they have."
+            ),
+        ),
     ],
 )
 def test_nothing_is_claimed_of_hosts_whose_owner_died(
@@ -186,7 +198,7 @@ def test_nothing_is_claimed_of_hosts_whose_owner_died(
     monkeypatch.setattr(stop_module.time, "time", lambda: 1000.0 + silent_s)
     assert outrider("stop", "train") == 2
     nothing = "This has ended nothing, for nobody here holds a connection to its hosts."
-    assert capsys.readouterr().err == (f"outrider: run {ID} runs no more: its owner died. {nothing} {told}\n")
+    assert capsys.readouterr().err == (f"outrider: run {ID} has ended: its owner died. {nothing} {told}\n")
     assert outrider.json("stop", "train")["stopped"] is False
 
 

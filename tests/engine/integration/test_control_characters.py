@@ -313,7 +313,7 @@ async def raised(text: str) -> list[BaseException]:
         for error in (asyncssh.ConnectionLost(text), asyncssh.PermissionDenied(text), OSError(1, wrong), lost)
     ]
     return [
-        await caught(node._fetch_item(order, Value(b"", None, LOST + text))),
+        await caught(node._streams.bring(order, Value(b"", None, LOST + text))),
         await caught(RemoteShell(Hostile(text)).run(["true"])),  # type: ignore[arg-type]
         await caught(connection._transfer(transfer, Get("name"))),
         await caught(channel.first),

@@ -139,10 +139,13 @@ def test_kills_for_memory_of_long_ago_were_of_others(tmp_path: Path) -> None:
     for now in (1.0, RECENT_S, 2 * RECENT_S):
         kills.look(now)
     assert not kills.news()
-    counter.write_text("oom_kill 5\n")
+    counter.write_text("oom_kill 6\n")
     kills.look(3 * RECENT_S)
     kills.look(3 * RECENT_S + 2.0)
-    assert kills.news()
+    assert [kills.news() for _ in range(3)] == [True, True, False]
+    counter.write_text("oom_kill 7\n")
+    kills.look(4 * RECENT_S)
+    assert [kills.news() for _ in range(2)] == [True, False]
 
 
 CGROUPS = Path("/sys/fs/cgroup/memory")

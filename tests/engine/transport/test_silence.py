@@ -1,4 +1,4 @@
-"""HEARD-1 to 3: a stall of this program is no silence of a node, what a node says unasked is no answer, all else is."""
+"""HEARD-1 to 4: a stall of this program is no silence of a node, what a node says unasked is no answer, all else is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from outrider.engine.transport.heartbeat import HEARTBEAT_S, SILENCE_S
-from outrider.engine.transport.silence import LATE_S, MUCH_BYTES, SilenceClock
+from outrider.engine.transport.silence import BACKLOG_BYTES, LATE_S, MUCH_BYTES, SilenceClock
 
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
@@ -59,6 +59,21 @@ def test_a_long_message_on_a_slow_network_is_no_silence() -> None:
         assert silence.lasts(now) < SILENCE_S
 
 
+def behind_a_backlog(make: type[SilenceClock]) -> None:
+    """The ping waits behind what was sent; the node prints a line each second."""
+    silence, now = make(), 100.0
+    silence.answered(now)
+    for _ in range(60):
+        now += 1.0
+        if silence.said(100, BACKLOG_BYTES):
+            silence.answered(now)
+        assert silence.lasts(now) < SILENCE_S, "HEARD-4: a node is given up that hears as fast as it can"
+
+
+def test_a_ping_behind_much_that_was_sent_is_waited_for() -> None:
+    behind_a_backlog(SilenceClock)
+
+
 def test_a_stall_that_is_seen_between_two_beats_counts_once() -> None:
     silence = SilenceClock()
     silence.answered(100.0)
@@ -82,8 +97,13 @@ class ForgivesAll(SilenceClock):
 
 
 class HearsAll(SilenceClock):
-    def said(self, size_bytes: int) -> bool:
+    def said(self, size_bytes: int, sent_bytes: float = 0) -> bool:
         return size_bytes > 0
+
+
+class KnowsNoBacklog(SilenceClock):
+    def said(self, size_bytes: int, sent_bytes: float = 0) -> bool:
+        return super().said(size_bytes)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +118,8 @@ def test_the_invariant_falls_without_its_guard(broken: type[SilenceClock], invar
 
     with pytest.raises(AssertionError, match=invariant):
         play()
+
+
+def test_a_ping_behind_a_backlog_falls_without_its_guard() -> None:
+    with pytest.raises(AssertionError, match="HEARD-4"):
+        behind_a_backlog(KnowsNoBacklog)
