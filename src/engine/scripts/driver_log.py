@@ -12,7 +12,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -67,13 +67,18 @@ class StandardOutput:
         following = self._part + 1
         file = _opened(self._named(following))
         said = f"outrider: part {following + 1} of this log: of its parts the first and the newest {NEWEST} are kept\n"
-        os.write(file, said.encode())
-        for each in self._standard:
-            with suppress(OSError):  # the program has closed it
-                if os.path.samestat(os.fstat(each), present):
-                    os.dup2(file, each)
-        os.close(self._file)
-        self._file, self._part = file, following
+        try:
+            os.write(file, said.encode())
+            for each in self._standard:
+                with suppress(OSError):  # the program has closed it
+                    if os.path.samestat(os.fstat(each), present):
+                        os.dup2(file, each)
+        except BaseException:  # as of a full disk: the next line tries again
+            os.close(file)
+            raise
+        before, self._file, self._part = self._file, file, following
+        with suppress(OSError):  # its descriptor is closed all the same
+            os.close(before)
         if following > NEWEST:
             self._named(following - NEWEST).unlink(missing_ok=True)
 
@@ -126,21 +131,23 @@ class CleanLines(io.TextIOBase):
                 self._cut()
 
     def _cut(self) -> None:
-        shown = self._clean("".join(self._rest))[:SHOWN_CHARS]
+        beginning = _beginning(self._clean("".join(self._rest)))
         self._rest, self._rest_chars, self._skipping = [], 0, True
-        self._write(f"{shown}\noutrider: the rest of this line is left out, as it is longer than {LINE_CHARS:,}\n")
+        self._write(beginning)
 
     def _put(self, text: str) -> None:
-        self._write(self._clean(text))
+        for piece in _pieces(self._clean(text)):
+            self._write(piece)
 
     def _write(self, text: str) -> None:
-        self._make_room(len(text.encode(errors="replace")))
+        self._make_room(len(text.encode(errors="backslashreplace")))
         self._stream.write(text)
         self._stream.flush()
 
     def close(self) -> None:
         if not self.closed:
             self._put("".join(self._rest))
+            self._stream.flush()
         super().close()
 
     def fileno(self) -> int:
@@ -155,3 +162,18 @@ class CleanLines(io.TextIOBase):
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return self._stream.encoding
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text that has been cleaned: a few whole lines at a time, and of one that is too long the beginning."""
+    at = 0
+    while at < len(text):
+        end = len(text) if len(text) - at <= SHOWN_CHARS else text.rfind("\n", at, at + SHOWN_CHARS) + 1
+        end = end or text.find("\n", at) + 1 or len(text)  # no line ends so soon
+        piece = text[at:end]
+        yield _beginning(piece) if len(piece) > LINE_CHARS + 1 else piece  # 1: its end
+        at = end
+
+
+def _beginning(line: str) -> str:
+    return f"{line[:SHOWN_CHARS]}\noutrider: the rest of this line is left out, as it is longer than {LINE_CHARS:,}\n"

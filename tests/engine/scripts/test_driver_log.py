@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Iterator
@@ -83,6 +84,75 @@ def test_a_disk_that_takes_no_further_part_ends_no_print(
     for _ in range(100):
         print("said", file=printing(parts, standard[0]))
     assert (tmp_path / "driver.log").stat().st_size == 500
+
+
+def test_a_full_disk_takes_no_descriptor_for_each_line(
+    parts: StandardOutput, standard: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.write(standard[0], b"x" * PART)
+    monkeypatch.setattr(driver_log, "_opened", lambda _: os.open("/dev/full", os.O_WRONLY))
+    out = printing(parts, standard[0])
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    for _ in range(10):
+        print("said", file=out)
+    assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
+
+
+def test_a_disk_that_loses_the_part_before_costs_no_further_one(
+    tmp_path: Path, parts: StandardOutput, standard: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, file = os.close, parts._file
+
+    def fails(each: int) -> None:
+        close(each)
+        if each == file:
+            raise OSError(errno.EDQUOT, "as of a file system in the network")
+
+    os.write(standard[0], b"x" * PART)
+    monkeypatch.setattr(os, "close", fails)
+    print("said", file=printing(parts, standard[0]))
+    monkeypatch.undo()
+    assert parts._file != file, "which may be another's by now"
+    assert (tmp_path / "driver.1.log").read_text().endswith("said\n")
+
+
+def test_one_write_of_many_lines_goes_into_parts(
+    tmp_path: Path, parts: StandardOutput, standard: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_log, "SHOWN_CHARS", 50)
+    out = printing(parts, standard[0])
+    out.write("begins ")
+    out.write("".join(f"line {number}\n" for number in range(300)) + "has no end")
+    out.close()
+    found = sizes(tmp_path)
+    assert len(found) == 1 + driver_log.NEWEST
+    assert max(found.values()) <= PART
+    assert (tmp_path / "driver.log").read_text().startswith("begins line 0\nline 1\n")
+    newest = sorted(found, key=lambda name: (len(name), name))[-2:]
+    lines = [line for name in newest for line in (tmp_path / name).read_text().split("\n")]
+    assert [line for line in lines if line and not line.startswith("outrider: part ")][-3:] == [
+        "line 298", "line 299", "has no end",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("longer", "cut"), [(0, False), (1, True)])
+def test_a_whole_line_that_is_too_long_is_cut_without_secrets(
+    longer: int, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_log, "LINE_CHARS", 100)
+    monkeypatch.setattr(driver_log, "SHOWN_CHARS", 20)
+    written = io.StringIO()
+    line = "0123456789" * 10 + "x" * longer
+    lines = CleanLines(written, Scrubber(["678901234"]), lambda _: None)
+    lines.write(f"before\n{line}\nafter\n\n")
+    lines.close()
+    kept = line.replace("678901234", "****")
+    assert written.getvalue() == f"before\n{kept}\nafter\n\n", "what is hidden does not count"
+    lines = CleanLines(written := io.StringIO(), str, lambda _: None)
+    lines.write(f"before\n{line}\nafter\n\n")
+    lines.close()
+    said = "\noutrider: the rest of this line is left out, as it is longer than 100"
+    assert written.getvalue() == f"before\n{line[:20] + said if cut else line}\nafter\n\n"
 
 
 @pytest.mark.parametrize("ends", [True, False])
