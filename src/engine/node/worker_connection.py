@@ -21,12 +21,6 @@ _WORDS_BYTES = 4096  # kept of what a worker prints before it is ready: it belon
 _TAKE_READS = 4  # of a pipe whose writers may never stop; its capacity is 64 KiB
 
 
-def dropped(_logged: Logged, fds: list[int]) -> None:
-    """Handle what nobody keeps."""
-    for fd in fds:
-        os.close(fd)
-
-
 class WorkerConnection:
     def __init__(
         self,
@@ -53,7 +47,6 @@ class WorkerConnection:
         self._on_logged = on_logged
         self._running = running
         self._log: LogSocket | None = None
-        self.logged_at = 0.0  # when its processes have, which is a sign of life also where nobody keeps it
         self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # OSError: there are none left
         self._pipe.setblocking(False)
         self.stacks = StackMemory(threads)
@@ -168,7 +161,6 @@ class WorkerConnection:
         if self._log is not None:
             attempt = self._running(self.worker) or self.last
             for records, fds in self._log.receive(rest=rest):
-                self.logged_at = self._loop.time()
                 self._on_logged(Logged(attempt, records, 0, "" if fds else None), fds)
 
     def _log_readable(self) -> None:

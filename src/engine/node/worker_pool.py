@@ -33,7 +33,7 @@ from .named_blobs import VALUES, NamedBlobs
 from .notice_page import NoticePage
 from .notices import sources
 from .stack_reader import UnderWay
-from .worker_connection import WorkerConnection, dropped
+from .worker_connection import WorkerConnection
 from .worker_scheduler import WorkerScheduler
 
 _LISTENS = int(wire.RunFlag.LISTENS)
@@ -79,6 +79,7 @@ class WorkerPool:
         self._timer: asyncio.TimerHandle | None = None
         self._listening, self._threads = True, False
         self._worker_threads = 1
+        self._logged_at: dict[int, float] = {}  # attempt -> when its processes have what nobody keeps
         self._closing = False
         self._loop.add_reader(forks, self._on_fork_server_readable)
 
@@ -153,7 +154,7 @@ class WorkerPool:
         """Return the attempts that run now, with the memory of their workers' stacks."""
         heads, workers = self._scheduler.heads(), self._connections
         return [
-            UnderWay(attempt, workers[each].stacks, max(at, workers[each].logged_at))
+            UnderWay(attempt, workers[each].stacks, max(at, self._logged_at.get(attempt, at)))
             for attempt, each, at in heads
             if each in workers
         ]
@@ -256,7 +257,7 @@ class WorkerPool:
             worker,
             on_readable=self._on_worker_readable,
             on_output=self._on_output,
-            on_logged=self._on_logged if self._logs else dropped,
+            on_logged=self._on_logged if self._logs else self._on_dropped,
             running=self._scheduler.running,
             threads=1 if fresh else self._worker_threads,
         )
@@ -403,6 +404,14 @@ class WorkerPool:
 
     def _on_logged(self, message: wire.Logged, fds: list[int]) -> None:
         self._outbox.append(self._blobs.named(message, fds) if fds else message)
+
+    def _on_dropped(self, message: wire.Logged, fds: list[int]) -> None:
+        """Note that an attempt's processes have logged what nobody keeps: it is a sign of life all the same."""
+        for fd in fds:
+            os.close(fd)
+        logged_at = self._logged_at | {message.attempt: self._loop.time()}
+        running = {attempt for attempt, _, _ in self._scheduler.heads()}
+        self._logged_at = {attempt: at for attempt, at in logged_at.items() if attempt in running}
 
     # --- from the fork server ----------------------------------------------------------------------------------------
 

@@ -405,3 +405,32 @@ async def test_what_nobody_keeps_is_a_sign_of_life_all_the_same(make: Any, kind:
     (tmp_path / "go").touch()
     assert isinstance(await client.answer(attempt), m.Done)
     assert client.of(attempt, m.Logged) == []
+
+
+async def test_processes_of_one_task_are_no_sign_of_life_of_its_neighbour(make: Any, tmp_path: Path) -> None:
+    def wait(name: str) -> None:
+        while not (tmp_path / name).exists():
+            time.sleep(0.001)
+        if name == "log":
+            by_socket(b'{"values": {"other": 1}}')
+            wait("go")
+
+    def signs() -> dict[int, float]:
+        return {each.attempt: each.began for each in client.server._workers.under_way()}
+
+    client = await connected_without_logs(make, kind="thread", slots=2)
+    async with asyncio.timeout(60):
+        hangs = client.run(wait, "go")
+        while hangs not in signs():
+            await client.turn()
+        logs = client.run(wait, "log")
+        while logs not in signs():
+            await client.turn()
+        before = signs()
+        (tmp_path / "log").touch()
+        while signs()[logs] == before[logs]:
+            await client.turn()
+    assert signs()[hangs] == before[hangs]
+    (tmp_path / "go").touch()
+    for attempt in (hangs, logs):
+        assert isinstance(await client.answer(attempt), m.Done)
