@@ -3,7 +3,8 @@
 A real-time signal ends a process that does not handle it. So a process gets it only when the kernel says that it does
 (SigCgt in /proc/PID/status), and does not block it, and has the worker's memory file open under the number that the
 handler writes to: that is the worker, or a fork of it that has executed nothing else. A fork that is younger than
-`YOUNG_S` is left out: it may be about to execute something.
+`YOUNG_S` is left out: it may be about to execute something. Whether the process handles it is looked up anew
+just before each signal: a process that ends stops handling it, and so may a task.
 
 The threads of a process get it one after the other, the main thread first: each writes its own frames, which do not
 change meanwhile, whoever holds the interpreter's lock.
@@ -21,6 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..wire import messages as wire
 from . import process, stack_file, stack_text
@@ -118,7 +120,10 @@ class StackMemory:
         with _Handle(pid) as handle:
             if refused := self._refusal(pid, number, child=child):
                 return [], refused
-            return await self._of_threads(handle, time.monotonic() + WITHIN_S)
+            try:
+                return await self._of_threads(handle, time.monotonic() + WITHIN_S)
+            except _NotHandledError:
+                return [], "its process does not handle the signal any more, as one that is about to end"
 
     async def _of_threads(self, handle: _Handle, until: float) -> tuple[list[stack_text.Thread], str]:
         pid, late = handle.pid, f"it has not answered within {WITHIN_S:g} s"
@@ -147,27 +152,32 @@ class StackMemory:
 
         Raises:
             OSError: it is the main thread, and has ended.
+            _NotHandledError: it is the main thread, and its process does not handle the signal any more.
         """
         status = Path(f"/proc/{handle.pid}/task/{thread}/status")
         os.ftruncate(self.fd, self._begin)
         pause, size, silent = 0.0002, self._begin, 0.0
         try:
-            if not _at_signal(status)[0]:  # it may have it from an earlier question, and be stopped
+            seen = _seen(status)
+            if not seen.handles:
+                raise _NotHandledError
+            if not seen.at_signal:  # it may have it from an earlier question, and be stopped
                 handle.signal_thread(thread)
             while time.monotonic() < until:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 0.02)
-                is_at_signal, asleep = _at_signal(status)
-                if is_at_signal:
+                seen = _seen(status)
+                if seen.at_signal:
                     continue
                 before, size = size, os.fstat(self.fd).st_size
                 if size > self._begin and size == before:
                     return self._written()
                 if size == self._begin and thread != handle.pid:
-                    silent += 1 / (LOOKS_ASLEEP if asleep else LOOKS_AWAKE)  # awake, it may be just before its handler
+                    # awake, it may be just before its handler
+                    silent += 1 / (LOOKS_ASLEEP if seen.asleep else LOOKS_AWAKE)
                     if silent > 0.99:
                         return ""
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, _NotHandledError):
             if thread == handle.pid:
                 raise
             return ""
@@ -180,7 +190,7 @@ class StackMemory:
 
     def _refusal(self, pid: int, number: int, *, child: bool) -> str:
         status = _status(Path(f"/proc/{pid}/status"))
-        if not int(status.get("SigCgt", "0"), 16) & _BIT or not self._has_file(pid, number):
+        if not _has_signal(status, "SigCgt") or not self._has_file(pid, number):
             return "it is another program than the task's Python" if child else "it has closed its files"
         if child and _age_s(pid) < YOUNG_S:
             return "it has just begun"
@@ -202,13 +212,15 @@ class StackMemory:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.02)
             before, size = size, os.fstat(self.fd).st_size
-            pending = int(_status(Path(f"/proc/{pid}/status")).get("ShdPnd", "0"), 16) & _BIT
+            status = _status(Path(f"/proc/{pid}/status"))
+            pending = _has_signal(status, "ShdPnd")
             handled = not pending and _blocking(pid) <= blocked
             if handled and size > self._begin and size == before:
                 return True
             if handled and size <= self._begin and self._threads > 1 and now >= again_at:
                 again_at = now + AGAIN_S
-                signal_again()
+                if _has_signal(status, "SigCgt"):
+                    signal_again()
         return False
 
 
@@ -283,11 +295,26 @@ class StackAnswers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _at_signal(status: Path) -> tuple[bool, bool]:
-    """Return whether a thread that does not block the signal is about to handle it, or handles it; and if it sleeps."""
+class _NotHandledError(Exception):
+    """A process does not handle the signal any more, which would end it."""
+
+
+class _Seen(NamedTuple):
+    """A thread that does not block the signal, at one moment."""
+
+    handles: bool  # its process does
+    at_signal: bool  # it is about to handle it, or handles it
+    asleep: bool
+
+
+def _seen(status: Path) -> _Seen:
     fields = _status(status)
-    at_signal = (int(fields.get("SigPnd", "0"), 16) | int(fields.get("SigBlk", "0"), 16)) & _BIT
-    return bool(at_signal), not fields.get("State", "R").startswith("R")
+    at_signal = _has_signal(fields, "SigPnd") or _has_signal(fields, "SigBlk")
+    return _Seen(_has_signal(fields, "SigCgt"), at_signal, not fields.get("State", "R").startswith("R"))
+
+
+def _has_signal(status: dict[str, str], field: str) -> bool:
+    return bool(int(status.get(field, "0"), 16) & _BIT)
 
 
 def _threads(pid: int) -> list[int]:
@@ -300,7 +327,7 @@ def _blocking(pid: int) -> frozenset[int]:
     for thread in _threads(pid):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             status = _status(Path(f"/proc/{pid}/task/{thread}/status"))
-            if int(status.get("SigBlk", "0"), 16) & _BIT:
+            if _has_signal(status, "SigBlk"):
                 found.add(thread)
     return frozenset(found)
 

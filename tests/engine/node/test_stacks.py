@@ -371,6 +371,32 @@ async def test_a_process_of_another_program_is_never_signalled(tmp_path: Path) -
         assert other.stdout.read() == b""
 
 
+async def test_a_process_that_stops_handling_the_signal_is_not_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may do so after it was seen to handle it, and before a thread of it gets the signal: as one that ends does."""
+    monkeypatch.setattr(stack_reader, "WITHIN_S", 0.05)
+    monkeypatch.setattr(stack_reader, "AGAIN_S", 0.0)
+    monkeypatch.setattr(stack_reader.StackMemory, "_refusal", lambda *_, **__: "")
+    program = "import threading\nthreading.Thread(target=input).start()\nprint('up', flush=True)"
+    other = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    memory = stack_reader.StackMemory(2)
+    again: list[int] = []
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"up\n"
+        dump, refused = await memory._dump(other.pid, memory.fd)
+        assert (dump, refused) == ([], "its process does not handle the signal any more, as one that is about to end")
+        with stack_reader._Handle(other.pid) as handle:
+            for thread in stack_reader._threads(other.pid):
+                if thread != other.pid:
+                    assert await memory._of_thread(handle, thread, time.monotonic() + 60) == ""
+        assert not await memory._has_answered(other.pid, frozenset(), lambda: again.append(1))
+        assert again == []
+    finally:
+        memory.close()
+        other.communicate(b"\n")
+    assert other.returncode == 0
+
+
 def test_a_thread_of_the_worker_notes_its_attempt() -> None:
     fd = stack_file.make(2)
     pid = os.fork()
