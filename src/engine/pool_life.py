@@ -74,7 +74,7 @@ class PoolLife(Runner):
             SpecError: this is another event loop.
         """
         if self._core is not None:
-            await self.__aexit__(type(error) if error is not None else None, error, None)
+            await self._exit(self._core, error, of_block=False)
 
     async def __aenter__(self) -> Self:
         try:
@@ -107,10 +107,13 @@ class PoolLife(Runner):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._core is not None and self._core.inherited:
+        await self._exit(self._core, error, of_block=True)
+
+    async def _exit(self, core: OpenPool | None, error: BaseException | None, *, of_block: bool) -> None:
+        if core is not None and core.inherited:
             return  # a forked child leaves the block, and the pool goes on
-        if self._core is not None and self._ended:
-            await self._end_of_another(self._core, error)
+        if core is not None and self._ended:
+            await self._end_of_another(core, error, of_block=of_block)
             return
         core = self._here()
         if self._opening is not None and not self._opening.done():
@@ -142,20 +145,19 @@ class PoolLife(Runner):
             finally:
                 closing.set_result(None)
 
-    async def _end_of_another(self, core: OpenPool, error: BaseException | None) -> None:
-        """Wait for the end that another task sees to, if that is still under way; a cancellation ends the wait."""
+    async def _end_of_another(self, core: OpenPool, error: BaseException | None, *, of_block: bool) -> None:
+        """Wait for the end that another task sees to, if that is still under way. A cancellation ends the wait of
+        `close`. That of a block's end goes on, and the cancellation is raised afterwards: Ctrl-C cancels the main task,
+        and were its block left, asyncio would cancel the other task, and with it what ends the machines.
+        """
+        from .client.cleanup import finished, raise_or_add
+
         end = self._closing or self._opening
         if end is None or end.done() or core.waits_for_caller:
             return
         check_loop(core.loop, synchronous=self._sync is not None)
-        await asyncio.wait([end])
-        if core.cleanup is None:
-            return
-        if error is None:
-            raise core.cleanup
-        from .client.cleanup import add_cleanup
-
-        add_cleanup(error, core.cleanup)
+        await (finished(end) if of_block else asyncio.wait([end]))
+        raise_or_add(core.cleanup, error)
 
     async def _call_off(self, core: OpenPool, opening: asyncio.Future[None]) -> None:
         from .client.cleanup import finished

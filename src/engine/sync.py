@@ -62,6 +62,15 @@ def _cutting(verb: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
+class _Closing:
+    """One call of `SyncPool.close`."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.begun = False  # the pool is being closed, or has been
+        self.over = threading.Event()
+
+
 class SyncPool(Runner):
     """The pool that ``with Pool(...) as pool`` gives. It has `Pool`'s verbs, which wait; Ctrl-C while waiting cancels
     the task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and ``pool.close()`` at the end.
@@ -77,9 +86,7 @@ class SyncPool(Runner):
         self._loops_thread = 0
         self._opening: threading.Event | None = None  # while a thread opens it; set when that is over
         self._opener = 0  # that thread
-        self._claiming = threading.RLock()  # for a moment only, and perhaps by a signal's handler
-        self._closed: threading.Event | None = None  # when a thread closes it; set when that is over
-        self._closer = 0  # that thread
+        self._closing: dict[Literal["first"], _Closing] = {}  # the call that closes it, which others wait for
         self._process = os.getpid()
 
     @_cutting
@@ -125,38 +132,42 @@ class SyncPool(Runner):
         opening = self._opening if os.getpid() == self._process else None
         if opening is not None and self._call_off(opening):
             return
-        if os.getpid() == self._process and not self._is_first_to_close():
-            self._end_of_another()
-            return
-        if self._portal is None:
-            return
-        atexit.unregister(self._close_at_exit)
-        self._hold.interruptible = False
-        try:
-            self._wait(self._pool.__aexit__, type(error) if error else None, error, None)
+        closing = _Closing()
+        try:  # an interrupt may come at any place from here on
+            if os.getpid() == self._process and not self._is_first_to_close(closing, error):
+                return
+            if self._portal is None:
+                return
+            self._check_thread()
+            self._hold.interruptible = False
+            exiting = self._start(self._pool.__aexit__, type(error) if error else None, error, None)
+            closing.begun = True
+            self._result(exiting)
         finally:
             try:
-                self._end()
+                if closing.begun:
+                    self._end()
+                    atexit.unregister(self._close_at_exit)  # which would wait for this
+                elif self._closing.get("first") is closing:
+                    del self._closing["first"]  # whoever calls next closes it
             finally:
-                if self._closed is not None:
-                    self._closed.set()
+                closing.over.set()
 
-    def _is_first_to_close(self) -> bool:
-        with self._claiming:
-            if self._portal is None or self._closed is not None:
+    def _is_first_to_close(self, closing: _Closing, error: BaseException | None) -> bool:
+        """Return whether ``closing`` is to close the pool. Else wait for the end that another thread sees to, if that
+        is still under way; an interrupt ends the wait.
+        """
+        while (first := self._closing.setdefault("first", closing)) is not closing:  # in one step, also for signals
+            if first.over.is_set() or first.thread == closing.thread:
                 return False
             self._check_thread()
-            self._closed, self._closer = threading.Event(), threading.get_ident()
-            return True
+            _wait_for(first.over)
+            if first.begun and (core := self._pool._core) is not None:
+                from .client.cleanup import raise_or_add
 
-    def _end_of_another(self) -> None:
-        """Wait for the end that another thread sees to, if that is still under way; an interrupt ends the wait."""
-        if self._closed is None or self._closed.is_set() or threading.get_ident() == self._closer:
-            return
-        self._check_thread()
-        self._closed.wait()
-        if (core := self._pool._core) is not None and core.cleanup is not None:
-            raise core.cleanup
+                raise_or_add(core.cleanup, error)
+                return False
+        return True
 
     def _call_off(self, opening: threading.Event) -> bool:
         """End the opening, and wait until the thread that has begun it has left `open`; that is this one where a signal
@@ -171,7 +182,7 @@ class SyncPool(Runner):
         except (PoolClosed, RuntimeError, FutureCancelled):  # its loop has ended meanwhile, or has not begun
             called_off = True
         if threading.get_ident() != self._opener:
-            opening.wait()
+            _wait_for(opening)
         if left is not None:
             raise left
         return called_off
@@ -458,6 +469,11 @@ class MapResults(Iterator[T]):
 
 
 _END: Any = object()
+
+
+def _wait_for(event: threading.Event) -> None:
+    while not event.wait(_DEAF_S):
+        pass
 
 
 async def _called(function: Callable[[], T]) -> T:

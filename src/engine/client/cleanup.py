@@ -100,6 +100,15 @@ def add_cleanup(error: BaseException, cleanup: CleanupError) -> None:
         error.cleanup = cleanup  # type: ignore[attr-defined]
 
 
+def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> None:
+    """Raise ``cleanup``, if there is one; where there is an ``error`` of the block already, add it to that."""
+    if cleanup is None:
+        return
+    if error is None:
+        raise cleanup
+    add_cleanup(error, cleanup)
+
+
 async def _pass_warnings_on(fleet: Fleet, warn: Warn) -> None:
     with suppress(Exception):  # nothing follows from a warning
         async for event in fleet.events():

@@ -319,6 +319,68 @@ def test_what_comes_while_a_pool_is_closed_waits_for_its_end(block: str, client:
     assert it.left() == []
 
 
+SAYS_WHAT_IT_HEARD = """
+    class Slow(Here):
+        async def closing(self):
+            told = asyncio.Event()
+            asyncio.get_running_loop().add_reader(0, told.set)  # no thread, which would be waited for
+            say("closing")
+            await told.wait()
+            asyncio.get_running_loop().remove_reader(0)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            say("heard")
+    """
+CLOSED_BY_A_TASK = """
+    async def main():
+        async with pool(Slow()) as it:
+            closing = asyncio.create_task(it.close())
+            say("up")
+            await asyncio.sleep(0)
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        say("interrupted")
+    """
+CLOSED_BY_A_THREAD = """
+    from outrider.engine import sync
+    wait_for = sync._wait_for
+    def waiting(event):
+        say("waiting")
+        wait_for(event)
+    sync._wait_for = waiting
+    try:
+        with pool(Slow()) as it:
+            say("up")
+            threading.Thread(target=it.close, daemon=True).start()
+            while not it._closing:
+                pass
+    except KeyboardInterrupt:
+        say("interrupted")
+    """
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_so_does_what_comes_while_another_task_closes_it(sent: signal.Signals, client: Begin) -> None:
+    it = client(SAYS_WHAT_IT_HEARD + CLOSED_BY_A_TASK)
+    it.until("closing")
+    it.terminate(sent)
+    it.go_on()
+    says = ["heard", "closed"]
+    assert it.ended() == ((-sent, says) if sent is signal.SIGTERM else (0, [*says, "interrupted"]))
+    assert it.left() == []
+
+
+def test_a_program_whose_main_thread_is_interrupted_waits_for_the_thread_that_closes_its_pool(client: Begin) -> None:
+    it = client(SAYS_WHAT_IT_HEARD + CLOSED_BY_A_THREAD)
+    it.until("closing", "waiting")
+    it.terminate(signal.SIGINT)
+    it.until("interrupted", "waiting")
+    it.go_on()
+    assert it.ended() == (0, ["heard", "closed"])
+    assert it.left() == []
+
+
 def test_none_is_left_before_all_are_closed(client: Begin) -> None:
     """Where the first ends the main task, asyncio would cancel what the others are closed by."""
     it = client(
