@@ -81,12 +81,19 @@ def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Calla
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    driver = os.fork()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # just after the fork it would leave a driver
+    try:
+        driver = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
     if driver == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(ours)
         raise SystemExit(_drive(name, drive, Starter(its), clean))
     os.close(its)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return _heard(ours)
     except KeyboardInterrupt:  # nobody would know its id
         os.kill(driver, signal.SIGTERM)
