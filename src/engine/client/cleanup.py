@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import TypeVar
+
+import anyio
 
 from ...providers.base import Fleet, Warned
 from ...providers.errors import NotGone, ProviderError
@@ -29,6 +31,17 @@ async def finished(task: asyncio.Future[None]) -> None:
             cancelled = cancelled or error
     if cancelled is not None:
         raise cancelled
+
+
+@asynccontextmanager
+async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
+    """A stack that is left to its end: a scope that is cancelled around it ends the block, and none of its exits."""
+    with anyio.CancelScope() as exits:
+        async with AsyncExitStack() as stack:
+            try:
+                yield stack
+            finally:
+                exits.shield = True
 
 
 @asynccontextmanager

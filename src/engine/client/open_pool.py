@@ -1,4 +1,4 @@
-"""One open pool: its machines, its actors and its jobs, in an asyncio task of its own.
+"""The life of one open pool, from its provider and its actors to their end, in an asyncio task of its own.
 
 The task owns every scope (provider, supervisor), so that the application may open and close the pool wherever it
 likes: in one task or two, in a notebook's cells, in a framework's start-up hooks.
@@ -7,21 +7,19 @@ likes: in one task or two, in a notebook's cells, in a framework's start-up hook
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import anyio
 
 from ...actors import events as ev
-from ...actors.interfaces import Dependencies, Ending, GaveUp, JobId, NodeId, RankWatch, Reason
-from ...actors.kernel import ActorStopped
-from ...actors.messages import Broadcast, Cancel, LeaveRank, PoolState, Resize, Snapshot, Submit, WhenReady
+from ...actors.interfaces import Dependencies, Ending, GaveUp, Reason
+from ...actors.messages import PoolState, Snapshot, WhenReady
 from ...actors.pool import supervise
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
@@ -33,29 +31,23 @@ from ..observe.observer import Observer
 from ..observe.surroundings import leaves_record
 from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
 from ..serialization.function_pickling import ImportableModules
-from ..serialization.packer import Packer
-from ..wire.messages import RunFlag
 from .budget import BudgetWatch
-from .busy_polling import AnswerPolling
-from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
+from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
 from .from_settings import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements
 from .idle_watch import IdleWatch
-from .jobs import BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
+from .job_intake import JobIntake
 from .limits import ended_by
+from .plugin_context import PoolContext
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
-    from ..api.plugin import News
     from ..api.settings import Settings
     from ..image.install_plan import Prepared
     from ..observe.record import RecordSink
     from ..pool import Pool
-    from ..serialization.payload import Blob, Payload
-    from ..transport.connection import Connector
     from ..transport.connection_settings import ConnectionSettings
     from ..transport.plugin_hosts import PluginHosts
     from ..transport.unix_route import Interpose
-    from . import jobs
     from .adoption import AdoptionRecord
     from .budget import Cost
     from .opening import Opening
@@ -66,23 +58,16 @@ SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 _within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=())  # the lives that code is a part of
 
 
-class OpenPool:
+class OpenPool(JobIntake):
     """One open pool. It lives from `start` to `stop`; between them it takes jobs and settles them."""
 
-    Job, BroadcastJob, as_settled = (
-        SubmittedJob,
-        BroadcastJob,
-        staticmethod(as_settled),
-    )  # for `engine.pool`, which does without our imports until one opens
-    connector: Connector  # from when the provider is open: who has packed anything has it
-
     def __init__(self, settings: Settings, observer: Observer, pool: Pool, opening: Opening) -> None:
-        self.settings, self.observer, self.pool, self._opening = settings, observer, pool, opening
+        super().__init__(settings, observer)
+        self.pool, self._opening = pool, opening
         self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
         self.began_in = Path() if settings.keep is None else Path.cwd()  # which may have been deleted
-        self.most = settings.nodes.max or settings.nodes.desired  # nodes that it may have, as far as is known
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._idle = IdleWatch(
@@ -93,23 +78,15 @@ class OpenPool:
             calls=lambda: (observer.submitted, observer.finished),
         )
         observer.listener = self._idle
-        self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
-        self.loop = asyncio.get_running_loop()
-        self.polling = AnswerPolling(self.loop, observer.unfinished)
         self._ready: asyncio.Future[None] = self.loop.create_future()
         self._life = anyio.CancelScope()
         self._lifes_mark = object()
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
-        self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
         self._process = os.getpid()
-        self._ids = itertools.count(1)
-        self._failure: BaseException | None = None
         self._halted: Exception | None = None  # what somebody else has ended it with
         self._block_failed = False
         self._called_off = False
-
-    # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Return when the pool has its least number of nodes. Cancelled or failed, it ends what it began; where that is
@@ -166,13 +143,28 @@ class OpenPool:
         """Return whether the pool's end waits for who asks: for a plugin's `attach`, and what that has begun."""
         return self._lifes_mark in _within.get()
 
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child: there nobody runs the loop, and nothing of the pool belongs to the child."""
+        return os.getpid() != self._process
+
+    @property
+    def cost(self) -> Cost:
+        return self._budget.cost
+
+    def explained(self, ending: Ending) -> Ending:
+        """Return how a call has ended; where the pool was ended under it for being idle, with that as its reason."""
+        if isinstance(ending, GaveUp) and ending.reason is Reason.CLOSED:
+            return replace(ending, failure=self._idle.error)
+        return ending
+
     async def _live(self) -> None:
         _within.set((*_within.get(), self._lifes_mark))
         cleanup_failures: list[NotGone] = []
         failure: BaseException | None = None
         with self._life:
             try:
-                async with _uncancelled_exits() as stack:
+                async with uncancelled_exits() as stack:
                     await self._serve(stack, cleanup_failures)
             except BaseException as error:
                 failure = self._halted or pool_error(error, self._block_end(error))
@@ -235,6 +227,33 @@ class OpenPool:
         self._ref = None
         await hosts.stop()
 
+    def _open_observer(self) -> None:
+        """Whatever the record of this run fails with, the pool goes on without one."""
+        try:
+            record = self._record() if leaves_record(self.settings.run) else None
+        except Exception as error:  # noqa: BLE001  such as no home folder, or a plugin of the user's own
+            self.observer.open()
+            self.observer(ev.RecordFailed(str(error) or type(error).__name__))
+        else:
+            self.observer.open(record)
+
+    def _record(self) -> RecordSink:
+        from ..observe.record import recording
+        from .run_requests import requests_to
+
+        return recording(self.settings, self._budget.spending, requests_to(self), self.pool._program)
+
+    def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
+        """Return None where the pool's machines end with this program: nobody can take them over."""
+        if not outlives(self.settings.provider):
+            return None
+        from .adoption import open_record
+
+        record = open_record(self.settings, self.name, self.tag, self.id)
+        self.id, self.tag = record.pool, record.name
+        stack.push_async_callback(record.close)
+        return record
+
     def _connection_settings(
         self,
         fleet: Fleet,
@@ -265,6 +284,31 @@ class OpenPool:
             return settings
         return replace(settings, turn=record.turn, pinned=record.pinned, rotated=record.rotated)
 
+    def _image(self, stack: AsyncExitStack) -> PreparedImage:
+        """Prepare what goes onto machines that are not this computer, while they boot; return how to await it."""
+        if self.settings.provider.local:
+            return _nothing_to_prepare
+        from ..image.install_plan import prepare
+
+        packages = plugin_packages(self.settings)
+        preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes, packages))
+        preparing.add_done_callback(self._prepared)
+        stack.callback(preparing.cancel)
+        return lambda: asyncio.shield(preparing)
+
+    def _prepared(self, preparing: asyncio.Task[Prepared]) -> None:
+        if not preparing.cancelled() and preparing.exception() is None:  # which is told to whoever waits for it
+            self._packer.node_modules = ImportableModules(preparing.result().includes.modules)
+
+    async def _when_ready(self, ref: Ref[Any]) -> None:
+        within_s = self.settings.boot_timeout_s + self.settings.replace_timeout_s
+        with suppress(TimeoutError):
+            await ref.ask(WhenReady(), within_s=within_s)
+            return
+        state: PoolState = await ref.ask(Snapshot(), within_s=SNAPSHOT_S)
+        ready = sum(node.rank is not None for node in state.nodes)
+        raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
+
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
         self.cleanup = cleanup_result(cleanup_failures, self._warn, self._block_end(failure))
         if self.cleanup is not None:
@@ -291,208 +335,6 @@ class OpenPool:
     def _warn(self, text: str) -> None:
         self.observer(ev.ProviderWarned(text))
 
-    async def _when_ready(self, ref: Ref[Any]) -> None:
-        within_s = self.settings.boot_timeout_s + self.settings.replace_timeout_s
-        with suppress(TimeoutError):
-            await ref.ask(WhenReady(), within_s=within_s)
-            return
-        state: PoolState = await ref.ask(Snapshot(), within_s=SNAPSHOT_S)
-        ready = sum(node.rank is not None for node in state.nodes)
-        raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
-
-    def _open_observer(self) -> None:
-        """Whatever the record of this run fails with, the pool goes on without one."""
-        try:
-            record = self._record() if leaves_record(self.settings.run) else None
-        except Exception as error:  # noqa: BLE001  such as no home folder, or a plugin of the user's own
-            self.observer.open()
-            self.observer(ev.RecordFailed(str(error) or type(error).__name__))
-        else:
-            self.observer.open(record)
-
-    def _record(self) -> RecordSink:
-        from ..observe.record import recording
-        from .run_requests import requests_to
-
-        return recording(self.settings, self._budget.spending, requests_to(self), self.pool._program)
-
-    def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
-        """Return None where the pool's machines end with this program: nobody can take them over."""
-        if not outlives(self.settings.provider):
-            return None
-        from .adoption import open_record
-
-        record = open_record(self.settings, self.name, self.tag, self.id)
-        self.id, self.tag = record.pool, record.name
-        stack.push_async_callback(record.close)
-        return record
-
-    @property
-    def inherited(self) -> bool:
-        """True in a forked child: there nobody runs the loop, and nothing of the pool belongs to the child."""
-        return os.getpid() != self._process
-
-    @property
-    def cost(self) -> Cost:
-        return self._budget.cost
-
-    def _image(self, stack: AsyncExitStack) -> PreparedImage:
-        """Prepare what goes onto machines that are not this computer, while they boot; return how to await it."""
-        if self.settings.provider.local:
-            return _nothing_to_prepare
-        from ..image.install_plan import prepare
-
-        packages = plugin_packages(self.settings)
-        preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes, packages))
-        preparing.add_done_callback(self._prepared)
-        stack.callback(preparing.cancel)
-        return lambda: asyncio.shield(preparing)
-
-    def _prepared(self, preparing: asyncio.Task[Prepared]) -> None:
-        if not preparing.cancelled() and preparing.exception() is None:  # which is told to whoever waits for it
-            self._packer.node_modules = ImportableModules(preparing.result().includes.modules)
-
-    @property
-    def node_modules(self) -> ImportableModules | None:
-        """The modules that the nodes can import; None: those that this program can."""
-        return self._packer.node_modules
-
-    # --- jobs ---------------------------------------------------------------------------------------------------
-
-    def tell(self, message: Any) -> None:
-        """Send a message to the pool's actor.
-
-        Raises:
-            PoolClosed
-        """
-        if self._ref is None:
-            raise self._gone()
-        try:
-            self._ref.tell_inline(message)
-        except ActorStopped:  # it has failed, and its end is on its way to us
-            raise self._gone() from None
-
-    def _gone(self) -> PoolClosed:
-        if self._failure is not None:
-            error = PoolClosed(f"The pool failed ({self._failure}) and has ended: open another one.")
-            error.__cause__ = self._failure
-            return error
-        return PoolClosed("The pool is not open: use it inside `async with Pool(...) as pool`.")
-
-    @property
-    def takes_jobs(self) -> bool:
-        return self._ref is not None
-
-    @property
-    def packer(self) -> Packer:
-        """The packer, which makes the payloads of jobs.
-
-        Raises:
-            PoolClosed
-        """
-        if self._ref is None:
-            raise self._gone()
-        return self._packer
-
-    def new_job(self) -> JobId:
-        return JobId(next(self._ids))
-
-    def submit(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
-        try:
-            self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
-        except PoolClosed:
-            job.refused()
-            raise
-
-    def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin], watch: RankWatch | None = None) -> None:
-        """``plugins``: those of the call's function; whatever they raise is raised."""
-        if any(plugin.fresh_ranks for plugin in plugins):
-            job.payload.flags |= RunFlag.FRESH
-        on_loss, nodes = self.settings.on_loss, self.connector.facts
-        try:
-            spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes, watch=watch)
-            self.tell(Broadcast(spec, job.settle_all))
-        except BaseException:
-            job.refused()
-            raise
-
-    def cancel(self, job: JobId) -> None:
-        if self._ref is not None:
-            with suppress(ActorStopped):  # then everything is settled
-                self._ref.tell(Cancel(job))
-
-    def leave_rank(self, job: JobId, rank: int) -> None:
-        if self._ref is not None:
-            with suppress(ActorStopped):
-                self._ref.tell(LeaveRank(job, rank))
-
-    def map_slots(self) -> int:
-        """Return how many slots a map has items on their way for: by load, also of nodes that would come for them."""
-        most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
-        return max(self.observer.slots(), most)
-
-    def resize(self, count: int) -> None:
-        self.most = max(self.most, count)
-        self.tell(Resize(count))
-
-    def explained(self, ending: Ending) -> Ending:
-        """Return how a call has ended; where the pool was ended under it for being idle, with that as its reason."""
-        if isinstance(ending, GaveUp) and ending.reason is Reason.CLOSED:
-            return replace(ending, failure=self._idle.error)
-        return ending
-
-    def release(self, payload: Payload) -> None:
-        """Drop what the payload of a settled job needed, whether or not the pool is still open."""
-        self._packer.release(payload)
-
-    def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self._packer.set_outer_plugins(plugins)
-
-    def _drop(self, blob: Blob) -> None:
-        self.connector.drop(blob)
-
-    def _forget(self, digest: bytes) -> None:
-        self.connector.forget(digest)
-
-
-@dataclass(slots=True)
-class PoolContext:
-    """Implements `api.plugin.PluginContext` for one plugin."""
-
-    core: OpenPool
-    _plugin: str
-    _hosts: PluginHosts
-    _connector: Connector
-
-    @property
-    def pool(self) -> Pool:
-        return self.core.pool
-
-    @property
-    def slots(self) -> int:
-        return self.core.observer.slots()
-
-    async def news(self) -> AsyncIterator[News]:
-        while True:
-            yield await self._hosts.inboxes[self._plugin].read()
-
-    def tell(self, node: NodeId, message: Any) -> None:
-        self._hosts.send(node, self._plugin, message)
-
-    async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
-        return await self._connector.forward(node, port, loopback=loopback)
-
 
 async def _nothing_to_prepare() -> Never:
     raise AssertionError("machines on this computer have its software")
-
-
-@asynccontextmanager
-async def _uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
-    """A stack that is left to its end: a scope that is cancelled around it ends the block, and none of its exits."""
-    with anyio.CancelScope() as exits:
-        async with AsyncExitStack() as stack:
-            try:
-                yield stack
-            finally:
-                exits.shield = True

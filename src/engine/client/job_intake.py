@@ -1,0 +1,143 @@
+"""The jobs of an open pool on their way to its actor: packed, handed over, cancelled, and refused when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ...actors.interfaces import Ending, JobId, RankWatch
+from ...actors.kernel import ActorStopped
+from ...actors.messages import Broadcast, Cancel, LeaveRank, Resize, Submit
+from ..api.errors import PoolClosed
+from ..serialization.packer import Packer
+from ..wire.messages import RunFlag
+from .busy_polling import AnswerPolling
+from .jobs import BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
+
+if TYPE_CHECKING:
+    from ...actors.kernel import Ref
+    from ..api.plugin import Plugin
+    from ..api.settings import Settings
+    from ..observe.observer import Observer
+    from ..serialization.function_pickling import ImportableModules
+    from ..serialization.payload import Blob, Payload
+    from ..transport.connection import Connector
+    from . import jobs
+
+
+class JobIntake:
+    """The base of `OpenPool`, which adds the pool's life. It takes jobs while there is an actor to hand them to."""
+
+    Job, BroadcastJob, as_settled = (
+        SubmittedJob,
+        BroadcastJob,
+        staticmethod(as_settled),
+    )  # for `engine.pool`, which does without our imports until one opens
+    connector: Connector  # from when the provider is open: who has packed anything has it
+
+    def __init__(self, settings: Settings, observer: Observer) -> None:
+        self.settings, self.observer = settings, observer
+        self.most = settings.nodes.max or settings.nodes.desired  # nodes that it may have, as far as is known
+        self.loop = asyncio.get_running_loop()
+        self.polling = AnswerPolling(self.loop, observer.unfinished)
+        self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
+        self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
+        self._failure: BaseException | None = None  # what the pool has ended with
+        self._ids = itertools.count(1)
+
+    @property
+    def takes_jobs(self) -> bool:
+        return self._ref is not None
+
+    def new_job(self) -> JobId:
+        return JobId(next(self._ids))
+
+    def submit(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
+        try:
+            self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
+        except PoolClosed:
+            job.refused()
+            raise
+
+    def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin], watch: RankWatch | None = None) -> None:
+        """``plugins``: those of the call's function; whatever they raise is raised."""
+        if any(plugin.fresh_ranks for plugin in plugins):
+            job.payload.flags |= RunFlag.FRESH
+        on_loss, nodes = self.settings.on_loss, self.connector.facts
+        try:
+            spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes, watch=watch)
+            self.tell(Broadcast(spec, job.settle_all))
+        except BaseException:
+            job.refused()
+            raise
+
+    def cancel(self, job: JobId) -> None:
+        if self._ref is not None:
+            with suppress(ActorStopped):  # then everything is settled
+                self._ref.tell(Cancel(job))
+
+    def leave_rank(self, job: JobId, rank: int) -> None:
+        if self._ref is not None:
+            with suppress(ActorStopped):
+                self._ref.tell(LeaveRank(job, rank))
+
+    def map_slots(self) -> int:
+        """Return how many slots a map has items on their way for: by load, also of nodes that would come for them."""
+        most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
+        return max(self.observer.slots(), most)
+
+    def resize(self, count: int) -> None:
+        self.most = max(self.most, count)
+        self.tell(Resize(count))
+
+    def tell(self, message: Any) -> None:
+        """Send a message to the pool's actor.
+
+        Raises:
+            PoolClosed
+        """
+        if self._ref is None:
+            raise self._gone()
+        try:
+            self._ref.tell_inline(message)
+        except ActorStopped:  # it has failed, and its end is on its way to us
+            raise self._gone() from None
+
+    def _gone(self) -> PoolClosed:
+        if self._failure is not None:
+            error = PoolClosed(f"The pool failed ({self._failure}) and has ended: open another one.")
+            error.__cause__ = self._failure
+            return error
+        return PoolClosed("The pool is not open: use it inside `async with Pool(...) as pool`.")
+
+    @property
+    def packer(self) -> Packer:
+        """The packer, which makes the payloads of jobs.
+
+        Raises:
+            PoolClosed
+        """
+        if self._ref is None:
+            raise self._gone()
+        return self._packer
+
+    @property
+    def node_modules(self) -> ImportableModules | None:
+        """The modules that the nodes can import; None: those that this program can."""
+        return self._packer.node_modules
+
+    def release(self, payload: Payload) -> None:
+        """Drop what the payload of a settled job needed, whether or not the pool is still open."""
+        self._packer.release(payload)
+
+    def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
+        self._packer.set_outer_plugins(plugins)
+
+    def _drop(self, blob: Blob) -> None:
+        self.connector.drop(blob)
+
+    def _forget(self, digest: bytes) -> None:
+        self.connector.forget(digest)

@@ -1,0 +1,43 @@
+"""The side of an open pool that a plugin is handed: slots of its nodes, messages to its hosts, ports on them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...actors.interfaces import NodeId
+    from ..api.plugin import News
+    from ..pool import Pool
+    from ..transport.connection import Connector
+    from ..transport.plugin_hosts import PluginHosts
+    from .open_pool import OpenPool
+
+
+@dataclass(slots=True)
+class PoolContext:
+    """Implements `api.plugin.PluginContext` for one plugin."""
+
+    core: OpenPool
+    _plugin: str
+    _hosts: PluginHosts
+    _connector: Connector
+
+    @property
+    def pool(self) -> Pool:
+        return self.core.pool
+
+    @property
+    def slots(self) -> int:
+        return self.core.observer.slots()
+
+    async def news(self) -> AsyncIterator[News]:
+        while True:
+            yield await self._hosts.inboxes[self._plugin].read()
+
+    def tell(self, node: NodeId, message: Any) -> None:
+        self._hosts.send(node, self._plugin, message)
+
+    async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
+        return await self._connector.forward(node, port, loopback=loopback)
