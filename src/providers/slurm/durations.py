@@ -1,0 +1,56 @@
+"""Read Slurm's durations, and write them. sbatch(1), "--time": minutes, M:S, H:M:S, D-H, D-H:M and D-H:M:S. No I/O.
+
+DURATION-1: what is written is read as the same number of seconds, rounded up to whole ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+DAY_S, HOUR_S, MINUTE_S = 86400, 3600, 60
+WITHOUT_END = ("unlimited", "infinite")
+FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or days-hours:minutes:seconds"
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})", re.ASCII)
+
+
+def seconds_of(text: str) -> float:
+    """Return the number of seconds that ``text`` stands for; infinity for "UNLIMITED".
+
+    Raises:
+        ValueError: it is no duration of Slurm's.
+    """
+    said = text.strip()
+    if said.lower() in WITHOUT_END:
+        return math.inf
+    found = _TIME.fullmatch(said)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration of Slurm's: write {FORMS}")
+    parts = [int(each) for each in found["rest"].split(":")]
+    if found["days"] is not None:
+        return float(int(found["days"]) * DAY_S + _sum(parts, HOUR_S, MINUTE_S, 1))
+    return float(_sum(parts, *((MINUTE_S, 1) if len(parts) < 3 else (HOUR_S, MINUTE_S, 1))))
+
+
+def _sum(parts: Sequence[int], *units: int) -> int:
+    return sum(part * unit for part, unit in zip(parts, units, strict=False))
+
+
+def read_or_none(text: str) -> float | None:
+    """Return the seconds of a duration in squeue's answer; None for "INVALID", "NOT_SET", "N/A" and the like."""
+    try:
+        return seconds_of(text)
+    except ValueError:
+        return None
+
+
+def text_of(seconds: float) -> str:
+    """Write a duration as sbatch reads it: "D-HH:MM:SS"; "UNLIMITED" for infinity."""
+    if math.isinf(seconds):
+        return "UNLIMITED"
+    whole = max(0, math.ceil(seconds))
+    days, rest = divmod(whole, DAY_S)
+    hours, rest = divmod(rest, HOUR_S)
+    minutes, left = divmod(rest, MINUTE_S)
+    return f"{days}-{hours:02}:{minutes:02}:{left:02}"

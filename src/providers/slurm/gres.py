@@ -1,0 +1,50 @@
+"""Say what machines must have in sbatch's words: devices, processors, memory. No I/O."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..base import AcceleratorRequest, LaunchRequest
+from ..errors import BadRequest
+
+MB_IN_GB = 1000
+_WORD = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+NOT_ASKED_HERE = {
+    "architecture": "name the partition, or the feature that such nodes have, with Slurm(constraint=...)",
+    "interconnect": "name the partition, or the feature that such nodes have, with Slurm(constraint=...)",
+}
+
+
+def gres_of(accelerator: AcceleratorRequest) -> str:
+    """Return "gpu:a100:4". Sites give the types their names; Slurm compares them without regard to case.
+
+    Raises:
+        BadRequest: its name cannot be a type's.
+    """
+    if not _WORD.fullmatch(accelerator.name):
+        raise BadRequest(
+            f"{accelerator.name!r} is no name of a type of devices in Slurm",
+            advice="Say it as the site does: Slurm(gres='gpu:TYPE:COUNT'); `sinfo -o %G` lists the types.",
+        )
+    return f"gpu:{accelerator.name.lower()}:{accelerator.count}"
+
+
+def arguments(request: LaunchRequest, gres: str | None) -> list[str]:
+    """Return sbatch's arguments for what each node must have. ``gres``: in place of the request's accelerator.
+
+    Raises:
+        BadRequest: Slurm cannot be asked for something of it.
+    """
+    for option, instead in NOT_ASKED_HERE.items():
+        if getattr(request, option):
+            raise BadRequest(f"Slurm cannot be asked for {option}: {instead}")
+    said = gres if gres is not None or request.accelerator is None else gres_of(request.accelerator)
+    found = [f"--gres={said}"] if said else []
+    if request.vcpus:
+        found.append(f"--cpus-per-task={request.vcpus}")
+    if request.memory_gb:
+        found.append(f"--mem={math.ceil(request.memory_gb * MB_IN_GB)}M")
+    if request.disk_gb:
+        found.append(f"--tmp={request.disk_gb}G")
+    return found

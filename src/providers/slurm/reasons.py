@@ -1,0 +1,125 @@
+"""Say why a job waits in the queue, and whether it will ever start. No I/O.
+
+sbatch accepts jobs that can never run. That shows only in the reason of the pending job, as squeue(1) lists them under
+"JOB REASON CODES", and as slurmctld adds to them ("ReqNodeNotAvail, UnavailableNodes:c1").
+
+REASON-1: a reason that this module does not know is one to wait with: only what surely never ends is called so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import BadRequest, NoCapacity, ProviderError, QuotaExceeded
+
+Fate = Literal["waits", "quota", "impossible"]  # "quota": a limit of the user's, which no waiting changes
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The meaning of a pending reason. ``words`` complete "job 4711 waits: "; ``advice`` is a sentence, or empty."""
+
+    word: str  # Slurm's own
+    words: str
+    fate: Fate = "waits"
+    advice: str = ""
+
+    @property
+    def never_ends(self) -> bool:
+        return self.fate != "waits"
+
+    def error(self, job: str) -> ProviderError:
+        """Return the error of a launch whose job waits for this reason and will wait for ever."""
+        text = f"Slurm took job {job} and will never start it ({self.word}): {self.words}"
+        kind = {"waits": NoCapacity, "quota": QuotaExceeded, "impossible": BadRequest}[self.fate]
+        return kind(text, code=self.word, advice=self.advice)
+
+
+_PARTITION = "`scontrol show partition` says what the partition allows: ask for less, or name another partition."
+_LIMITS = (
+    "`sacctmgr show assoc where user=$USER` and `sacctmgr show qos` say the limits: ask for less, or for another QOS."
+)
+
+_WAITS = {
+    "None": "it has just come into the queue",
+    "Priority": "other jobs come before it",
+    "Resources": "it is next, and waits for nodes to become free",
+    "Dependency": "a job that it depends on has not ended",
+    "BeginTime": "the time of its earliest start has not come",
+    "JobArrayTaskLimit": "as many jobs of its array run as may run at once",
+    "Licenses": "a license that it asked for is in use",
+    "NodeDown": "a node that it needs is down",
+    "ReqNodeNotAvail": "nodes that it asked for are down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition takes no new jobs at present",
+    "QOSMaxJobsPerUserLimit": "as many of this user's jobs run as its QOS allows",
+    "QOSGrpNodeLimit": "the jobs of its QOS have as many nodes as they may have",
+    "QOSGrpCpuLimit": "the jobs of its QOS have as many processors as they may have",
+    "QOSGrpGRES": "the jobs of its QOS have as many devices as they may have",
+    "QOSGrpJobsLimit": "as many jobs of its QOS run as may run",
+    "QOSGrpMemLimit": "the jobs of its QOS have as much memory as they may have",
+    "QOSMaxCpuPerUserLimit": "this user's jobs have as many processors as the QOS allows",
+    "QOSMaxNodePerUserLimit": "this user's jobs have as many nodes as the QOS allows",
+    "QOSMaxGRESPerUser": "this user's jobs have as many devices as the QOS allows",
+    "QOSMaxMemoryPerUser": "this user's jobs have as much memory as the QOS allows",
+    "AssocGrpNodeLimit": "the account's jobs have as many nodes as they may have",
+    "AssocGrpCpuLimit": "the account's jobs have as many processors as they may have",
+    "AssocGrpGRES": "the account's jobs have as many devices as they may have",
+    "AssocGrpJobsLimit": "as many of the account's jobs run as may run",
+    "AssocGrpMemLimit": "the account's jobs have as much memory as they may have",
+    "AssocMaxJobsLimit": "as many of this user's jobs run as the account allows",
+    "MaxJobsPerAccount": "as many of the account's jobs run as may run",
+    "Prolog": "the site's prolog runs on its nodes",
+    "FrontEndDown": "no front end is there to start it",
+    "WaitingForScheduling": "the scheduler has not looked at it yet",
+    "SchedDefer": "the scheduler has put it off",
+    "Cleaning": "it is being cleaned up after an earlier start",
+    "BurstBufferResources": "it waits for room in the burst buffer",
+    "JobHeldUser": "it is held, until `scontrol release` lets it go",
+    "JobHeldAdmin": "an administrator holds it: ask them why",
+}
+_NEVER = {
+    "PartitionTimeLimit": ("its time limit is longer than its partition allows", _PARTITION),
+    "PartitionNodeLimit": (
+        "it asks for more or fewer nodes than its partition has, or more time than it allows",
+        _PARTITION,
+    ),
+    "PartitionConfig": ("its partition cannot give what it asks for", _PARTITION),
+    "BadConstraints": ("no node has what it asks for", "`sinfo -o '%P %D %c %m %G %f'` lists what the nodes have."),
+    "DependencyNeverSatisfied": ("a job that it depends on has ended in another way", "Leave the dependency out."),
+    "DeadLine": ("it cannot end before its deadline", "Ask for less time, or leave the deadline out."),
+    "InvalidAccount": ("its account is not valid", "`sacctmgr show assoc where user=$USER` lists yours."),
+    "InvalidQOS": ("its QOS is not valid", "`sacctmgr show qos` lists what there is."),
+    "QOSNotAllowed": ("its partition or account does not allow this QOS", _LIMITS),
+    "AccountNotAllowed": ("its partition does not allow this account", _PARTITION),
+    "ReservationDeleted": ("its reservation was deleted", "Leave the reservation out."),
+    "JobLaunchFailure": ("its nodes failed to start it", "Ask the site's administrators: slurmctld.log says why."),
+    "launch failed requeued held": (
+        "its nodes failed to start it, and Slurm holds it now",
+        "Ask the site's administrators: slurmd's log on the node says why.",
+    ),
+    "AssociationJobLimit": ("the account allows no further job", _LIMITS),
+}
+_QUOTA_WORDS = ("PerJob", "PerNode", "TimeLimit", "MinutesLimit", "GrpWallLimit", "Billing", "MinCpu", "MinGRES")
+
+
+def reason_of(text: str) -> Reason:
+    """Return the meaning of what squeue's ``%r`` shows; see REASON-1."""
+    word = text.strip().strip("()")
+    head = word.partition(",")[0].strip()
+    if head in _WAITS:
+        return Reason(word, _WAITS[head])
+    if head in _NEVER:
+        words, advice = _NEVER[head]
+        return Reason(word, words, "impossible", advice)
+    scope = next((each for each in ("QOS", "Assoc") if head.startswith(each)), None)
+    if scope is not None:
+        whose = "its QOS" if scope == "QOS" else "its account"
+        if any(each in head for each in _QUOTA_WORDS) and "RunMinutes" not in head:
+            return Reason(word, f"it asks for more than {whose} allows", "quota", _LIMITS)
+        return Reason(word, f"{whose} is at its limit")
+    if word.startswith("Nodes required for job are"):
+        return Reason(word, "nodes that it needs are down, drained or reserved for others")
+    return Reason(word, word or "Slurm does not say why")

@@ -1,0 +1,163 @@
+"""The batch script, as bash and a made-up srun run it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider.providers.slurm import script
+from outrider.providers.slurm.script import LIMIT, Script, own_arguments, relay, signal_s
+
+SRUN = """#!/bin/bash
+echo "$@" >>"$FAKE/sruns"
+for each in "$@"; do case $each in --nodelist=*) node=${each#*=};; esac; done
+until [ -e "$FAKE/end-$node" ] || [ -e "$FAKE/over" ]; do sleep 0.02; done
+"""
+SCONTROL = '#!/bin/bash\necho "$3" | tr , "\\n"\n'
+
+
+class Site:
+    """A folder with programs of Slurm's names, and one with a job's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.fake, self.folder = path / "fake", path / "job"
+        self.fake.mkdir()
+        self.folder.mkdir()
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+            (self.fake / name).write_text(text)
+            (self.fake / name).chmod(0o755)
+        self.begun: list[subprocess.Popen[bytes]] = []
+
+    def start(self, text: str, nodes: str = "c0,c1") -> subprocess.Popen[bytes]:
+        path = f"{self.fake}:{os.environ['PATH']}"
+        env = {"PATH": path, "FAKE": str(self.fake), "SLURM_JOB_NODELIST": nodes}
+        self.begun.append(subprocess.Popen(["bash", "-c", text], env=env, cwd=self.fake))
+        return self.begun[-1]
+
+    def sruns(self) -> list[str]:
+        path = self.fake / "sruns"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def end(self, *nodes: str) -> None:
+        for node in nodes:
+            (self.fake / f"end-{node}").touch()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    (made.fake / "over").touch()
+    for each in made.begun:
+        each.wait(4)
+
+
+def until(condition: object) -> None:
+    end = time.monotonic() + 4
+    while not condition():  # type: ignore[operator]  # any callable
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.01)
+
+
+def holds_script_1(site: Site) -> None:
+    done = site.start(script.Script(folder=str(site.folder), lease_s=30).text())
+    until(lambda: len(site.sruns()) == 2)
+    for node, line in zip(["c0", "c1"], sorted(site.sruns()), strict=True):
+        assert f"--nodelist={node} " in line
+        assert line.endswith(f"python3 {site.folder}/step.py serve {site.folder} --lease=30")
+    site.end("c0", "c1")
+    assert done.wait(4) == 0
+
+
+def holds_script_3(site: Site) -> None:
+    shell = site.start(script.Script(folder=str(site.folder), lease_s=30).text())
+    until(lambda: len(site.sruns()) == 2)
+    shell.send_signal(signal.SIGUSR1)
+    until(lambda: (site.folder / LIMIT).exists())
+    site.end("c0")
+    time.sleep(0.3)
+    assert shell.poll() is None
+    site.end("c1")
+    assert shell.wait(4) == 0
+
+
+def holds_script_2(site: Site) -> None:
+    (site.folder / "a b; touch stolen").mkdir()
+    said = script.Script(folder=str(site.folder / "a b; touch stolen"), lease_s=30, python="/opt/my py\ntouch stolen")
+    shell = site.start(said.text(), nodes="c0")
+    site.end("c0")
+    shell.wait(4)
+    assert list(site.fake.parent.rglob("stolen")) == []
+
+
+def test_each_node_has_a_step_of_its_own(site: Site) -> None:
+    """SCRIPT-1."""
+    holds_script_1(site)
+
+
+def test_the_shell_is_told_of_the_limit_and_goes_on_until_the_last_step_ends(site: Site) -> None:
+    """SCRIPT-3."""
+    holds_script_3(site)
+
+
+def test_a_folder_is_no_shell(site: Site) -> None:
+    """SCRIPT-2."""
+    holds_script_2(site)
+
+
+def test_setup_runs_before_the_steps_and_its_variables_reach_them(site: Site) -> None:
+    setup = ["export FAKE=$FAKE MODULE=cuda", 'echo "$MODULE" >"$FAKE/loaded"']
+    shell = site.start(Script(folder=str(site.folder), lease_s=30, setup=setup).text())
+    site.end("c0", "c1")
+    assert shell.wait(4) == 0
+    assert (site.fake / "loaded").read_text() == "cuda\n"
+
+
+BROKEN = {
+    "SCRIPT-1": (holds_script_1, "for node in $(scontrol show hostnames", 'for node in "$SLURM_JOB_NODELIST"; do # $('),
+    "SCRIPT-3": (holds_script_3, "trap ': > {limit}' USR1", "trap ': > {limit}; exit' USR1"),
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_the_script_falls_without_its_guard(site: Site, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    """Each rule is noticed to be broken by what holds it; see `BROKEN`."""
+    holds, guard, instead = BROKEN[rule]
+    assert guard in script._SCRIPT
+    monkeypatch.setattr(script, "_SCRIPT", script._SCRIPT.replace(guard, instead))
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        holds(site)
+
+
+def test_quoting_falls_without_its_guard(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCRIPT-2."""
+
+    class Trusting:
+        quote, join = staticmethod(str), staticmethod(" ".join)
+
+    monkeypatch.setattr(script, "shlex", Trusting)
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        holds_script_2(site)
+
+
+def test_the_relay_is_unbuffered() -> None:
+    """Without it an SSH handshake hangs: tests/lab/test_slurm.py shows that."""
+    command = relay("4711", "c0", "/home/me/job")
+    assert command[:2] == ("srun", "-u")
+    assert {"--jobid=4711", "--overlap", "--nodelist=c0"} <= set(command)
+    assert command[-3:] == ("/home/me/job/step.py", "relay", "/home/me/job")
+
+
+def test_the_limit_is_told_in_time() -> None:
+    assert [signal_s(each) for each in (None, 3600.0, 60.0)] == [120, 120, 15]
+    said = own_arguments(name="p", count=2, comment="outrider:p:me@here:t", folder="/f", time_s=90)
+    assert {"--signal=B:USR1@22", "--time=0-00:01:30", "--nodes=2-2", "--no-kill", "--no-requeue"} <= set(said)
+    assert not [
+        each for each in own_arguments(name="p", count=1, comment="", folder="/f", time_s=None) if "time" in each
+    ]
