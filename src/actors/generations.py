@@ -30,7 +30,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
 
 from . import events as ev
-from .broadcast_effects import Effect, EndAll, GenerationStarted, NeedPorts, RankEnded
+from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded
+from .broadcast_seats import BroadcastSeats
 from .fencing import Gap, Gaps, KillRank, Losses, RankAttempts
 from .interfaces import (
     AttemptId,
@@ -46,9 +47,8 @@ from .interfaces import (
     Task,
     TaskId,
     Verdict,
-    World,
 )
-from .placement import Claim, ReleaseSeat, WithdrawClaim
+from .placement import WithdrawClaim
 
 GRACE_S = 2.0  # time for the other ranks of a collective to fail by themselves, with informative errors
 
@@ -62,28 +62,16 @@ class Phase(Enum):
     OVER = auto()
 
 
-class Gang:
+class Gang(BroadcastSeats):
     def __init__(
         self, spec: BroadcastSpec, pool: PoolSpec, *, minimum: int, wanted: int, attempts: Iterator[int]
     ) -> None:
-        self.spec = spec
-        self.minimum = minimum  # nodes the pool must have
-        self.wanted = wanted  # nodes the pool is to have
+        super().__init__(spec, minimum=minimum, wanted=wanted)
         self.phase = Phase.WAITING
-        self.generation = 0
-        self.seats: set[NodeId] = set()
-        self.effects: list[Effect] = []
         self._replace_timeout_s = pool.replace_timeout_s
         self._elastic = pool.scale is not None or pool.min < pool.desired  # may go on with fewer nodes
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
-        self._facts: dict[NodeId, NodeFacts] = {}  # of the nodes that were ready at the last grant, by rank
-        self._leaving: dict[NodeId, bool] = {}  # True: noticed; False: being drained
-        self._needed = max(1, minimum)  # nodes for the next generation
-        self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its ports
-        self._each = 1  # ranks on each of them
-        self._asked: list[NeedPorts] = []  # requests for ports that are not met yet
-        self._world = World(0, (), 1, "", 0)
         self._attempts = RankAttempts(attempts)
         self._endings: dict[int, Ending] = {}
         self._left: set[int] = set()  # ranks of which the caller wants no more
@@ -247,56 +235,31 @@ class Gang:
 
     # --- a generation begins --------------------------------------------------------------------------------------
 
-    def size(self) -> int:
-        """Return how many nodes the next generation should have: as many as the last, but no more than wanted."""
-        return max(1, min(self.wanted, len(self._world.nodes)) if self.generation else self.minimum)
-
     def _want(self, *, fewer: bool = False) -> None:
         self.phase = Phase.WAITING
         self._asked = []
         self._needed = max(1, self.minimum) if fewer else self.size()
         self._claim()
 
-    def _claim(self) -> None:
-        least, again = max(0, self._needed - len(self.seats)), self.generation > 0
-        claim = Claim(self.spec.job, least=least, every=not again, again=again, besides=frozenset(self.seats))
-        self.effects.append(claim)
-
-    def _reserve(self) -> None:
-        """Claim the seats that the next generation will lack, while this one still runs or is being ended."""
-        if (missing := self.size() - len(self.seats.difference(self._leaving))) > 0:
-            claim = Claim(self.spec.job, least=1, most=missing, again=True, besides=frozenset(self.seats))
-            self.effects.append(claim)
-
     def _choose(self) -> None:
-        self._release(*sorted(self.seats - self._facts.keys()))
-        self._chosen = tuple([node for node in self._facts if node in self.seats])  # by rank
-        if len(self._chosen) < self._needed:
+        if self._choose_nodes():
+            self.phase = Phase.PORT
+            self._ask(self._ports_of_chosen())
+        else:
             self._claim()
-            return
-        self.phase = Phase.PORT
-        self._each = max(1, min(self.spec.ranks_per_node(self._facts[node]) for node in self._chosen))
-        every = self.spec.every_rank_listens
-        self._ask(tuple((node, self._each) for node in self._chosen) if every else ((self._chosen[0], 1),))
 
     def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
         """Ask for free ports, or give up if a node never has so many (GANG-11)."""
-        for node, count in of:
-            facts = self._facts[node]
-            if count > facts.ports_at_once:
-                has = f"node {node} ({facts.hostname}) keeps {facts.ports_at_once} free at a time"
-                self._end_with(Reason.NO_PORTS, f"{count} ranks of a node need a port each, and {has}")
-                return
+        if why := self._lacking_ports(of):
+            self._end_with(Reason.NO_PORTS, why)
+            return
         asked = NeedPorts(of, gap)
         self._asked.append(asked)
         self.effects.append(asked)
 
     def _begin(self, given: Sequence[tuple[int, ...]], now: float) -> None:
         self.phase = Phase.RUNNING
-        self.generation += 1
-        ports = tuple(port for of_node in given for port in of_node) if self.spec.every_rank_listens else ()
-        address = self._facts[self._chosen[0]].address
-        self._world = World(self.generation, self._chosen, self._each, address, given[0][0], ports)
+        self._make_world(given)
         self._losses.generation_began(now)
         self._expires_at = self._replace_by = self._kill_at = None
         self._killed = self._overdue = False
@@ -363,12 +326,6 @@ class Gang:
         self._expires_at = self._replace_by = self._kill_at = None
         self._release(*sorted(self.seats))
 
-    def _release(self, *nodes: NodeId) -> None:
-        for node in nodes:
-            if node in self.seats:
-                self.seats.discard(node)
-                self.effects.append(ReleaseSeat(node))
-
     # --- losses ---------------------------------------------------------------------------------------------------
 
     def _lost_ranks(
@@ -395,7 +352,7 @@ class Gang:
         if not self._gaps.add(node, ranks, complete=not self._attempts.on[node]):
             return
         self._replace_by = self._replace_by or now + self._replace_timeout_s
-        self._want_for_gaps()
+        self._claim_beside(len(self._gaps.waiting))
 
     def _has_failed(self) -> bool:
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
@@ -446,12 +403,6 @@ class Gang:
 
     # --- ranks that run again alone -------------------------------------------------------------------------------
 
-    def _want_for_gaps(self) -> None:
-        besides = self.seats.union(self._world.nodes)
-        self.effects.append(
-            Claim(self.spec.job, least=1, most=len(self._gaps.waiting), again=True, besides=frozenset(besides))
-        )
-
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
         """Give each granted node the ranks of a lost one, after getting ports for them where they need some."""
         for node in granted:
@@ -459,19 +410,17 @@ class Gang:
                 self._release(node)
                 continue
             gap = self._gaps.waiting.pop(0)
-            ports = self._world.ranks_per_node if self.spec.every_rank_listens else int(gap.lost == self._world.head)
-            if ports:
+            if ports := self._ports_in_place_of(gap.lost):
                 self._ask(((node, ports),), gap)
             else:
                 self._run_again(gap, node, now)
         if self._gaps.waiting:
-            self._want_for_gaps()
+            self._claim_beside(len(self._gaps.waiting))
         elif not self._asked:
             self._replace_by = None
 
     def _run_again(self, gap: Gap, node: NodeId, now: float, *, ports: tuple[int, ...] = ()) -> None:
-        self.generation += 1
-        self._world = self._world.with_replaced(gap.lost, node, self._facts[node].address, ports, self.generation)
+        self._replace_in_world(gap, node, ports)
         self._losses.ranks_began(now)
         if not self._gaps.waiting:
             self._replace_by = None
@@ -483,7 +432,7 @@ class Gang:
         self._asked = [asked for asked in self._asked if asked not in again]
         self._gaps.waiting += [asked.gap for asked in again if asked.gap is not None]
         if again:
-            self._want_for_gaps()
+            self._claim_beside(len(self._gaps.waiting))
         return bool(again)
 
     def _give_up_gaps(self, reason: Reason) -> None:

@@ -1,0 +1,103 @@
+"""The seats of one broadcast: on which nodes its next generation will run, and the world that its ranks see there.
+
+These are pure decisions. `generations` says when seats are claimed, taken and given back, and carries on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .broadcast_effects import Effect, NeedPorts
+from .fencing import Gap
+from .interfaces import BroadcastSpec, NodeFacts, NodeId, World
+from .placement import Claim, ReleaseSeat
+
+
+class BroadcastSeats:
+    """The base of `Gang`, which adds the generations."""
+
+    def __init__(self, spec: BroadcastSpec, *, minimum: int, wanted: int) -> None:
+        self.spec = spec
+        self.minimum = minimum  # nodes the pool must have
+        self.wanted = wanted  # nodes the pool is to have
+        self.generation = 0
+        self.seats: set[NodeId] = set()
+        self.effects: list[Effect] = []
+        self._facts: dict[NodeId, NodeFacts] = {}  # of the nodes that were ready at the last grant, by rank
+        self._leaving: dict[NodeId, bool] = {}  # True: noticed; False: being drained
+        self._needed = max(1, minimum)  # nodes for the next generation
+        self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its ports
+        self._each = 1  # ranks on each of them
+        self._asked: list[NeedPorts] = []  # requests for ports that are not met yet
+        self._world = World(0, (), 1, "", 0)
+
+    def size(self) -> int:
+        """Return how many nodes the next generation should have: as many as the last, but no more than wanted."""
+        return max(1, min(self.wanted, len(self._world.nodes)) if self.generation else self.minimum)
+
+    # --- claims ---------------------------------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        """Claim what the next generation needs; the first one takes every node there is."""
+        least, again = max(0, self._needed - len(self.seats)), self.generation > 0
+        claim = Claim(self.spec.job, least=least, every=not again, again=again, besides=frozenset(self.seats))
+        self.effects.append(claim)
+
+    def _reserve(self) -> None:
+        """Claim the seats that the next generation will lack, while this one still runs or is being ended."""
+        if (missing := self.size() - len(self.seats.difference(self._leaving))) > 0:
+            claim = Claim(self.spec.job, least=1, most=missing, again=True, besides=frozenset(self.seats))
+            self.effects.append(claim)
+
+    def _claim_beside(self, count: int) -> None:
+        """Claim a node for each of ``count`` lost ones, beside those on which this generation goes on."""
+        besides = self.seats.union(self._world.nodes)
+        self.effects.append(Claim(self.spec.job, least=1, most=count, again=True, besides=frozenset(besides)))
+
+    def _release(self, *nodes: NodeId) -> None:
+        for node in nodes:
+            if node in self.seats:
+                self.seats.discard(node)
+                self.effects.append(ReleaseSeat(node))
+
+    # --- the nodes of a generation, their ports and their world ---------------------------------------------------
+
+    def _choose_nodes(self) -> bool:
+        """Choose all nodes that are ready and on which there is a seat; return whether they are enough."""
+        self._release(*sorted(self.seats - self._facts.keys()))
+        self._chosen = tuple([node for node in self._facts if node in self.seats])  # by rank
+        if len(self._chosen) < self._needed:
+            return False
+        self._each = max(1, min(self.spec.ranks_per_node(self._facts[node]) for node in self._chosen))
+        return True
+
+    def _ports_of_chosen(self) -> tuple[tuple[NodeId, int], ...]:
+        """Return how many free ports the next generation needs of which node: one for its head, or for each rank."""
+        if self.spec.every_rank_listens:
+            return tuple((node, self._each) for node in self._chosen)
+        return ((self._chosen[0], 1),)
+
+    def _ports_in_place_of(self, lost: NodeId) -> int:
+        """Return how many free ports the ranks of ``lost`` need where they run again alone."""
+        return self._world.ranks_per_node if self.spec.every_rank_listens else int(lost == self._world.head)
+
+    def _lacking_ports(self, of: tuple[tuple[NodeId, int], ...]) -> str:
+        """Return, for people, which node never has so many free ports; empty: each has them at times (GANG-11)."""
+        for node, count in of:
+            facts = self._facts[node]
+            if count > facts.ports_at_once:
+                has = f"node {node} ({facts.hostname}) keeps {facts.ports_at_once} free at a time"
+                return f"{count} ranks of a node need a port each, and {has}"
+        return ""
+
+    def _make_world(self, given: Sequence[tuple[int, ...]]) -> None:
+        """Make the world of the next generation. ``given``: the ports it has asked for, node by node."""
+        self.generation += 1
+        ports = tuple(port for of_node in given for port in of_node) if self.spec.every_rank_listens else ()
+        address = self._facts[self._chosen[0]].address
+        self._world = World(self.generation, self._chosen, self._each, address, given[0][0], ports)
+
+    def _replace_in_world(self, gap: Gap, node: NodeId, ports: tuple[int, ...]) -> None:
+        """Make the world in which the ranks of ``gap`` run again on ``node``."""
+        self.generation += 1
+        self._world = self._world.with_replaced(gap.lost, node, self._facts[node].address, ports, self.generation)
