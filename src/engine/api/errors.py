@@ -1,4 +1,4 @@
-"""Every error that users of the library can catch. `serialization.error_translation` makes them from nodes' reports."""
+"""Every error that users can catch. `engine.serialization` makes them of what nodes and providers report."""
 
 from __future__ import annotations
 

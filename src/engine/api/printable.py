@@ -86,3 +86,8 @@ def all_plain(value: Any) -> Any:
     if type(value) is dict:
         return {all_plain(key): all_plain(each) for key, each in value.items()}
     return value
+
+
+def sentence(said: object) -> str:
+    """Return what an error says, to go on in a message: without its full stop; where it says nothing, its type."""
+    return str(said).strip().rstrip(".") or type(said).__name__

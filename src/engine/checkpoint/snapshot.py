@@ -110,7 +110,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
 
 def _explained(state: object, error: Exception) -> Exception:
     """The error, with the path of the object that cannot be pickled where that can be found."""
-    from ..serialization.error_translation import pickling_error
+    from ..serialization.pickling_errors import pickling_error
     from ..wire import values
 
     if isinstance(error, SerializationError):

@@ -76,7 +76,7 @@ async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequen
 
 async def _removed(journal: Journal, pool: FoundPool) -> str:
     from ..client.adoption import lease_kept
-    from ..serialization.error_translation import by_lease
+    from ..serialization.pool_errors import by_lease
 
     cloud = clouds.CLOUDS[pool.provider] if pool.place else None
     try:

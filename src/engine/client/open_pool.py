@@ -29,8 +29,8 @@ from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
 from ..observe.observer import Observer
 from ..observe.surroundings import leaves_record
-from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
 from ..serialization.function_pickling import ImportableModules
+from ..serialization.pool_errors import BlockEnd, not_ready_error, pool_error
 from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
 from .from_settings import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements

@@ -1,47 +1,28 @@
-"""Turn how attempts and pools ended, as nodes, providers and actors say it, into what users get: a value, unpickled
-when it is asked for, or an error that they can catch. Nothing else does.
+"""Turn how attempts ended, as nodes and actors say it, into what users get: a value, unpickled when it is asked for,
+or an error that they can catch. Nothing else does that for attempts; `pool_errors` does it for pools.
 """
 
 from __future__ import annotations
 
 import copy
-import platform
-import re
 import signal
-import sys
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal, assert_never, cast
+from typing import Any, assert_never, cast
 
 from ...actors.amounts import GB, Amounts
-from ...actors.interfaces import ConnectFailed, Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
-from ...actors.kernel import ActorFailed
-from ...providers import errors as provider
+from ...actors.interfaces import Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
 from ..api import errors
-from ..api.printable import plainly
+from ..api.printable import sentence
 from ..wire import values
 from ..wire.messages import Cause, Ended, Failed
 from .error_notes import AttemptPlace, located, tell_equal_ones_once
 from .first_failure import Failure, first_of, sign_of, summary
-from .function_pickling import import_advice
 from .payload import Payload, Received
-
-BlockEnd = Literal["unstarted", "failed", "finished"]  # whether the pool's block began, and ended without an error
-UNCONFIRMED: dict[BlockEnd, str] = {
-    "unstarted": "The pool did not start, and it is not confirmed that the machines that it asked for have ended",
-    "failed": "The pool has ended, and it is not confirmed that its machines have ended",
-    "finished": (
-        "The pool has ended, and what it returned is whole; but it is not confirmed that its machines have ended"
-    ),
-}
-PICKLING_ADVICE = {  # by the type of what cannot be pickled
-    "coroutine": "await it first, and give its result",
-    "generator": "annotate its parameter as Iterator[...], and its values are streamed",
-    "async_generator": "annotate its parameter as AsyncIterator[...], and its values are streamed",
-}
+from .pickling_errors import how_to_import, task_pickling_error, unloadable_error
+from .pool_errors import no_node_error
+from .versions import package_versions
 
 
 def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:
@@ -112,7 +93,7 @@ def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object]
         case "call":
             return located(_own_error(failed, place, load), place, failed.traceback)
         case "load" | "dump":
-            return located(_pickling_error(failed, place, load), place, failed.traceback)
+            return located(task_pickling_error(failed, place, load), place, failed.traceback)
         case "setup":
             story = f"the setup of {place} raised {failed.kind}: {failed.message}. The next call tries it again."
             error = errors.SetupFailed(story, **asdict(place))
@@ -225,7 +206,7 @@ def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors
     if failure is None:
         return errors.CapacityError(f"{task} needs a node that was lost, and no replacement came{story}.")
     what = "the last node of many is of no use" if isinstance(failure, NoWorkers) else "no replacement came"
-    error = errors.CapacityError(f"{_sentence(failure)}: so {what}, and {task} needs a node that was lost{story}.")
+    error = errors.CapacityError(f"{sentence(failure)}: so {what}, and {task} needs a node that was lost{story}.")
     error.__cause__ = no_node_error(failure)
     return error
 
@@ -262,125 +243,6 @@ def _failed_at(endings: Sequence[Ending]) -> list[float]:
     return [known.get(rank, given_up) for rank in range(len(endings))]
 
 
-def no_node_error(failure: Exception) -> Exception:  # noqa: PLR0911  a table
-    match failure:
-        case provider.NoCapacity(__cause__=ConnectFailed() as refused):
-            return no_node_error(refused)
-        case provider.ProviderError():
-            return provider_error(failure)
-        case ConnectFailed(__cause__=errors.OutriderError() as told):
-            return told
-        case ConnectFailed(step=str(step)) if step:
-            story = f"{_sentence(failure)}. Give nodes longer by Pool(boot_timeout=...), or less to install."
-            return errors.BootstrapError(story, phase=step)
-        case ConnectFailed():
-            return errors.ConnectionLost(f"{_sentence(failure)}. So a node could not be reached.")
-        case NoWorkers():
-            return errors.CapacityError(
-                f"{_sentence(failure)}. So none of several nodes in a row could start a worker: look for the cause in "
-                "their image and plugins, and in the memory and disk that they have."
-            )
-        case _:
-            return failure
-
-
-def provider_error(error: provider.ProviderError) -> errors.OutriderError:
-    said, advice = _sentence(error), error.advice
-    match error:
-        case provider.NotAuthorized():
-            return errors.AuthError(f"{said}. {advice or 'The provider does not let you in: check its credentials.'}")
-        case provider.QuotaExceeded():
-            limit = "This is your account's limit: ask for more quota, or for fewer nodes."
-            return errors.QuotaError(f"{said}. {advice or limit}")
-        case provider.BadRequest():
-            return errors.SpecError(f"{said}. {advice or 'The provider can never give what was asked for.'}")
-        case provider.JournalError():
-            return errors.OutriderError(f"{said}. Nothing was created.")
-        case provider.NoCapacity():
-            nothing = "The provider has no machines to give: try again, or elsewhere."
-            return errors.CapacityError(f"{said}. {advice or nothing}")
-        case _:
-            failed = errors.CapacityError(f"{said}. {advice or 'The provider failed: try again, or elsewhere.'}")
-            failed.__cause__ = None if error.__cause__ is None else plainly(error.__cause__)
-            return failed
-
-
-def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
-    """Return the error that ended a pool, in users' terms. One that users know already is returned as it is."""
-    failure = _only(error)
-    match failure:
-        case provider.NotGone():
-            return cleanup_error(failure, block_end)
-        case ActorFailed():
-            story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
-            closed = errors.PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
-            closed.__cause__ = plainly(error)
-            return closed
-        case provider.ProviderError() | ConnectFailed() | NoWorkers():
-            found = provider_error(failure) if isinstance(failure, provider.ProviderError) else no_node_error(failure)
-            for note in getattr(failure, "__notes__", ()):  # what kept other nodes
-                found.add_note(note)
-            return found
-        case _:
-            return failure
-
-
-def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: float) -> errors.OutriderError:
-    """Return the error for a pool with too few ready nodes. ``failed``: what kept the last node from being ready."""
-    counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
-    if failed is None:
-        story = f"{counts}, and none has failed: give them longer, by boot_timeout."
-        return errors.CapacityError(story, wanted=least, got=ready)
-    reason = pool_error(failed, "unstarted")
-    if not isinstance(reason, errors.OutriderError):
-        reason = errors.CapacityError(str(failed), wanted=least, got=ready)
-    reason.add_note(f"Only {counts}.")
-    return reason
-
-
-def _only(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-def cleanup_error(trouble: provider.NotGone, block_end: BlockEnd) -> errors.CleanupError:
-    which = ", ".join(trouble.machines) or "machines of which nobody was told"
-    ends = "" if trouble.by is None else f" They end themselves {by_lease(trouble.by)}."
-    others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
-    error = errors.CleanupError(
-        f"{UNCONFIRMED[block_end]} ({_sentence(trouble.why)}): {which} may still be running.{ends}{others} "
-        "`outrider gc` shows what is left, and `outrider gc --apply` ends it.",
-        machines=trouble.machines,
-        left=trouble.left,
-        by=trouble.by,
-    )
-    cause = trouble.__cause__
-    error.__cause__ = provider_error(cause) if isinstance(cause, provider.NotAuthorized) else cause
-    return error
-
-
-def by_lease(by: float) -> str:
-    """Return, for people, the time by which machines end themselves; ``by``: the unix time."""
-    return f"by {time.strftime('%H:%M', time.localtime(by + 59))} at the latest, by their lease"
-
-
-def pickling_error(error: Exception, task: str, what: str) -> errors.SerializationError | errors.NotACall:
-    path, kind, reason = _unpicklable(error)
-    thing = f"{path or what}{f' of {task}' if task else ''}"
-    if isinstance(pending := error.__cause__ or error, errors.NotACall):
-        return errors.NotACall(f"{thing}: {pending}")
-    advice = PICKLING_ADVICE.get(kind, "leave it out, or make it inside the function")
-    message = f"{thing} cannot be pickled ({reason}): {advice}."
-    return errors.SerializationError(message, path=path, task=task, kind=kind)
-
-
-def unloadable_error(error: Exception, what: str, task: str) -> errors.SerializationError:
-    said = f"{type(error).__name__}: {_sentence(plainly(error))}"
-    message = f"{what} cannot be unpickled here ({said}): its classes must be importable on both sides."
-    return errors.SerializationError(message, task=task, kind=type(error).__name__)
-
-
 def _outcome(ending: Ending, payload: Payload, rank: int) -> errors.Outcome:
     if isinstance(ending, GaveUp):
         return errors.Outcome(rank, None, error_of(ending, payload))
@@ -402,58 +264,19 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
         try:
             error = load()
         except Exception as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
-            versions = _versions(failed)
+            versions = package_versions(failed.kind, failed.version)
             known = "".join(
                 f"; {what} is {here} here" + (f" and {there} there" if there else "") for what, here, there in versions
             )
-            message += f" (which cannot be unpickled here: {type(broken).__name__}: {_sentence(broken)}{known})"
+            message += f" (which cannot be unpickled here: {type(broken).__name__}: {sentence(broken)}{known})"
         else:
-            if isinstance(error, ModuleNotFoundError) and (how := _how_to_import(failed)):
+            if isinstance(error, ModuleNotFoundError) and (how := how_to_import(failed)):
                 error.add_note(how)
             # SystemExit would end this process, CancelledError this task, StopIteration means something else in a
             # coroutine.
             if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
                 return error
     return errors.TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **asdict(place))
-
-
-def _pickling_error(
-    failed: Failed, place: AttemptPlace, load: Callable[[], object] | None
-) -> errors.SerializationError:
-    if failed.phase == "load":
-        message = (
-            f"{place.task} or its arguments could not be unpickled on node {place.node} "
-            f"({failed.kind}: {_sentence(failed.message)}): "
-            f"{_how_to_import(failed) or 'what they need must be importable there.'}"
-        )
-        return errors.SerializationError(message, task=place.task, kind=failed.kind)
-    found: object = None
-    if load is not None:
-        with suppress(Exception):
-            found = load()
-    path, kind, reason = _unpicklable(found or failed)
-    what = f"The result of {place}, at {path}," if path else f"The result of {place}"
-    return errors.SerializationError(
-        f"{what} cannot be pickled ({reason}): return something else.", path=path, task=place.task, kind=kind
-    )
-
-
-def _how_to_import(failed: Failed) -> str:
-    """Return advice that lets the node import what it did not find; empty: another error, or it is not here either."""
-    found = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
-    return import_advice(found[1]) if found is not None else ""
-
-
-def _unpicklable(error: object) -> tuple[str, str, str]:
-    """Return path, kind and reason of a `wire.values.Unpicklable`, of another exception, or of a `Failed`."""
-    path = str(getattr(error, "path", ""))
-    kind = str(getattr(error, "kind", type(error).__name__))
-    said = getattr(error, "reason", None) or getattr(error, "message", None) or error
-    return path, kind, _sentence(said) if kind in str(said) else f"{kind}: {_sentence(said)}"
-
-
-def _sentence(said: object) -> str:
-    return str(said).strip().rstrip(".") or type(said).__name__
 
 
 def _signal_name(number: int) -> str:
@@ -471,21 +294,3 @@ def _signal_story(number: int) -> str:
             return ", which somebody on that machine sent"
         case _:
             return ""
-
-
-def _versions(failed: Failed) -> tuple[tuple[str, str, str], ...]:
-    """Return the package that the exception's type belongs to, with its version here and there."""
-    package = failed.kind.partition(".")[0] if "." in failed.kind else "builtins"
-    if package in sys.stdlib_module_names or package == "__main__":
-        return (("Python", platform.python_version(), failed.version),)
-    here = getattr(sys.modules.get(package), "__version__", None) or _distribution_version(package)
-    return ((package, here, failed.version),)
-
-
-def _distribution_version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
-
-    try:
-        return version(packages_distributions().get(package, [package])[0])
-    except (PackageNotFoundError, ValueError):  # a name that a node has made up is none
-        return "not installed" if package not in sys.modules else "without a version"

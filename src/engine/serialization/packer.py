@@ -22,8 +22,8 @@ from ..wire import values
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
 from .client_streams import Source
-from .error_translation import pickling_error
 from .payload import Blob, Payload, Shared, pending_references, referred
+from .pickling_errors import pickling_error
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts

@@ -42,7 +42,7 @@ def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
     """
     from ..api.compute import StreamCompute
     from ..api.plugin import merged
-    from .error_translation import pickling_error
+    from .pickling_errors import pickling_error
 
     chosen = merged(plugins, function.plugins)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -93,3 +94,21 @@ def _release(version: str) -> tuple[int, ...]:
             break
         numbers.append(int(digits))
     return tuple(numbers)
+
+
+def package_versions(kind: str, there: str) -> tuple[tuple[str, str, str], ...]:
+    """Return the package that an exception of type ``kind`` belongs to, with its version here and ``there``."""
+    package = kind.partition(".")[0] if "." in kind else "builtins"
+    if package in sys.stdlib_module_names or package == "__main__":
+        return (("Python", platform.python_version(), there),)
+    here = getattr(sys.modules.get(package), "__version__", None) or _distribution_version(package)
+    return ((package, here, there),)
+
+
+def _distribution_version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+    try:
+        return version(packages_distributions().get(package, [package])[0])
+    except (PackageNotFoundError, ValueError):  # a name that a node has made up is none
+        return NOWHERE if package not in sys.modules else "without a version"

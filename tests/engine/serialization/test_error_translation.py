@@ -24,14 +24,11 @@ from outrider.engine.serialization.error_translation import (
     ended_error,
     failed_error,
     gave_up_error,
-    not_ready_error,
-    pickling_error,
-    pool_error,
-    provider_error,
-    unloadable_error,
     unpack_all,
 )
 from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.serialization.pickling_errors import pickling_error, unloadable_error
+from outrider.engine.serialization.pool_errors import not_ready_error, pool_error, provider_error
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Cause, Ended, Failed, Value
 from outrider.engine.wire.values import Unpicklable

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.actors.interfaces import GaveUp, NodeId, Reason
-from outrider.engine.serialization.error_translation import gave_up_error, provider_error
+from outrider.engine.serialization.error_translation import gave_up_error
+from outrider.engine.serialization.pool_errors import provider_error
 from outrider.providers.aws import quotas
 from outrider.providers.aws.errors import CallRefused, Failure, translate
 from outrider.providers.aws.launch import most_telling

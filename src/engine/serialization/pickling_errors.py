@@ -1,0 +1,70 @@
+"""Turn what cannot be pickled or unpickled, here or on a node, into errors that say what it is and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+from ..api import errors
+from ..api.printable import plainly, sentence
+from ..wire.messages import Failed
+from .error_notes import AttemptPlace
+from .function_pickling import import_advice
+
+PICKLING_ADVICE = {  # by the type of what cannot be pickled
+    "coroutine": "await it first, and give its result",
+    "generator": "annotate its parameter as Iterator[...], and its values are streamed",
+    "async_generator": "annotate its parameter as AsyncIterator[...], and its values are streamed",
+}
+
+
+def pickling_error(error: Exception, task: str, what: str) -> errors.SerializationError | errors.NotACall:
+    path, kind, reason = _unpicklable(error)
+    thing = f"{path or what}{f' of {task}' if task else ''}"
+    if isinstance(pending := error.__cause__ or error, errors.NotACall):
+        return errors.NotACall(f"{thing}: {pending}")
+    advice = PICKLING_ADVICE.get(kind, "leave it out, or make it inside the function")
+    message = f"{thing} cannot be pickled ({reason}): {advice}."
+    return errors.SerializationError(message, path=path, task=task, kind=kind)
+
+
+def unloadable_error(error: Exception, what: str, task: str) -> errors.SerializationError:
+    said = f"{type(error).__name__}: {sentence(plainly(error))}"
+    message = f"{what} cannot be unpickled here ({said}): its classes must be importable on both sides."
+    return errors.SerializationError(message, task=task, kind=type(error).__name__)
+
+
+def task_pickling_error(
+    failed: Failed, place: AttemptPlace, load: Callable[[], object] | None
+) -> errors.SerializationError:
+    if failed.phase == "load":
+        message = (
+            f"{place.task} or its arguments could not be unpickled on node {place.node} "
+            f"({failed.kind}: {sentence(failed.message)}): "
+            f"{how_to_import(failed) or 'what they need must be importable there.'}"
+        )
+        return errors.SerializationError(message, task=place.task, kind=failed.kind)
+    found: object = None
+    if load is not None:
+        with suppress(Exception):
+            found = load()
+    path, kind, reason = _unpicklable(found or failed)
+    what = f"The result of {place}, at {path}," if path else f"The result of {place}"
+    return errors.SerializationError(
+        f"{what} cannot be pickled ({reason}): return something else.", path=path, task=place.task, kind=kind
+    )
+
+
+def how_to_import(failed: Failed) -> str:
+    """Return advice that lets the node import what it did not find; empty: another error, or it is not here either."""
+    found = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
+    return import_advice(found[1]) if found is not None else ""
+
+
+def _unpicklable(error: object) -> tuple[str, str, str]:
+    """Return path, kind and reason of a `wire.values.Unpicklable`, of another exception, or of a `Failed`."""
+    path = str(getattr(error, "path", ""))
+    kind = str(getattr(error, "kind", type(error).__name__))
+    said = getattr(error, "reason", None) or getattr(error, "message", None) or error
+    return path, kind, sentence(said) if kind in str(said) else f"{kind}: {sentence(said)}"
