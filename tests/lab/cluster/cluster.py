@@ -7,7 +7,6 @@ import stat
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 
 from netlab import PLAIN_USER, Host, Lab, LabError, Sshd
 from netlab.identity import PLAIN_UID, write_key
@@ -54,9 +53,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 Mood = Literal["serves", "hangs", "lacks"]
@@ -56,9 +55,7 @@ class PackageIndex:
     def __enter__(self) -> PackageIndex:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
