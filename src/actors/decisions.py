@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..lazy_dataclass import dataclass
 from .interfaces import AttemptId, Ending, JobId, NodeId, Order, Settle, Task
 
 

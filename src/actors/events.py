@@ -7,8 +7,7 @@ used twice there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..lazy_dataclass import dataclass
 from .event_bases import Event, JobEvent, NodeEvent
 from .job_events import (
     BroadcastFinished,

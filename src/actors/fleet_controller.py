@@ -39,9 +39,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum, auto
 
+from ..lazy_dataclass import dataclass
 from .interfaces import NodeId
 
 BACK_OFF_S = 1.0

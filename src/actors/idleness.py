@@ -10,8 +10,9 @@ IDLE-4: a pool all of whose nodes do nothing for so long is told of, with the ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..lazy_dataclass import dataclass
 from .events import NodeSampled
 
 GPU_BUSY = 0.05  # of a GPU's time: a desktop on it, or a monitor's look, is less

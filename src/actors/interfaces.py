@@ -9,11 +9,11 @@ Values that cross once per task are named tuples, which are cheaper to make than
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from random import random
 from typing import NamedTuple, NewType, Protocol
 
+from ..lazy_dataclass import dataclass
 from ..providers.base import Fleet, LaunchRequest, Machine, PreemptionNotice
 from .amounts import Amounts
 from .events import Observe

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..lazy_dataclass import dataclass
 from .event_bases import Event, JobEvent
 
 

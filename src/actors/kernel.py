@@ -16,11 +16,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context as Variables
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
+
+from ..lazy_dataclass import dataclass
 
 try:
     import sniffio

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Generic, TypeVar
 
+from ..lazy_dataclass import dataclass
 from ..providers.base import Machine, MachineId
 from .amounts import NOTHING, Amounts
 from .interfaces import Link, NodeFacts, NodeId, Unfit

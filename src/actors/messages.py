@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..lazy_dataclass import dataclass
 from ..providers.base import Machine
 from .fleet_controller import NodePhase
 from .interfaces import (

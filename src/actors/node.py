@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Never, assert_never
 
 import anyio
 
+from ..lazy_dataclass import dataclass
 from ..providers.base import Machine
 from .interfaces import Connect, ConnectFailed, Connection, NodeId, Report
 from .kernel import ActorStopped, Context

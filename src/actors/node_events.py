@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..lazy_dataclass import dataclass
 from .event_bases import Event, NodeEvent
 
 

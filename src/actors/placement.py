@@ -14,11 +14,12 @@ from __future__ import annotations
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..lazy_dataclass import dataclass
 from .amounts import NOTHING, Amounts
 from .interfaces import AttemptId, JobId, NodeId
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..lazy_dataclass import dataclass
 from .interfaces import AttemptId, GaveUp, NodeId, Reason, Settle, Task, Verdict
 
 if TYPE_CHECKING:

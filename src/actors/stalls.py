@@ -17,10 +17,11 @@ STALL-6: an attempt is over by the report of the node that it was given to, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import NamedTuple
 
+from ..lazy_dataclass import dataclass
 from .interfaces import AttemptId, AttemptSeen, JobId, NodeId, Order, Stall
 from .stall_culprit import Culprit, Silent, culprit
 

@@ -11,9 +11,10 @@ STOP-3: nothing is sent about a generation that is over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
+from ..lazy_dataclass import dataclass
 from ..providers.base import PreemptionNotice
 from .interfaces import Asked, JobId, NodeId, Peer, StopAt, World
 

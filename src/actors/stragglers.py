@@ -16,9 +16,10 @@ STRAGGLER-4: a machine that waits for its turn to be connected to is no straggle
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from ..lazy_dataclass import dataclass
 from .interfaces import NodeId
 
 QUORUM = 0.75

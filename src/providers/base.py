@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NewType, Protocol, runtime_checkable
+
+from ..lazy_dataclass import dataclass
 
 MachineId = NewType("MachineId", str)
 Architecture = Literal["x86_64", "arm64"]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
 import anyio
 
+from ..lazy_dataclass import dataclass
 from .base import (
     EntryPoints,
     Fleet,

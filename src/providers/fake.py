@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from ..lazy_dataclass import dataclass
 from .base import (
     Address,
     EntryPoints,

@@ -19,11 +19,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from ..lazy_dataclass import dataclass
 from .errors import BadRequest, JournalError
 from .pool_lock import Lock, Owner, Place, flocked, flush, hosts_of, make_directory, owner_of, read, write, write_whole
 from .private import state_root

@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..lazy_dataclass import dataclass
 from .private import make_private
 
 Place = Mapping[str, str]

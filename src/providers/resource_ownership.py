@@ -10,8 +10,10 @@ WHOSE-4: whoever has owned the pool once remains a known owner, even if the comp
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Literal
+
+from ..lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from .journal import Intent

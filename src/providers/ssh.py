@@ -6,12 +6,13 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
 import anyio
 
+from ..lazy_dataclass import dataclass
 from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId, MachineOffer
 from .errors import BadRequest, NoCapacity, UnknownOption
 from .key_files import objection

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
 from .errors import SpecError
 

@@ -9,7 +9,6 @@ from collections.abc import (
     Generator,
     Iterator,
 )
-from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,6 +21,7 @@ from typing import (
     overload,
 )
 
+from ...lazy_dataclass import dataclass
 from .detached import Detached, detached
 from .errors import NotACall, PoolClosed, SpecError
 from .pending_base import Pending, called_with, shown

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 
+from ...lazy_dataclass import dataclass
 from .printable import all_plain, plain
 
 _T = TypeVar("_T")

@@ -7,10 +7,11 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 
+from ...lazy_dataclass import dataclass
 from .checks import checks_options, refuse, shown
 from .secrets import Secret
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, Unpack, get_args
 
+from ...lazy_dataclass import dataclass
 from ...providers.base import (
     AcceleratorRequest,
     Allocation,

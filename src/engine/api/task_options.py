@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack, get_args
 
 from ...actors.amounts import Amounts
+from ...lazy_dataclass import dataclass
 from .amounts import amounts
 from .checks import check_known, count, one_of, refuse, seconds, shown
 from .errors import NotACall

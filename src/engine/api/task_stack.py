@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from ...lazy_dataclass import dataclass
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")

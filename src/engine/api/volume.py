@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from ...lazy_dataclass import dataclass
 from ..volumes import mount_path
 from .checks import checks_options, refuse, shown
 from .secrets import Secret, revealed

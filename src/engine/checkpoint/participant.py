@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import CheckpointError, CheckpointFenced, SpecError
 from ..runtime.instance_info import instance_info
 from .records import Term, World, admission, term_key, term_numbers

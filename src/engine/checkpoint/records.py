@@ -26,8 +26,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import NamedTuple, Self
+
+from ...lazy_dataclass import dataclass
 
 Piece = bytes | bytearray | memoryview  # of a file's content
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...lazy_dataclass import dataclass
 from ...providers.base import Address, Login
 from ...providers.journal import Journal
 from ...providers.private import state_root

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...lazy_dataclass import dataclass
 from .flags import AsJson
 from .pool_search import NOTHING
 from .run import NO_OPTIONS, RunOptions, table_of

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from ...lazy_dataclass import dataclass
 from ...providers.journal import PoolRecord
 from ...providers.pool_lock import Place
 from ...providers.resource_ownership import Claim, Thing

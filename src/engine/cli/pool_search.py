@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from ...lazy_dataclass import dataclass
 from ...providers.errors import ProviderError
 from ...providers.journal import Journal
 from ...providers.pool_lock import Place

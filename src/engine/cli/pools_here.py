@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal
 
+from ...lazy_dataclass import dataclass
 from ...providers.local.state import LivingPool, living_pools
 from ...providers.pool_lock import Owner, Place
 from ...providers.private import state_root

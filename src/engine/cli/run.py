@@ -9,13 +9,14 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import BroadcastFailed, OutriderError, SpecError
 from ..api.printable import plain
 from ..api.secrets import Scrubber

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...lazy_dataclass import dataclass
 from ...providers.base import Address, Login
 
 ALIAS = "outrider"  # the name under which a pinned host key is known

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ...actors.events import GpuSample, NodeSampled
+from ...lazy_dataclass import dataclass
 from ..observe.descriptions import count, seconds, size
 
 SHOWN = 30  # samples in a curve

@@ -11,10 +11,11 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ...lazy_dataclass import dataclass
 from ...providers.base import (
     Address,
     Adopting,

@@ -12,12 +12,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Never
 
 import anyio
 
 from ...actors.events import BudgetMostlySpent, Observe
+from ...lazy_dataclass import dataclass
 from ...providers.base import (
     Fleet,
     LaunchRequest,

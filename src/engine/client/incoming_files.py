@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 import pickle
 import pickletools
-from dataclasses import dataclass
 from typing import Any, NoReturn, Self, cast
 
+from ...lazy_dataclass import dataclass
 from ..api.checks import amount, count
 from ..api.errors import TransferError
 from ..api.printable import plain

@@ -7,7 +7,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from ...actors.interfaces import (
@@ -25,6 +24,7 @@ from ...actors.interfaces import (
     TaskId,
     Verdict,
 )
+from ...lazy_dataclass import dataclass
 from ...providers.threads import in_thread
 from ..api.errors import NotACall, SpecError, TaskStopped
 from ..api.plugin import one_listens

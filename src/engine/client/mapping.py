@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, Required, TypedDict, TypeVar, cast
 
 from ...actors.events import MapProgress
 from ...actors.interfaces import Ending, GaveUp, JobId, Reason, Settled, Verdict
+from ...lazy_dataclass import dataclass
 from ..api.calls import Call
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, NotACall, SerializationError, SetupFailed

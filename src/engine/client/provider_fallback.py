@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ...providers.base import EntryPoints, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId, Quoting
 from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
 from ..api.settings import Selection, Spec, is_free, keyless

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from ...lazy_dataclass import dataclass
 from ..api.checks import check_known
 from ..api.errors import SpecError
 from ..pool_options import DEFAULTS, checked

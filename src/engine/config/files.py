@@ -6,9 +6,9 @@ import os
 import stat
 import tomllib
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
 from ..api.checks import check_known, refuse
 from ..api.errors import SpecError

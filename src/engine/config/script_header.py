@@ -6,8 +6,9 @@ import platform
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ...lazy_dataclass import dataclass
 from ..api.checks import refuse
 from ..api.errors import SpecError
 from .tables import Table

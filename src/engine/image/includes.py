@@ -6,13 +6,14 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..api.image import Image
 from ..api.secrets import revealed

@@ -7,10 +7,10 @@ import hashlib
 import json
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from ...lazy_dataclass import dataclass
 from ...providers.threads import in_thread
 from ..api.errors import BootstrapError, SpecError
 from ..api.image import Image

@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from ...lazy_dataclass import dataclass
 from ...providers.private import cache_root
 from ...providers.threads import in_thread
 from ..api.errors import SpecError

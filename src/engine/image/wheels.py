@@ -15,12 +15,13 @@ import tomllib
 import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from ...lazy_dataclass import dataclass
 from ...providers.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Secret, revealed

@@ -8,9 +8,10 @@ HOLD-2: a device is given to another attempt while its process still ends, if th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from ...lazy_dataclass import dataclass
 from ..wire.messages import Hold
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ...lazy_dataclass import dataclass
 from ..wire.messages import Cause, Run
 
 STALL_S = 0.020  # after so long without a result, the attempts that wait in the pipe are taken back

@@ -20,10 +20,10 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ...lazy_dataclass import dataclass
 from ..wire import messages as wire
 from . import process, stack_file, stack_text
 from .stack_file import SIGNAL

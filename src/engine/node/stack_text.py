@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...lazy_dataclass import dataclass
 from .call import Caller
 
 MOST_CHARS = 64 * 1024

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ...actors import events as ev
 from ...actors.interfaces import Settled, Verdict
 from ...actors.late_nodes import Preparing
+from ...lazy_dataclass import dataclass
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
 from .descriptions import count

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 
 from ...actors import events as ev
+from ...lazy_dataclass import dataclass
 from .prints import UnfinishedLines
 from .progress import Progress
 

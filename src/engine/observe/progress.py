@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ...lazy_dataclass import dataclass
 
 WINDOW_S = 10.0  # whose rate counts: what was long ago says little about the rest
 STEP_S = 0.25  # between the points that are kept

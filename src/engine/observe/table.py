@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ...lazy_dataclass import dataclass
 from ..api.printable import one_line
 from .descriptions import count, seconds, upload
 from .pool_view import PoolView, Row

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from .accelerate_variables import refuse, variables_of

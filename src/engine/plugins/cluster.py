@@ -14,11 +14,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from ...actors.interfaces import NodeFacts, NodeId
+from ...lazy_dataclass import dataclass
 from ..api.errors import BootstrapError
 from ..api.plugin import Heard, Joined, Left, NodeSide, Setup
 from ..node.process import end_tree

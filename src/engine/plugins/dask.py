@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api import checks
 from ..api.plugin import Plugin
 from .client_versions import same_version

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
+
+from ...lazy_dataclass import dataclass
 
 LIFE = timedelta(days=365)
 

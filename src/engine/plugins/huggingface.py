@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from ..api.secrets import Secret

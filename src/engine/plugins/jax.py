@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api import checks
 from ..api.plugin import Plugin, Ports
 from .client_versions import same_version

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from .client_versions import same_version

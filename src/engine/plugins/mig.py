@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Setup

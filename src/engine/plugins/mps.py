@@ -10,10 +10,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Setup
 from ..node.process import kill_tree

@@ -7,8 +7,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 
 PATIENCE_S = 60.0  # enabling MIG resets the GPU, which takes seconds

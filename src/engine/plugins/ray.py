@@ -9,13 +9,14 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin

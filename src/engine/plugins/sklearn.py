@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api.plugin import Plugin
 from .client_versions import same_version
 from .joblib import opened

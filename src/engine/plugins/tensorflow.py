@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api.plugin import Plugin, Ports
 from .client_versions import installed, same_version
 from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, unless_set

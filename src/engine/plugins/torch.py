@@ -6,10 +6,10 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports

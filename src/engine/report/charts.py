@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import NamedTuple
 
 from ...actors.events import NodeSampled
+from ...lazy_dataclass import dataclass
 from ..runs.metrics import Point, Series
 from .series import Band, band, thinned
 

@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...actors import events as ev
+from ...lazy_dataclass import dataclass
 from ..runs.checkpoints import SavedCheckpoint, saved_checkpoints
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS, LOGS, parsed_events

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...lazy_dataclass import dataclass
 from ..runs.lines import LogLine, parsed_log
 
 BUDGET_BYTES = 512 * 1024  # of all logs together

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from ...actors import events as ev
+from ...lazy_dataclass import dataclass
 from ..observe.descriptions import cents, count, seconds
 from .contents import Contents, first_failed
 from .markup import facts_list, fold, line, text

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from ...lazy_dataclass import dataclass
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], buckets: int) -> list[int]:

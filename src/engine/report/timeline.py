@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import Any, Literal
 
 from ...actors import events as ev
+from ...lazy_dataclass import dataclass
 from ..observe.descriptions import size
 from ..runs.checkpoints import SavedCheckpoint
 

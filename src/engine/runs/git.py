@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from dataclasses import dataclass
 from pathlib import Path
+
+from ...lazy_dataclass import dataclass
 
 DIFF_BYTES = 1024 * 1024  # of the changes; more is cut off
 PATIENCE_S = 10.0  # for each command of git: a repository may be large, or its disk slow

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from ...lazy_dataclass import dataclass
 
 _NAMES = ("machine", "hostname", "address")
 _LEFT = frozenset({"node_lost", "node_failed", "node_dismissed"})

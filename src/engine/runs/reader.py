@@ -9,10 +9,11 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from ...lazy_dataclass import dataclass
 from ...providers.pool_lock import Lock, Owner
 from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in

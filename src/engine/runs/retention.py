@@ -12,9 +12,9 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...lazy_dataclass import dataclass
 from ...providers.pool_lock import Lock
 from .names import name_in
 from .reader import run_of

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from ...actors.events import GpuSample, NodeSampled
+from ...lazy_dataclass import dataclass
 from .lines import whole_lines
 
 SYSTEM = "system.jsonl"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...actors import events as ev
+from ...lazy_dataclass import dataclass
 
 HOUR_S = 3600.0
 _LEFT = (ev.NodeLost, ev.NodeFailed, ev.NodeDismissed, ev.NodeStandby)

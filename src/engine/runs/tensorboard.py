@@ -14,9 +14,9 @@ import re
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...lazy_dataclass import dataclass
 from .metrics import METRICS, Logged, metrics_in
 
 FOLDER = "tb"

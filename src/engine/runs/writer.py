@@ -12,11 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ...actors import events as ev
+from ...lazy_dataclass import dataclass
 from ...providers.pool_lock import Owner
 from .error_texts import error_texts
 from .events_limit import EventsLimit

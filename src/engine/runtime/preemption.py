@@ -15,10 +15,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
+from ...lazy_dataclass import dataclass
 from ..node import context
 from ..node.context import TaskContext
 

@@ -15,9 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from ...lazy_dataclass import dataclass
 from ...providers.pool_lock import Lock, Owner
 from ..runs.files import RecordFiles
 from ..runs.names import runs_folder

@@ -15,11 +15,11 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import TaskError
 from ..node.context import current
 

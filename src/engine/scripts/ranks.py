@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ...lazy_dataclass import dataclass
 from ..api.plugin import Plugin
 from ..plugins.rank_layout import Ranks, interface, own_address, ranks_on, sharing, unless_set
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ...lazy_dataclass import dataclass
 from ..api.checks import check_known, refuse
 from ..api.compute import compute
 from ..api.image import Image

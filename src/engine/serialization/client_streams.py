@@ -18,11 +18,11 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
+from ...lazy_dataclass import dataclass
 from ..node.failure import text_of
 from ..wire import values
 from .payload import Received

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeVar
 
+from ...lazy_dataclass import dataclass
 from ..api import errors
 from ..api.printable import plain
 from ..api.tracebacks import with_source_lines

@@ -10,10 +10,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..api.pending_base import Pickled, refused_as_arguments
 from ..api.plugin import merged

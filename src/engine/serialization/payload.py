@@ -7,11 +7,12 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
+from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..node import blobs
 from ..wire.messages import Value

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ...actors.events import Event
+from ...lazy_dataclass import dataclass
 from ...providers.base import Machine
 from . import requirement_check
 from .instance_views import InstanceViews

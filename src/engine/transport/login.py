@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 
 from ...actors.interfaces import ConnectFailed
+from ...lazy_dataclass import dataclass
 from ...providers.base import Address, Login, Machine
 from ...providers.key_files import passphrase_advice
 from ..api.errors import AuthError, HostKeyError, SpecError

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ...actors.interfaces import AttemptId, AttemptSeen
+from ...lazy_dataclass import dataclass
 from ..api.printable import plain
 from ..wire import messages as wire
 

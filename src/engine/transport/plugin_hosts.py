@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from ...actors.interfaces import (
     Report,
     Settled,
 )
+from ...lazy_dataclass import dataclass
 from ..api.errors import BootstrapError, OutriderError, SpecError
 from ..api.plugin import Heard, Joined, Left, News, Plugin
 from ..api.printable import plainly

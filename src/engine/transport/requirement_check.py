@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...actors.interfaces import NodeFacts, NodeId
+from ...lazy_dataclass import dataclass
 from ...providers.base import AcceleratorRequest
 from ..api.errors import CapacityError, VersionMismatch
 from ..node.facts import installed_packages

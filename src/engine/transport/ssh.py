@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import asyncssh
 
+from ...lazy_dataclass import dataclass
 from ...providers.base import Login, Machine
 from ...providers.inherited_files import keep_here
 from ..api.printable import plainly

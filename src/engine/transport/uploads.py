@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...actors.events import Event, UploadProgress
+from ...lazy_dataclass import dataclass
 from .blob_transfers import TransferProgress
 
 LARGE_BYTES = 64 * 2**20

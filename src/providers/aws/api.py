@@ -7,13 +7,14 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any, Literal
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..errors import NotAuthorized, ProviderError
 from ..threads import in_thread
 from . import answers, api_retries

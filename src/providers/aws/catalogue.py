@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic, time
@@ -12,6 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
 from . import prices
 from .offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable

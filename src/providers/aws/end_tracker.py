@@ -7,9 +7,9 @@ TEARDOWN-2: a transient error is waited out as long as patience lasts: until the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
+from ...lazy_dataclass import dataclass
 from ..errors import NotGone, ProviderError
 from .instance_inventory import GRACE_S, InstanceView
 

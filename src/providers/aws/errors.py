@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from difflib import get_close_matches
 
+from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import quotas
 from .api_retries import trouble

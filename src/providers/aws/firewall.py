@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from ...lazy_dataclass import dataclass
 
 SSH = 22
 Direction = Literal["ingress", "egress"]

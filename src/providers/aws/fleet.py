@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, LaunchSettled, LaunchUnsure, Machine, MachineEvent, MachineId, Warned
 from ..errors import BadRequest, JournalError, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from . import launch, listing, offers, tags, teardown

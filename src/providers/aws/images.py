@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, get_args
 
+from ...lazy_dataclass import dataclass
 from ..base import Architecture
 from ..errors import BadRequest, ProviderError
 from .api import Api

@@ -12,10 +12,11 @@ SEEN-5: a call without an answer is settled when all its machines have ended, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 from typing import Any, Literal
 
+from ...lazy_dataclass import dataclass
 from ..base import Address, Machine, MachineEvent, MachineGone, MachineId, MachineReachable
 from ..resource_ownership import Claim, Others
 from . import tags

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Machine, MachineId
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import tags

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..resource_ownership import Thing
 from . import tags
 from .api import Api

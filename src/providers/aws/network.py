@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
 
+from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, NoCapacity, ProviderError
 from ..resource_ownership import Claim, Others
 from . import listing, tags

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from math import inf
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
+from ...lazy_dataclass import dataclass
 from ..base import AcceleratorRequest, Architecture, LaunchRequest
 from ..errors import BadRequest, ProviderError
 from .launch import most_telling

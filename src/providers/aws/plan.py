@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
 from ..errors import BadRequest
 from . import catalogue, images, launch, network, offers

@@ -12,7 +12,6 @@ import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Final, Literal, Protocol
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..private import cache_root, check_private, make_private
 
 MONTH_S: Final = 30 * 86400.0  # on-demand prices rarely change

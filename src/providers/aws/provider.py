@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..base import EntryPoints, LaunchRequest, MachineOffer
 from ..errors import UnknownOption
 from ..option_names import checking_options

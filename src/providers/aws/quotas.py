@@ -6,8 +6,9 @@ Names and codes: "Amazon EC2 endpoints and quotas", AWS General Reference, and "
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from ...lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

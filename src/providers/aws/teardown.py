@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..errors import NotGone, ProviderError
 from ..journal import Intent, Journal
 from ..resource_ownership import Claim, Others, Thing

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ...lazy_dataclass import dataclass
 from .api_retries import READS
 
 # "Request throttling for the Amazon EC2 API", EC2 Developer Guide: each action has its own bucket.

@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..base import AcceleratorRequest
 from ..errors import NoCapacity
 

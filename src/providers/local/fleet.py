@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..base import Address, EntryPoints, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
 from ..errors import NoCapacity, ProviderError
 from ..threads import in_thread

@@ -27,10 +27,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from ...lazy_dataclass import dataclass
 from . import processes, watchdog
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 

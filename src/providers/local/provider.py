@@ -8,12 +8,12 @@ import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..base import EntryPoints, LaunchRequest, MachineOffer
 from ..errors import BadRequest, JournalError, ProviderError, UnknownOption
 from ..option_names import checking_options

@@ -7,9 +7,9 @@ import os
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...lazy_dataclass import dataclass
 from ..errors import BadRequest
 from ..inherited_files import Descriptor, keep_here
 from ..private import make_private, state_root

@@ -25,9 +25,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ....lazy_dataclass import dataclass
 from ...api.plugin import Plugin
 from ...node import context
 

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar
 
+from ....lazy_dataclass import dataclass
 from ...api import checks
 from ...api.errors import SpecError
 

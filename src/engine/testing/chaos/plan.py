@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import NamedTuple
 
+from ....lazy_dataclass import dataclass
 from ...api import checks
 from ...api.errors import SpecError
 from .faults import LOSSES, Fault, checked

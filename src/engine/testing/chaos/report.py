@@ -6,12 +6,13 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ....actors import events as ev
+from ....lazy_dataclass import dataclass
 from ...api.errors import SpecError
 from .faults import KINDS
 from .plan import Chaos

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from ....lazy_dataclass import dataclass
 from .draw import draw
 from .play import play
 from .referee import Violation

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
 
+from ....lazy_dataclass import dataclass
 from ....providers.base import (
     Address,
     EntryPoints,

@@ -7,8 +7,9 @@ in the order of their births (0.0 the oldest), or "head", the rank 0 of the late
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ....lazy_dataclass import dataclass
 
 Who = float | Literal["head", "newest"]
 Way = Literal["both", "out", "in"]  # to the node, to the client

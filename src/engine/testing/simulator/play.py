@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ from ....actors.interfaces import (
 from ....actors.kernel import ActorFailed, ActorStopped
 from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ....actors.pool import CLOSE_S, supervise
+from ....lazy_dataclass import dataclass
 from ....providers.base import EntryPoints, LaunchRequest
 from ....providers.errors import ProviderError
 from ...client.budget import Budget, Metered

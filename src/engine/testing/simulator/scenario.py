@@ -7,11 +7,12 @@ time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 from typing import Literal
 
 from ....actors.interfaces import OnLoss
+from ....lazy_dataclass import dataclass
 from .faults import Fault
 
 Ends = Literal["returns", "raises", "dies", "hangs", "poison"]

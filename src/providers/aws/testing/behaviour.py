@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ....lazy_dataclass import dataclass
 
 FAMILIES = (  # glob patterns of instance types: describing all 1395 types takes a client seconds
     "t3.*", "t4g.*", "c7i.*", "c7g.*", "m7i.*", "m7g.*", "r7i.*", "r7g.*", "c7gn.*",

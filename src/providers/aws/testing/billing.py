@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from ....lazy_dataclass import dataclass
 
 Interval = tuple[float, float | None]  # (begin, end); None: not ended yet
 

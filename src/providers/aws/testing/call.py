@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ....lazy_dataclass import dataclass
 from .protocol import Answer, Ask
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ....lazy_dataclass import dataclass
 from .faults import Market, NoCapacity, Quota
 from .instance_types import known, quota_code, vcpus, zones
 from .prices import spot

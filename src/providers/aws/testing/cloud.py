@@ -8,10 +8,10 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ....lazy_dataclass import dataclass
 from .behaviour import Behaviour
 from .billing import Ledger
 from .faults import Fault, Faults

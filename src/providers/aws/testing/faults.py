@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeVar
+
+from ....lazy_dataclass import dataclass
 
 Market = Literal["spot", "on-demand"]
 

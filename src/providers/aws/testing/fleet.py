@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
+from ....lazy_dataclass import dataclass
 from . import prices, templates
 from .call import CloudCall
 from .capacity import Pool

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
+
+from ....lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from ....lazy_dataclass import dataclass
 from .call import CloudCall
 from .filters import Facts, chosen, page
 from .moto import ACCOUNT

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ....lazy_dataclass import dataclass
 from . import images
 from .call import CloudCall
 from .capacity import Pool, no_capacity

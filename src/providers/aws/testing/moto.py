@@ -9,10 +9,10 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
+from ....lazy_dataclass import dataclass
 from .behaviour import VPC_CIDR
 from .protocol import EC2Error
 

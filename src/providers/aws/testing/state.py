@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from ....lazy_dataclass import dataclass
 from .behaviour import Behaviour
 from .billing import Ledger
 from .clock import Clock

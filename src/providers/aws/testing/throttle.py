@@ -6,8 +6,9 @@ Sizes and rates are those of "Request throttling for the Amazon EC2 API" in EC2'
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ....lazy_dataclass import dataclass
 from .protocol import EC2Error
 
 NON_MUTATING, UNFILTERED, MUTATING = (100.0, 20.0), (50.0, 10.0), (50.0, 5.0)

@@ -8,11 +8,11 @@ SIM-25: a pool stops asking for nodes because they can start no worker only when
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from .....actors.fleet_controller import UNFIT_NODES
+from .....lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ..daemon import Daemon

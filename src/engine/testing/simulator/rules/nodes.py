@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from .....actors.interfaces import NodeId
+from .....lazy_dataclass import dataclass
 from .....providers.base import Machine, MachineId, PreemptionNotice
 from .. import faults as f
 

@@ -8,11 +8,12 @@ SIM-21: when three quarters of them have answered, another is asked for in the p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from .....actors.interfaces import NodeId
 from .....actors.node import TRIES_AT_ONCE
+from .....lazy_dataclass import dataclass
 from .....providers.base import Machine, MachineId
 
 if TYPE_CHECKING:
