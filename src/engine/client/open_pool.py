@@ -21,7 +21,6 @@ from ...actors import events as ev
 from ...actors.interfaces import Dependencies, Ending, GaveUp, Reason
 from ...actors.messages import PoolState, Snapshot, WhenReady
 from ...actors.pool import supervise
-from ...lazy_dataclass import dataclass
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed, PoolIdle
