@@ -58,6 +58,7 @@ def test_what_runs_on_a_node_needs_only_the_stdlib_msgpack_and_cloudpickle(folde
         "outrider.engine.node",
         "outrider.engine.image.installer",
         "outrider.engine.volumes",
+        "outrider.lazy_dataclass",
     )
     paths = [*(SRC / "engine" / folder).rglob("*.py")]
     foreign = {

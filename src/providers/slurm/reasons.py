@@ -8,9 +8,9 @@ REASON-1: a reason that this module does not know is one to wait with: only what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, NoCapacity, ProviderError, QuotaExceeded
 
 Fate = Literal["waits", "quota", "impossible"]  # "quota": a limit of the user's, which no waiting changes

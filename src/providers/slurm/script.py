@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...lazy_dataclass import dataclass
 from .durations import text_of
 
 STEP, KEYS, LIMIT, END, NODES = "step.py", "authorized_keys", "limit", "end", "nodes"
