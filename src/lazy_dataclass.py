@@ -14,15 +14,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, FrozenInstanceError
-from inspect import get_annotations
+from inspect import Signature, get_annotations, signature
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 _LEFT_TO_STANDARD = ("KW_ONLY", "InitVar", "dataclasses.")  # how such annotations begin
 _NOT_A_FIELD = ("ClassVar", "typing.ClassVar")
-_ABSENT = object()  # the default of a parameter whose value its field's factory makes
 
+
+class _Absent:
+    """The default of a parameter whose value its field's factory makes."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_ABSENT = _Absent()
 _standard: Any = dataclasses.dataclass  # without its types, for classes are made from parts here
 
 
@@ -75,6 +83,7 @@ class _Definition:
 
     def __init__(self, cls: type, annotations: dict[str, str], *, frozen: bool, kw_only: bool) -> None:
         self.cls, self.frozen = cls, frozen
+        self.init: Callable[..., None] | None = None  # as soon as it is written
         self.namespace = dict(cls.__dict__)
         self.fields = _inherited(cls) | _own(self.namespace, annotations, kw_only=kw_only)
         _check_order(cls, self.fields.values())
@@ -89,7 +98,8 @@ class _Definition:
         namespace["__slots__"] = tuple(name for name in self.fields if name not in taken)
         namespace["__dataclass_fields__"], namespace["__dataclass_params__"] = self.fields, _NOTES[self.frozen]
         namespace.setdefault("__match_args__", tuple(positional))
-        namespace["__init__"] = self._first_init()
+        namespace["__init__"] = self.first_init = self._first_init()
+        namespace["__signature__"] = _Signature(self)
         namespace.setdefault("__replace__", _replace)
         if repr:
             namespace.setdefault("__repr__", _repr_of([field.name for field in self.fields.values() if field.repr]))
@@ -130,12 +140,12 @@ class _Definition:
         definition = self
 
         def __init__(self: object, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            definition.write_init()(self, *args, **kwargs)
+            (definition.init or definition.write_init())(self, *args, **kwargs)
 
         return __init__
 
     def write_init(self) -> Callable[..., None]:
-        """Write `__init__`, and give it to the class: the next object is made by it."""
+        """Write `__init__`, and give it to the class, unless somebody has given it another one."""
         names: dict[str, Any] = {"_ABSENT": _ABSENT}
         body = []
         for field in self.fields.values():
@@ -159,8 +169,24 @@ class _Definition:
         exec("\n".join([head, *(body or [" pass"])]), names)  # noqa: S102 - of names that Python has checked
         init: Callable[..., None] = names["__init__"]
         init.__qualname__ = f"{self.cls.__qualname__}.__init__"
-        type.__setattr__(self.cls, "__init__", init)
+        init.__annotations__ = {field.name: field.type for field in self.fields.values() if field.init}
+        self.init = init
+        if vars(self.cls)["__init__"] is self.first_init:
+            type.__setattr__(self.cls, "__init__", init)
         return init
+
+
+class _Signature:
+    """What `inspect.signature` says of a class: it is asked seldom, and needs `__init__` to be written."""
+
+    def __init__(self, definition: _Definition) -> None:
+        self.definition = definition
+
+    def __get__(self, instance: object, owner: type) -> Signature:
+        if instance is not None or owner is not self.definition.cls:
+            raise AttributeError("__signature__")  # the usual rules hold
+        whole = signature(self.definition.init or self.definition.write_init())
+        return whole.replace(parameters=list(whole.parameters.values())[1:], return_annotation=None)
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------

@@ -73,8 +73,8 @@ def not_an_option(owner: str, name: str, known: Collection[str]) -> str:
 
 def checking_options(kind: type[T], error: Callable[[str], Exception]) -> type[T]:
     """Have a class raise ``error`` for options that its ``__init__`` does not have."""
+    known = list(signature(kind).parameters)
     make = kind.__init__
-    _, *known = signature(make).parameters
 
     @wraps(make)
     def init(self: T, *args: Any, **options: Any) -> None:

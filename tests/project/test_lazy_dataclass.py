@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import re
 import subprocess
@@ -93,6 +94,7 @@ def _of_class(cls: Any, given_: dict[str, Any], changes: dict[str, Any]) -> list
     seen: list[Any] = [
         [(field.name, field.type, field.init, field.kw_only, field.default) for field in fields],
         (cls.__match_args__, cls.__doc__, dataclasses.is_dataclass(cls), cls.__hash__ is None, cls.__slots__),
+        str(inspect.signature(cls)),
     ]
     first, second = outcome(cls, **given_), outcome(cls, **given_)
     seen += [shown(first), shown(outcome(cls, *given_.values())), shown(outcome(cls, *range(7)))]
@@ -162,6 +164,38 @@ def test_threads_may_make_the_first_objects_at_once():
         thread.join()
     assert sorted(one.a for one in made) == list(range(8))
     assert len({id(one.b) for one in made}) == 8
+
+
+def test_an_init_that_was_put_around_it_stays():
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class Base:
+        a: int = 1
+
+    first, calls = Base.__init__, []
+
+    def init(self: Base, *args: int) -> None:
+        calls.append(args)
+        first(self, *args)
+
+    Base.__init__ = init  # type: ignore[method-assign]
+    assert [Base(2).a, Base().a, Base(3).a] == [2, 1, 3]
+    assert calls == [(2,), (), (3,)]
+
+
+def test_what_inherits_has_a_signature_of_its_own():
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class Base:
+        a: int
+
+        def __call__(self, x: int) -> None: ...
+
+    class Named(Base):
+        def __init__(self, name: str) -> None:
+            super().__init__(1)
+
+    assert list(inspect.signature(Named).parameters) == ["name"]
+    assert list(inspect.signature(Base(1)).parameters) == ["x"]
+    assert str(inspect.signature(Base)) == "(a: 'int') -> None"
 
 
 @pytest.mark.parametrize(
