@@ -177,7 +177,7 @@ class _Definition:
 
 
 class _Signature:
-    """What `inspect.signature` says of a class: it is asked seldom, and needs `__init__` to be written."""
+    """The answer to `inspect.signature` of a class. It needs `__init__` to be written, and is wanted seldom."""
 
     def __init__(self, definition: _Definition) -> None:
         self.definition = definition
