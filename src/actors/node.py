@@ -19,7 +19,7 @@ from .late_nodes import NO_ADDRESS, NO_ANSWER, PREPARED, Preparing
 from .messages import Happened, Leave, NodeMessage, PoolMessage, Reachable, Received
 
 if TYPE_CHECKING:
-    from .machines import Machines
+    from .node_lives import NodeLives
 
 TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
 TRY_AGAIN_LIMIT_S = 2.0
@@ -44,7 +44,7 @@ class NodeActor:
     """The supervisor of one node's connection. An error of this node alone is reported, and fails no other."""
 
     def __init__(
-        self, context: Context[NodeMessage], node: NodeId, machine: Machine, dialer: Dialer, pool: Machines
+        self, context: Context[NodeMessage], node: NodeId, machine: Machine, dialer: Dialer, pool: NodeLives
     ) -> None:
         self._context = context
         self._node = node

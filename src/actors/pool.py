@@ -1,8 +1,8 @@
 """The pool: handle all messages, let the pure modules decide, and carry out their decisions. No policy of its own.
 
-`ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts, `fleet_controller`, `stragglers` and
-`failure_detector` (through `machines`) on machines and lost connections. A crash here ends the pool loudly: everything
-is settled as CLOSED, and the error raises out of `supervise`.
+`ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts, `fleet_controller` (through `machines`)
+on machines, `stragglers` and `failure_detector` (through `node_lives`) on late nodes and lost connections. A crash here
+ends the pool loudly: everything is settled as CLOSED, and the error raises out of `supervise`.
 """
 
 from __future__ import annotations
@@ -205,10 +205,10 @@ class PoolActor:
                     self._broadcasts.ports_free(node, now)
                     rare = True
                 case PreemptionNotice():
-                    self._machines.noticed(node, report, now)
+                    self._machines.lives.noticed(node, report, now)
                     rare = True
                 case Unfit():
-                    self._machines.unfit(node, report, now)
+                    self._machines.lives.unfit(node, report, now)
                     rare = True
                 case Asked():
                     self._broadcasts.asked(node, report)
@@ -306,7 +306,7 @@ class PoolActor:
         self._waited_ranks.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
         for rank in self._waited_ranks.overdue(now):
             ledger.strand(rank, failure=self._broadcasts.failure)
-        error = machines.hopeless
+        error = machines.failures.hopeless
         self._refuse_too_large(now, whole=error is not None or 0 < machines.controller.wanted <= len(roster))
         if error is None:
             return
@@ -392,7 +392,7 @@ class PoolActor:
                 waiter.fail(ActorStopped(self._context.ref.name))
 
     def _answer_closers(self) -> None:
-        if self._closing and self._machines.all_closed:
+        if self._closing and self._machines.lives.all_closed:
             closers, self._closers = self._closers, []
             for closer in closers:
                 closer.send(None)
@@ -422,7 +422,7 @@ class PoolActor:
             leased=ledger.leased,
             broadcasts=len(self._broadcasts),
             error=machines.controller.given_up,
-            failed=machines.failed,
+            failed=machines.failures.last,
         )
 
 

@@ -45,11 +45,16 @@ class ProviderCalls:
         """Retry until the provider confirms or the pool ends: a machine costs money until then."""
         self._tasks.start_soon(self._terminate, machine)
 
-    def ask_others(self, probe: ReachabilityProbe, unheard: Callable[[], Sequence[Machine] | None]) -> None:
-        """Call ``probe`` until it hears an answer, and tell the pool; end if ``unheard`` returns None."""
+    def ask_others(
+        self,
+        probe: ReachabilityProbe,
+        unheard: Callable[[], Sequence[Machine] | None],
+        answered: Callable[[float], None],
+    ) -> None:
+        """Call ``probe`` until it hears an answer, and then ``answered``; end if ``unheard`` returns None."""
         if not self._asking:
             self._asking = True
-            self._tasks.start_soon(self._ask_others, probe, unheard)
+            self._tasks.start_soon(self._ask_others, probe, unheard, answered)
 
     def close(self) -> None:
         for launching in self._launching:
@@ -85,11 +90,16 @@ class ProviderCalls:
             else:
                 return
 
-    async def _ask_others(self, probe: ReachabilityProbe, unheard: Callable[[], Sequence[Machine] | None]) -> None:
+    async def _ask_others(
+        self,
+        probe: ReachabilityProbe,
+        unheard: Callable[[], Sequence[Machine] | None],
+        answered: Callable[[float], None],
+    ) -> None:
         try:
             while (machines := unheard()) is not None:
                 if await probe(machines):
-                    self._happened(self._pool.detector.answered)
+                    self._happened(answered)
                     return
                 await anyio.sleep(ASK_AGAIN_S)
         finally:

@@ -16,8 +16,8 @@ from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
 from outrider.actors.interfaces import ScaleByLoad, Settled
 from outrider.actors.ledger import Ledger
-from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
+from outrider.actors.node_lives import NodeLives
 from outrider.actors.placement import Placement
 from outrider.actors.stalls import StallWatch
 from outrider.actors.stragglers import Stragglers
@@ -179,7 +179,7 @@ def replaces_nothing(patch: Patch) -> None:
 
 
 def terminates_nothing(patch: Patch) -> None:
-    patch.setattr(Machines, "_terminate", lambda self, member: None)
+    patch.setattr(NodeLives, "_terminate", lambda self, member: None)
 
 
 def forgets_what_it_asked_for(patch: Patch) -> None:

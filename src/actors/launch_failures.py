@@ -1,0 +1,79 @@
+"""The reasons why nodes have not come: kept until they do, and put into the error that a pool fails with."""
+
+from __future__ import annotations
+
+from ..providers.errors import NoCapacity
+from . import events as ev
+from .broadcasts import Broadcasts
+from .fleet_controller import FleetController
+from .interfaces import ConnectFailed
+from .late_nodes import LateNodes
+from .membership import Member, Roster
+from .observing import Observe
+
+
+class LaunchFailures:
+    """``broadcasts`` name the last reason too, when no node comes in a lost one's place."""
+
+    def __init__(
+        self,
+        controller: FleetController,
+        roster: Roster,
+        broadcasts: Broadcasts,
+        observe: Observe,
+        *,
+        boot_timeout_s: float,
+    ) -> None:
+        self._controller = controller
+        self._roster = roster
+        self._broadcasts = broadcasts
+        self._observe = observe
+        self._boot_timeout_s = boot_timeout_s
+        self._late = LateNodes()
+        self._unusable: list[ConnectFailed] = []
+        self._refused: ConnectFailed | None = None  # the last of these errors; None once a node has come since
+        self._last: Exception | None = None
+
+    @property
+    def hopeless(self) -> Exception | None:
+        """Return the error because of which no further node will come; None: one may come."""
+        error = self._controller.given_up
+        if error is None or self._controller.coming:
+            return None
+        if not isinstance(error, NoCapacity) or not self._unusable:
+            return self._with_late(error)
+        first, *others = self._unusable  # there would be enough machines if they were usable
+        return self._with_late(first, *(f"Also: {other}" for other in others))
+
+    @property
+    def last(self) -> Exception | None:
+        """Return the last reason why a node did not come."""
+        return None if self._last is None else self._with_late(self._last)
+
+    def launch(self, error: Exception, retry_in_s: float | None) -> None:
+        """Handle that a launch gave too little, or a node failed. ``retry_in_s``: until the next try; None: none."""
+        if isinstance(error, NoCapacity) and error.__cause__ is None:
+            error.__cause__ = self._refused  # perhaps there are machines, but none that is usable
+        self._last = error
+        self._broadcasts.failure = error
+        self._observe(ev.LaunchFailed(str(error), self._controller.failures, retry_in_s))
+
+    def unreached(self, member: Member, error: ConnectFailed) -> None:
+        """Handle that a node was never ready."""
+        if error.late:
+            self._late.add(error.late)
+        if error.futile or (error.late and member.machine.patience_s is not None):  # or a host of the user's own
+            self._unusable.append(error)
+            self._refused = error
+
+    def ready(self) -> None:
+        """Handle that a node has come."""
+        self._broadcasts.failure = self._refused = None
+
+    def _with_late(self, error: Exception, *notes: str) -> Exception:
+        """Set the notes of an error that a pool fails with: also where its nodes were, if their time was over."""
+        ready, wanted = len(self._roster), self._controller.wanted
+        told = self._late.told(wanted=wanted, ready=ready, within_s=self._boot_timeout_s)
+        if notes or told:
+            error.__notes__ = [*notes, *filter(None, [told])]
+        return error

@@ -1,0 +1,326 @@
+"""The nodes of a pool, each from its launch until its connection is closed: what each step changes in the pool.
+
+A node is reached or fails, loses its connection and gets it back, has a notice of its end, is lost or dismissed. The
+pure module `stragglers` decides when it is late, `failure_detector` when it is lost, `fleet_controller` what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+
+import anyio
+
+from ..providers.base import Machine, PreemptionNotice
+from . import events as ev
+from .broadcasts import Broadcasts
+from .failure_detector import FailureDetector
+from .fleet_controller import FleetController, NodePhase
+from .interfaces import ConnectFailed, Connection, Dependencies, Lost, NodeId, NoWorkers, Unfit
+from .kernel import ActorStopped, Context, Ref
+from .launch_failures import LaunchFailures
+from .ledger import Ledger
+from .membership import SOURCES_KEPT, Member, Membership
+from .messages import Leave, NodeMessage, PoolMessage, Reachable
+from .node import TRIES_AT_ONCE, Dialer, NodeActor
+from .provider_calls import ProviderCalls
+from .stragglers import Stragglers
+
+LOOK_S = 1.0  # while nodes, or the ends of transfers, are waited for: how late it is tells how long the program stood
+
+
+class NodeLives:
+    def __init__(
+        self,
+        context: Context[PoolMessage],
+        dependencies: Dependencies,
+        controller: FleetController,
+        calls: ProviderCalls,
+        failures: LaunchFailures,
+        *,
+        nodes: Membership,
+        ledger: Ledger,
+        broadcasts: Broadcasts,
+        minimum: Callable[[], int],  # nodes that must be ready before the pool is
+    ) -> None:
+        spec = dependencies.spec
+        self.detector = FailureDetector(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
+        self.stragglers = Stragglers(spec.desired)
+        self._controller = controller
+        self._calls = calls
+        self._failures = failures
+        self._nodes = nodes
+        self._ledger = ledger
+        self._broadcasts = broadcasts
+        self._context = context
+        self._fleet = dependencies.fleet
+        self._observe = dependencies.observe
+        self._probe = dependencies.probe
+        self._chance = dependencies.chance
+        self._minimum = minimum
+        tries, returns = anyio.Semaphore(TRIES_AT_ONCE), anyio.Semaphore(TRIES_AT_ONCE)
+        self._dialer = Dialer(
+            dependencies.connect, spec.boot_timeout_s, tries, returns, dependencies.preparing, context.ref.tell_inline
+        )
+        self._actors: dict[NodeId, Ref[NodeMessage]] = {}  # of nodes, until their connections are closed
+        self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
+        self._in_use: set[NodeId] = set()  # nodes that would leave if no files came from them or went to them
+        self._closing = False
+
+    # --- what happens to a node -----------------------------------------------------------------------------------
+
+    def launched(self, machine: Machine) -> Member:
+        """Handle a machine that the provider has given: a node begins, which connects to it."""
+        member = self._nodes.add(machine)
+        self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
+        make = partial(NodeActor, node=member.id, machine=machine, dialer=self._dialer, pool=self)
+        self._actors[member.id] = self._context.spawn(f"node {member.id}", make)
+        return member
+
+    def addressed(self, member: Member, machine: Machine) -> None:
+        """Handle that the machine of ``member`` has its address."""
+        if member.machine.address is None and not member.ended:
+            member.machine = machine
+            self._tell(member.id, Reachable(machine))
+
+    def gone(self, member: Member, cause: str, now: float) -> None:
+        """Handle the provider's word that the machine does not exist any more."""
+        member.terminated = True
+        if self._controller.booting(member.id):
+            self._unreached(member, ConnectFailed(f"its machine is gone: {cause}"), now)
+        else:
+            self.lost(member.id, cause, now)
+
+    def waits(self, node: NodeId, now: float) -> None:  # noqa: ARG002
+        self.stragglers.tried(node, inf)
+
+    def reached(self, node: NodeId, connection: Connection, now: float) -> None:
+        if not self._controller.booting(node):
+            return  # it is being dismissed already
+        member = self._nodes.members[node]
+        member.facts = connection.facts
+        member.ports.extend(connection.facts.ports)
+        member.link = self._nodes.links[node] = connection.link
+        self.detector.connected(node, now)
+        self.stragglers.ready(node, now)
+        self._failures.ready()
+        if self._controller.node_ready(node, now):
+            self._works(member, now)
+        else:
+            self._stands_by(member)
+
+    def _stands_by(self, member: Member) -> None:
+        self._observe(ev.NodeStandby(member.id, *member.identity))
+
+    def _works(self, member: Member, now: float) -> None:
+        """Give the node a rank and let it take tasks, for the first time or again."""
+        self._nodes.joined(member)
+        rank, ready, wanted = self._nodes.roster.rank(member.id), len(self._nodes.roster), self._controller.wanted
+        assert rank is not None, "it has joined"
+        self._observe(ev.NodeReady(member.id, rank, ready, wanted, *member.identity))
+        if member.away_since is None:
+            self._ledger.node_ready(member.id, now, member.amounts)
+        if ready >= self._minimum():
+            self._controller.opened(now)
+
+    def _works_again(self, member: Member, now: float) -> None:
+        self._broadcasts.staying(member.id, now)
+        self._works(member, now)
+
+    def connection_failed(self, node: NodeId, error: ConnectFailed, now: float) -> None:
+        """Handle that the node cannot be reached, or not any more."""
+        if self._controller.booting(node):
+            self._unreached(self._nodes.members[node], error, now)
+        else:
+            self.lost(node, str(error), now)
+
+    def _unreached(self, member: Member, error: ConnectFailed, now: float) -> None:
+        node = member.id
+        member.ended = True
+        self._observe(ev.NodeFailed(node, str(error)))
+        self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
+        self._failures.unreached(member, error)
+        retry_in_s = self._controller.node_failed(node, error, now, self._chance(), fatal=error.systematic)
+        if retry_in_s != 0.0:
+            self._failures.launch(error, retry_in_s)
+
+    def dropped(self, node: NodeId, lost: Lost, now: float) -> None:
+        member = self._nodes.members[node]
+        if node not in self._controller.nodes or member.away_since is not None:
+            return
+        member.away_since = now
+        member.dropped_by = lost.cause
+        self._observe(ev.NodeSuspect(node, lost.cause, lost.silent))
+        if self.detector.dropped(node, now + lost.early_s, silent=lost.silent):
+            self._observe(ev.NetworkSilent(len(self._nodes.links)))
+            if self._probe is not None:
+                self._calls.ask_others(self._probe, self._unheard, self.detector.answered)
+        self._controller.away(node)
+        if node in self._nodes.roster:
+            self._ledger.node_closed(node, now, recall=False)
+
+    def resumed(self, node: NodeId, now: float) -> None:
+        member = self._nodes.members[node]
+        if node not in self._controller.nodes or member.away_since is None:
+            return
+        member.away_since = None
+        self._observe(ev.NodeResumed(node))
+        self.detector.connected(node, now)
+        if node in self._nodes.roster:
+            self._ledger.node_ready(node, now, member.amounts)
+        elif self._controller.nodes[node] is NodePhase.SPARE:
+            self._stands_by(member)
+        self._controller.back(node, now)
+
+    def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
+        """Handle a preemption notice about ``node``, from its provider or from the node itself."""
+        member, source, seconds = self._nodes.members.get(node), notice.source, notice.seconds
+        if member is None or (len(member.notices) >= SOURCES_KEPT and source not in member.notices):
+            return
+        if seconds is None:
+            member.notices.discard(source)
+        else:
+            member.notices.add(source)
+        self._broadcasts.noticed(node, notice, now)
+        phase = self._controller.nodes.get(node)
+        if phase is NodePhase.DRAINING:  # it needs no replacement, but its machine's end may kill what runs there
+            if seconds is not None:
+                self._observe(ev.NodeNoticed(node, source, seconds))
+            self._no_new_work(member, now, noticed=bool(member.notices))
+            return
+        if seconds is None:
+            if phase is NodePhase.NOTICED and not member.notices:  # else one from another source still stands
+                self._observe(ev.NodeNoticeWithdrawn(node, source))
+                self._idle.pop(node, None)
+                self._works_again(member, now)
+                self._controller.withdrawn(node, now)
+        elif phase not in {None, NodePhase.NOTICED}:
+            self._observe(ev.NodeNoticed(node, source, seconds))
+            self._no_new_work(member, now, noticed=True)
+            self._controller.noticed(node, now)
+            self.emptied(node)
+
+    def unfit(self, node: NodeId, message: Unfit, now: float) -> None:
+        """Handle that a node's executor ends by itself: ``message`` is the cause of the node's loss, which follows."""
+        if (member := self._nodes.members.get(node)) is not None:
+            member.unfit = message
+        self._ledger.node_closed(node, now, recall=False)
+
+    def lost(self, node: NodeId, cause: str, now: float) -> None:
+        member = self._nodes.members[node]
+        cause = member.unfit.cause if member.unfit else cause
+        if node not in self._controller.nodes:
+            return
+        announced, member.ended = bool(member.notices), True
+        self._observe(ev.NodeLost(node, cause, announced))
+        self._idle.pop(node, None)
+        self._nodes.left(member)
+        self.detector.ended(node)
+        unfit = None if member.unfit is None or member.unfit.has_run else NoWorkers(member.unfit.cause)
+        self._controller.node_lost(node, now, self._chance(), unfit=unfit)
+        if unfit is not None and self._controller.given_up is unfit:
+            self._failures.launch(unfit, None)
+        self._ledger.node_lost(node, cause, now, announced=announced)
+        self._broadcasts.lost(node, cause, now, since=member.away_since)
+
+    def closed(self, node: NodeId, now: float) -> None:  # noqa: ARG002
+        member = self._nodes.members[node]
+        del self._actors[node]
+        if member.ended:
+            self._nodes.remove(node)
+            self._terminate(member)
+
+    def _no_new_work(self, member: Member, now: float, *, noticed: bool) -> None:
+        self._nodes.left(member)
+        self._ledger.node_closed(member.id, now, noticed=noticed)
+        self._broadcasts.leaving(member.id, now, noticed=noticed)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        for straggler in self.stragglers.overdue(now):
+            if self._controller.straggles(straggler.node, now):
+                self._observe(ev.NodeLate(*straggler))
+        for node in self.detector.overdue(now):
+            away_s = self.detector.silent_for(node, now)
+            self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
+        in_use, self._in_use = self._in_use, set()
+        for node in in_use:
+            self.emptied(node)
+
+    def wake_at(self, now: float) -> float | None:
+        looking = now + LOOK_S if self.detector.waits or self._in_use else None
+        times = (looking, self.stragglers.wake_at(), self.detector.wake_at())
+        return min((at for at in times if at is not None), default=None)
+
+    # --- what the fleet controller orders ---------------------------------------------------------------------------
+
+    def drain(self, member: Member, now: float) -> None:
+        """Let a node finish what it has; it is dismissed when it is empty."""
+        self._observe(ev.NodeDraining(member.id))
+        self._no_new_work(member, now, noticed=False)
+        self.emptied(member.id)
+
+    def promote(self, member: Member, now: float) -> None:
+        if self._controller.nodes.get(member.id) is NodePhase.READY and member.id not in self._nodes.roster:
+            self._works_again(member, now)
+
+    def demote(self, member: Member, now: float) -> None:
+        if self._controller.nodes.get(member.id) is NodePhase.SPARE and member.id in self._nodes.roster:
+            self._stands_by(member)
+            self._no_new_work(member, now, noticed=False)
+
+    def end(self, member: Member, now: float) -> None:
+        """Close a node's connection; end its machine after that, or at once if the node failed or is lost."""
+        self.stragglers.ended(member.id)
+        self._tell(member.id, Leave())
+        if member.ended:
+            self._terminate(member)
+            return
+        member.ended = True
+        self._observe(ev.NodeDismissed(member.id))
+        self._idle.pop(member.id, None)
+        self.detector.ended(member.id)
+        self._ledger.node_lost(member.id, "dismissed", now)
+
+    def look_at_idle(self) -> None:
+        """Dismiss the noticed nodes that hold nothing, if others work in their place by now."""
+        for node in list(self._idle):
+            self.emptied(node)
+
+    def close(self) -> None:
+        """Close the connections to all nodes; the provider's context ends their machines."""
+        self._closing = True
+        for node in self._actors:
+            self._tell(node, Leave())
+
+    @property
+    def all_closed(self) -> bool:
+        return not self._actors
+
+    def emptied(self, node: NodeId) -> None:
+        """Handle a draining or noticed node, if it holds nothing any more and no files come from it or go to it."""
+        if (link := self._nodes.links.get(node)) is not None and link.in_use:
+            self._in_use.add(node)
+        elif not self._ledger.load(node):
+            self._controller.emptied(node)
+            if self._controller.nodes.get(node) is NodePhase.NOTICED:
+                self._idle[node] = None
+
+    def _terminate(self, member: Member) -> None:
+        if not member.terminated:
+            member.terminated = True
+            self._calls.terminate(member.machine.id)
+
+    def _tell(self, node: NodeId, message: NodeMessage) -> None:
+        if (actor := self._actors.get(node)) is not None:
+            with suppress(ActorStopped):  # that its connection is closed is on the way
+                actor.tell(message)
+
+    def _unheard(self) -> Sequence[Machine] | None:
+        """Return the machines if all nodes are silent; None: they are not, or no longer."""
+        if not self.detector.cut_off or self._closing:
+            return None
+        return [self._nodes.members[node].machine for node in self._actors]
