@@ -1,26 +1,32 @@
 """The sources of preemption notices: what one is, those that need no cloud, and how a provider's texts name them all.
 
-    aws   aws-rebalance   gcp   gcp-maintenance,seconds=3600   azure   slurm,USR1=120,TERM=30
+    aws   aws-rebalance   gcp   gcp-maintenance,seconds=3600   azure   slurm,USR1=120,TERM=30   file,path=/run/notice
 
 A text is a name and options behind commas. ``url=`` is another place to ask than the cloud's own. No source is used
-that the node's provider does not name, but for the file.
+that the node's provider does not name, but for the file ``preempt`` in the node's own folder.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
 import signal
+import stat
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from errno import EINVAL
 from importlib import import_module
 from pathlib import Path
 
 WITHDRAWN = "withdrawn"  # in place of a signal's seconds: it takes back what another one has announced
 FIRST_S, AT_MOST_S = 1.0, 30.0  # between two questions while there is no answer
+FILE_BYTES = 64  # of a file with a notice: a number is shorter
 _SIGNALS = ("signal", "slurm")
+_FILE = "file"
 _CLOUDS = {  # modules that are imported where they are asked for: an HTTP client's imports take 20 ms
     "aws": ("aws", "SpotAction"),
     "aws-rebalance": ("aws", "Rebalance"),
@@ -47,8 +53,10 @@ def named(texts: Sequence[str]) -> list[NoticeSource]:
             found.append(_signals(name, pairs, text))
         elif name in _CLOUDS:
             found.append(_cloud(name, pairs, text))
+        elif name == _FILE:
+            found.append(_file(pairs, text))
         else:
-            raise ValueError(f"{text!r} is no source of notices: {', '.join([*_CLOUDS, *_SIGNALS])}")
+            raise ValueError(f"{text!r} is no source of notices: {', '.join([*_CLOUDS, *_SIGNALS, _FILE])}")
     if len({source.name for source in found}) < len(found):
         raise ValueError(f"a source of notices is there twice: {', '.join(texts)}")
     return found
@@ -71,6 +79,7 @@ class PolledSource:
 
     name: str
     every_s: float
+    at_most_s: float | None = None  # between two questions while there is no answer; None: `AT_MOST_S`
     _failures = 0
 
     async def ask(self, report: Report) -> None:
@@ -86,7 +95,8 @@ class PolledSource:
                 if self._failures == 1:
                     text = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
                     self._log(f"{text}; it is asked again")
-                delay = min(AT_MOST_S, FIRST_S * 2.0 ** min(self._failures - 1, 16))
+                most_s = AT_MOST_S if self.at_most_s is None else self.at_most_s
+                delay = min(most_s, FIRST_S * 2.0 ** min(self._failures - 1, 16))
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311  no secret: many nodes ask one service
             else:
                 if self._failures:
@@ -100,25 +110,62 @@ class PolledSource:
 
 
 class PreemptFile(PolledSource):
-    """A file that appears with the seconds in it, and is removed when the notice is withdrawn."""
+    """A file in which somebody writes in how many seconds this machine ends; removed, the notice is withdrawn.
 
-    name = "file"
+    The seconds count from when it was written, by the file's own time. An empty file is still being written, and says
+    nothing; so does one that cannot be read or has no number in it, which is logged. Written again, it counts anew.
+    """
+
     every_s = 1.0  # a file's metadata: 10 us
-    _reported: float | None = None
+    at_most_s = 1.0
+    _seen: tuple[str, int] | None = None  # what it said that was reported, and when it was written
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = "file") -> None:
+        self.name = name
         self._path = path
 
     async def ask(self, report: Report) -> None:
         try:
-            seconds = float(self._path.read_text())
+            text, written_ns = _small_file(self._path)
         except FileNotFoundError:
-            seconds = None
-        except (OSError, ValueError):  # still being written
+            if self._seen is not None:
+                self._seen = None
+                report(None)
             return
-        if seconds != self._reported and (seconds is None or math.isfinite(seconds)):
-            self._reported = seconds
-            report(seconds)
+        except OSError as error:
+            raise Unanswered(f"{self._path} cannot be read: {error.strerror}") from error
+        if not text.strip() or self._seen == (text, written_ns):
+            return
+        seconds = _seconds_in(text)
+        if seconds is None:
+            raise Unanswered(f"{self._path} has {text[:20]!r} in it, which is no number of seconds")
+        self._seen = text, written_ns
+        age_s = time.time() - written_ns / 1e9
+        report(max(0.0, seconds - age_s) if age_s > 2 * self.every_s else seconds)
+
+
+def _small_file(path: Path) -> tuple[str, int]:
+    """Return the beginning of a file, and when it was written. A pipe in its place makes nobody wait.
+
+    Raises:
+        OSError: also where it is no file.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(EINVAL, "it is no file")
+        return os.read(file, FILE_BYTES + 1).decode("ascii", "replace"), status.st_mtime_ns
+    finally:
+        os.close(file)
+
+
+def _seconds_in(text: str) -> float | None:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if len(text) <= FILE_BYTES and math.isfinite(seconds) else None
 
 
 class Signals:
@@ -162,6 +209,17 @@ def _number_of(name: str) -> int:
         return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
     except KeyError:
         raise ValueError(f"{name!r} is not a signal") from None
+
+
+def _file(pairs: dict[str, str], text: str) -> PreemptFile:
+    others = set(pairs) - {"path", "name"}
+    path = pairs.get("path", "")
+    if others or not path.startswith("/"):
+        raise ValueError(f"{text!r}: say which file, by its whole path without commas: file,path=/run/notice")
+    name = pairs.get("name", "notice-file")
+    if name == _FILE:
+        raise ValueError(f"{text!r}: the file of the node's own folder has this name")
+    return PreemptFile(Path(path), name)
 
 
 def _cloud(name: str, pairs: dict[str, str], text: str) -> PolledSource:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 from outrider.engine.node.notices import aws, azure, gcp, sources
 from outrider.engine.node.notices.sources import PreemptFile, Signals
 from outrider.engine.node.process import shield
+
+ABOUT_120, ABOUT_60 = pytest.approx(120, abs=10), pytest.approx(60, abs=10)  # a slow computer's file may be old
 
 
 def test_every_source_has_a_text() -> None:
@@ -56,6 +59,11 @@ def test_only_signals_are_listened_to() -> None:
         ("slurm,USR9=3", "'USR9' is not a signal"),
         ("slurm,USR1", "written name=value"),
         ("slurm,=3", "written name=value"),
+        ("file", "whole path"),
+        ("file,path=notice", "whole path"),
+        ("file,path=/run/a,b", "written name=value"),
+        ("file,path=/run/a,seconds=3", "whole path"),
+        ("file,path=/run/a,name=file", "has this name"),
     ],
 )
 def test_what_says_nothing_is_refused_with_what_would(text: str, why: str) -> None:
@@ -68,20 +76,100 @@ def test_a_source_is_not_there_twice() -> None:
         sources.named(["gcp", "gcp,url=http://127.0.0.1"])
 
 
-@pytest.mark.anyio
-async def test_a_file_is_a_notice_until_it_is_removed(service: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_is_named_by_its_path() -> None:
+    found = sources.named(["file,path=/run/a", "file,path=/run/b,name=maintenance"])
+    assert [(source.name, source._path) for source in found if isinstance(source, PreemptFile)] == [
+        ("notice-file", Path("/run/a")),
+        ("maintenance", Path("/run/b")),
+    ]
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PreemptFile, "every_s", 0.002)
+    monkeypatch.setattr(PreemptFile, "at_most_s", 0.002)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("often")
+async def test_a_file_is_a_notice_until_it_is_removed(service: Any, tmp_path: Path) -> None:
     file = tmp_path / "preempt"
     service.watch(PreemptFile(file))
     file.write_text("120")
-    await service.until(lambda: service.notices == [120.0])
-    for nothing_new in ("", "in 3", "nan", "inf"):
+    await service.until(lambda: service.notices == [ABOUT_120])
+    for nothing_new in ("", " \n", "in 3", "nan", "inf", "9" * 400):
         file.write_text(nothing_new)
         await asyncio.sleep(0.005)
     file.write_text("60\n")
-    await service.until(lambda: service.notices == [120.0, 60.0])
+    await service.until(lambda: service.notices == [ABOUT_120, ABOUT_60])
     file.unlink()
-    await service.until(lambda: service.notices == [120.0, 60.0, None])
+    await service.until(lambda: service.notices == [ABOUT_120, ABOUT_60, None])
+    file.write_text("60\n")  # by another one
+    await service.until(lambda: service.notices == [ABOUT_120, ABOUT_60, None, ABOUT_60])
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("often")
+async def test_the_seconds_of_a_file_count_from_when_it_was_written(service: Any, tmp_path: Path) -> None:
+    file = tmp_path / "preempt"
+    file.write_text("120")
+    _written_ago(file, 100)
+    service.watch(PreemptFile(file))
+    await service.until(lambda: service.notices == [pytest.approx(20, abs=5)])
+    _written_ago(file, 200)
+    await service.until(lambda: service.notices[1:] == [0.0])
+    _written_ago(file, -1000)  # by a clock that is ahead of ours
+    await service.until(lambda: service.notices[2:] == [120.0])
+
+
+def _written_ago(file: Path, seconds: float) -> None:
+    at = time.time() - seconds
+    os.utime(file, (at, at))
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("often")
+async def test_what_cannot_be_read_is_told_once_and_withdraws_nothing(service: Any, tmp_path: Path, capfd: Any) -> None:
+    file, said = tmp_path / "preempt", ""
+    service.watch(PreemptFile(file))
+
+    def logged(words: str) -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return words in said
+
+    file.write_text("120")
+    await service.until(lambda: service.notices == [ABOUT_120])
+    file.unlink()
+    await service.until(lambda: service.notices == [ABOUT_120, None])
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pipe").rename(file)  # whoever reads it waits for one that writes
+    await service.until(lambda: logged("it is no file"))
+    file.unlink()
+    await service.until(lambda: logged("answers again"))
+    file.mkdir()
+    await service.until(lambda: logged("") and said.count("it is asked again") == 2)
+    assert service.notices == [ABOUT_120, None]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("often")
+async def test_a_file_of_others_that_may_not_be_read_is_told(
+    service: Any, tmp_path: Path, monkeypatch: Any, capfd: Any
+) -> None:
+    def refused(path: Path) -> tuple[str, int]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(sources, "_small_file", refused)  # root may read all
+    service.watch(PreemptFile(tmp_path / "preempt"))
+    said: list[str] = []
+
+    def told() -> bool:
+        said.append(capfd.readouterr().err)
+        return "cannot be read: Permission denied; it is asked again" in "".join(said)
+
+    await service.until(told)
+    assert service.notices == []
 
 
 @pytest.mark.anyio
