@@ -23,6 +23,8 @@ from .ssh_command import ssh_command
 
 AT_A_TIME = 32  # nodes
 END_S = 2.0  # that a command has for its end, by SIGTERM and then by SIGKILL
+LINE_BYTES = 1024 * 1024
+STREAMS = {1: "stdout", 2: "stderr"}
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as of shells
 
 
@@ -82,10 +84,11 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], told: Tell) 
     """Run it everywhere, and return the exit code that was the first but 0."""
     failures: list[int] = []
     turns = asyncio.Semaphore(AT_A_TIME)
+    running: set[Command] = set()
 
     async def one(node: Reached) -> None:
         async with turns:
-            ended = await _on(node, command, told)
+            ended = await _on(node, command, partial(told, node), running)
             told(node, ended)
             if ended.code:
                 failures.append(ended.code)
@@ -96,74 +99,115 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], told: Tell) 
                 tasks.create_task(one(node))
     except ExceptionGroup as group:  # such as a BrokenPipeError for each node: one says it
         raise group.exceptions[0] from None
+    finally:  # here and not in the tasks: the group cancels these a second time when two of them fail
+        await asyncio.gather(*(each.end() for each in running))
     return failures[0] if failures else 0
 
 
-async def _on(node: Reached, command: Sequence[str], told: Tell) -> Ended:
+async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], object], running: set[Command]) -> Ended:
+    """Run it on one node. While it runs, and after an exception, it is in ``running``."""
     with ExitStack() as stack:
         words, folder = list(command), node.folder
         if node.way is not None:
             pins = stack.enter_context(pinned(node.way))
             words = ssh_command(node.way, pins, terminal=False, command=command)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                cwd=folder,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
+            started = await Command.start(words, folder, tell)
         except OSError as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             return Ended(code, _why(error, words[0], folder))
-        assert process.stdout is not None
-        assert process.stderr is not None
-        copies = [
-            asyncio.ensure_future(_copied(stream, partial(told, node), name))
-            for name, stream in (("stdout", process.stdout), ("stderr", process.stderr))
-        ]
-        try:
-            await asyncio.gather(*copies)
-            code = await process.wait()
-        except BaseException:
-            for copy in copies:
-                copy.cancel()
-            await asyncio.wait(copies)
-            await _ended(process)
-            raise
+        running.add(started)
+        code = await started.code
+        running.discard(started)
         return Ended(code if code >= 0 else 128 - code)
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """End a command and what it has started, whatever it makes of SIGTERM, and read what is left of its output: asyncio
-    closes pipes at their end.
+class Command(asyncio.SubprocessProtocol):
+    """A command that runs, in a session of its own. ``code``: its exit code, once all that it printed has been told;
+    or the error by which that failed.
     """
-    for number in (signal.SIGTERM, signal.SIGKILL):
+
+    def __init__(self, tell: Callable[[Lines], object]) -> None:
+        self._tell = tell
+        self._rests = {1: b"", 2: b""}  # of each stream, what is no whole line yet
+        self._over = asyncio.Event()
+        self._transport: asyncio.SubprocessTransport
+        self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def start(cls, words: Sequence[str], folder: Path | None, tell: Callable[[Lines], object]) -> Command:
+        """``tell`` is called with the lines of each stream. OSError: it cannot be run."""
+        _, started = await asyncio.get_running_loop().subprocess_exec(
+            lambda: cls(tell),
+            *words,
+            cwd=folder,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        return started
+
+    async def end(self) -> None:
+        """End it and what it has started, whatever they make of SIGTERM. Cancelled, it is ended by SIGKILL at once."""
+        try:
+            if not await self._ended_by(signal.SIGTERM):
+                await self._ended_by(signal.SIGKILL)
+        except asyncio.CancelledError:  # by a second Ctrl-C
+            await self._ended_by(signal.SIGKILL)
+            raise
+        finally:
+            self._transport.close()  # something in another session may have its output open
+
+    async def _ended_by(self, number: signal.Signals) -> bool:
+        """Return whether it has ended, and nothing has its output open any more."""
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            os.killpg(self._transport.get_pid(), number)
         with suppress(TimeoutError):
             async with asyncio.timeout(END_S):
-                await process.communicate()
-                return
+                await self._over.wait()
+        return self._over.is_set()
+
+    # --- as asyncio calls it ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """A line that is too long for memory comes in pieces."""
+        *lines, rest = (self._rests[fd] + data).split(b"\n")
+        if len(rest) > LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        self._rests[fd] = rest
+        self._told(fd, lines)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002
+        if rest := self._rests[fd]:
+            self._told(fd, [rest])
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Note the end of the command, and of both its streams."""
+        self._over.set()
+        self._transport.close()
+        code = self._transport.get_returncode()
+        assert code is not None
+        if not self.code.done():
+            self.code.set_result(code)
+
+    def _told(self, fd: int, lines: Sequence[bytes]) -> None:
+        if self.code.done():  # nobody waits for it any more
+            return
+        try:
+            self._tell(Lines(STREAMS[fd], [clean(line.decode(errors="replace")) for line in lines]))
+        except Exception as error:  # noqa: BLE001  whoever waits gets it
+            self.code.set_exception(error)
 
 
 def _why(error: OSError, program: str, folder: Path | None) -> str:
     if folder is not None and not folder.is_dir():
         return f"the node's folder {folder} is gone: has its pool ended?"
     return f"{program} cannot be run ({error.strerror})"
-
-
-async def _copied(stream: asyncio.StreamReader, told: Callable[[Lines], object], name: str) -> None:
-    """Tell of a stream line by line. A line that is too long for memory comes in pieces."""
-    rest = b""
-    while piece := await stream.read(64 * 1024):
-        *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > 1024 * 1024:
-            lines, rest = [*lines, rest], b""
-        told(Lines(name, [clean(line.decode(errors="replace")) for line in lines]))
-    if rest:
-        told(Lines(name, [clean(rest.decode(errors="replace"))]))
 
 
 def _told(node: Reached, what: Lines | Ended) -> None:
