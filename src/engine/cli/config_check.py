@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .failures import WRONG
+from .exit_codes import DONE, WRONG
 from .flags import AsJson
-from .pool_search import NOTHING
 
 if TYPE_CHECKING:
     from ..config.check import CheckedPool
@@ -47,7 +46,7 @@ def config_check(file: Path | None = None, /, *, as_json: AsJson = False) -> int
             print(f"{found.path} names no pool: write [{found.prefix}pools.default].")
         for pool in pools:
             _show(pool, found.where(pool.name))
-    return WRONG if any(pool.problems for pool in pools) else NOTHING
+    return WRONG if any(pool.problems for pool in pools) else DONE
 
 
 def _row(pool: CheckedPool) -> dict[str, Any]:

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from .exit_codes import CLOSED, INTERRUPTED, WRONG
+
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
     from rich.text import Text
-
-WRONG = 2  # an option, a file, or the state folder; or what was asked for is not there
-INTERRUPTED = 130  # 128 + SIGINT
-CLOSED = 141  # 128 + SIGPIPE, as of programs that know nothing of Python
 
 
 def guarded(command: Callable[[], object]) -> int:

@@ -10,17 +10,10 @@ import anyio
 from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
 from . import clouds
+from .exit_codes import NOTHING, SOMETHING, UNKNOWN
 from .flags import AsJson, Flag
 from .orphans import FoundPool, Verdict, verdict
-from .pool_search import (
-    NO_OTHER_PLACES,
-    NOTHING,
-    SOMETHING,
-    UNKNOWN,
-    SearchOptions,
-    find_pools,
-    open_journal,
-)
+from .pool_search import NO_OTHER_PLACES, SearchOptions, find_pools, open_journal
 from .pool_table import console_for_tables, pool_table, print_json, print_unanswered
 
 

@@ -13,9 +13,9 @@ from cyclopts import Parameter
 
 from ..runs.lines import OURS, LogLine, time_text, unix_time
 from ..runs.reader import Logs, Printed, Run
-from .failures import INTERRUPTED, refused
+from .exit_codes import DONE, INTERRUPTED
+from .failures import refused
 from .flags import AsJson, Flag
-from .pool_search import NOTHING
 from .run_choice import RunWord, chosen_run
 
 POLL_S = 0.25  # between looks at what has been added
@@ -68,7 +68,7 @@ def logs(
                 print(json.dumps(fields(line, origin)) if as_json else _shown(line, origin, times=times))
     except KeyboardInterrupt:
         return INTERRUPTED
-    return NOTHING
+    return DONE
 
 
 def fields(line: LogLine, origin: str) -> dict[str, Any]:

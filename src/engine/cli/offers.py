@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...lazy_dataclass import dataclass
+from .exit_codes import DONE
 from .flags import AsJson
-from .pool_search import NOTHING
 from .run import NO_OPTIONS, RunOptions, table_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def offers(*, options: RunOptions = NO_OPTIONS, as_json: AsJson = False) -> int:
         print(json.dumps([_row(each, offer) for each in found for offer in each.offers], indent=2))
     else:
         _show(found, settings.nodes.desired)
-    return NOTHING
+    return DONE
 
 
 def settings_of(options: RunOptions) -> Settings:

@@ -13,10 +13,9 @@ from ...providers.journal import Journal
 from ...providers.pool_lock import Place
 from ..api.printable import plain
 from . import clouds
+from .exit_codes import UNKNOWN
 from .flags import Flag
 from .orphans import FoundPool, PlaceAnswer, pools_found
-
-NOTHING, SOMETHING, UNKNOWN = 0, 1, 2  # exit codes: what is left
 
 
 @Parameter(name="*")

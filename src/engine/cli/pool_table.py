@@ -7,14 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...providers.pool_lock import Place
 from ..api.printable import one_line, plain
-from .orphans import FoundPool, PlaceAnswer
+
+if TYPE_CHECKING:
+    from ...providers.pool_lock import Place
+    from .orphans import FoundPool, PlaceAnswer
 
 FILE_COLUMNS = 1000  # of a table that no terminal shows
 

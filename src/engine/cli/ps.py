@@ -12,8 +12,9 @@ from rich.text import Text
 
 from ..api.printable import one_line
 from ..observe.descriptions import cents
+from .exit_codes import DONE, UNKNOWN
 from .flags import AsJson
-from .pool_search import NO_OTHER_PLACES, NOTHING, UNKNOWN, SearchOptions, find_pools, open_journal
+from .pool_search import NO_OTHER_PLACES, SearchOptions, find_pools, open_journal
 from .pool_table import console_for_tables, lasted, machines, place, price, print_unanswered
 from .pools_here import ShownPool, pools_here
 
@@ -53,7 +54,7 @@ def ps(
     else:
         print("No pools.")
     print_unanswered(unanswered)
-    return UNKNOWN if unanswered else NOTHING
+    return UNKNOWN if unanswered else DONE
 
 
 def _table(pools: Sequence[ShownPool]) -> Table:

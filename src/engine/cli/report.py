@@ -14,8 +14,8 @@ from cyclopts import Parameter
 
 from ..api.checks import refuse
 from ..report.page import is_no_file_of_its_own, write_report
+from .exit_codes import DONE
 from .flags import AsJson
-from .pool_search import NOTHING
 from .run_choice import RunWord, chosen_run
 
 FAILED = 1  # exit code: the file cannot be written
@@ -66,7 +66,7 @@ def report(
         print(path)
     if open_ and not _opened(path):
         print("outrider: there is no browser here: open the file in one", file=sys.stderr)
-    return NOTHING
+    return DONE
 
 
 def _opened(path: Path) -> bool:

@@ -14,8 +14,8 @@ from ..api.printable import one_line
 from ..observe.descriptions import cents, seconds
 from ..runs.names import runs_folder
 from ..runs.reader import Owned, Run, found_runs
+from .exit_codes import DONE
 from .flags import AsJson
-from .pool_search import NOTHING
 from .pool_table import console_for_tables
 
 DEAD = {"dead": "its owner died", "elsewhere": "of another computer", "unknown": "its lock cannot be read"}
@@ -53,7 +53,7 @@ def runs(*, as_json: AsJson = False) -> int:
         console_for_tables().print(shown)
     else:
         print(f"No runs in {runs_folder()}.")
-    return NOTHING
+    return DONE
 
 
 def cells(run: Run, owner: Owned | None, now: float) -> tuple[str, ...]:

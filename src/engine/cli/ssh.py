@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..api.checks import refuse
-from .failures import WRONG
+from .exit_codes import WRONG
 from .node_choice import reached
 from .run_choice import RunOrMachine
 from .ssh_command import Way, ssh_command

@@ -8,9 +8,8 @@ from typing import Annotated
 
 from ..api.task_stack import TaskStack
 from ..runs.control import NoAnswer, Refused, ask
-from .failures import WRONG
+from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
-from .pool_search import NOTHING
 from .run_choice import RunWord, chosen_run
 
 WITHIN_S = 15.0  # nodes have 5 s, and a large pool has many
@@ -41,4 +40,4 @@ def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, a
         print(json.dumps(found, indent=2))
     else:
         print("\n\n".join(str(TaskStack(**each)) for each in found) or "Nothing runs.")
-    return NOTHING
+    return DONE

@@ -12,8 +12,8 @@ from ..api.printable import plain
 from ..runs.control import NoAnswer, Refused, ask
 from ..runs.names import runs_folder
 from ..runs.reader import Run, found_runs, read_json, run_of
+from .exit_codes import NOTHING, SOMETHING, UNKNOWN
 from .flags import AsJson
-from .pool_search import NOTHING, SOMETHING, UNKNOWN
 from .run_choice import RunWord, checked_timeout, chosen_run
 
 PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outrider run` does

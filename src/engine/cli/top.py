@@ -18,8 +18,8 @@ from rich.live import Live
 
 from ..runs.reader import Run, at_present, read_json
 from ..runs.samples import SampleFile, sample_fields
+from .exit_codes import DONE
 from .flags import AsJson, Flag
-from .pool_search import NOTHING
 from .run_choice import RunWord, chosen_run
 from .usage import Usage, shown
 
@@ -48,7 +48,7 @@ def top(run: RunWord, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson
     view.read()
     console = Console()
     _show(view, console, once=once, as_json=as_json)
-    return NOTHING
+    return DONE
 
 
 def _show(view: View, console: Console, *, once: bool, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 
 from ..runs.reader import Run, at_present
-from .failures import INTERRUPTED, WRONG
+from .exit_codes import INTERRUPTED, WRONG
 from .flags import AsJson
 from .run_choice import RunWord, checked_timeout, chosen_run
 

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from ...providers.private import state_root
-from ..api.settings import NAME_LENGTH
 
 _ID = re.compile(r"\d{8}-\d{6}-(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)-[0-9a-f]{4}")
 _NO_SCRIPT = {"", "-", "-c", "-m"}  # sys.argv[0] of a Python that runs no file
@@ -44,4 +43,6 @@ def usual_name() -> str:
 
 def name_of(program: str) -> str:
     """Return the name of the runs of a program, of which only letters and digits stay, and what may stand between."""
+    from ..api.settings import NAME_LENGTH  # here, as commands that read records have no use for settings of pools
+
     return re.sub(r"[^A-Za-z0-9._-]+", "-", program).strip("-._")[:NAME_LENGTH] or "python"
