@@ -161,16 +161,27 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
 
 
 def _run_for_programs(planned: Planned) -> int:
-    """Run it with all that it prints on stderr, and say on stdout how it has ended."""
+    """Run it with all that it prints on stderr, and say on stdout how it has ended, whatever ends it."""
+    from asyncio import CancelledError
+
+    from ..client.signals import ProgramHold
     from ..runs.description import secrets_of
     from ..runs.error_texts import error_texts
 
-    began = time.monotonic()
-    with redirect_stdout(sys.stderr):
-        end = _run(planned)
-    clean = Scrubber(secrets_of(planned.pool._settings))
-    first = None if end.error is None else error_texts(end.error, clean).get("first")
-    _tell(planned.record, end.code, clean(end.said), first, time.monotonic() - began)
+    began, hold = time.monotonic(), ProgramHold()
+    try:
+        with redirect_stdout(sys.stderr):
+            try:
+                end = _run(planned)
+            except CancelledError:
+                if not hold.came:
+                    raise
+                end = _End(128 + hold.came)
+        clean = Scrubber(secrets_of(planned.pool._settings))
+        first = None if end.error is None else error_texts(end.error, clean).get("first")
+        _tell(planned.record, end.code, clean(end.said), first, time.monotonic() - began)
+    finally:
+        hold.release()  # dies by the signal
     return end.code
 
 

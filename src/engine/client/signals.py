@@ -125,6 +125,20 @@ class ThreadHold(Hold):
             raise SystemExit(128 + self._handler.came)  # as shells report it
 
 
+class ProgramHold(Hold):
+    """A hold for a program that has something left to do when a signal has ended its pool, such as to tell of it. One
+    that comes while no pool is open ends the first pool that is opened; the program dies by it at the `release`.
+    """
+
+    @property
+    def came(self) -> int:
+        """The number of the signal that has come; 0: none has."""
+        return 0 if self._handler is None else self._handler.came
+
+    def end(self, *, innermost: bool) -> None:
+        pass
+
+
 class _EndingHandler:
     """The handler of the signals that would end the process: one for all open pools, which find it where it is
     installed.

@@ -209,6 +209,28 @@ def test_ctrl_c_and_other_signals_end_the_run_and_its_pool(
     assert recorded(tmp_path / "state") == (code, code, error)
 
 
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [(signal.SIGINT, 130, 130), (signal.SIGTERM, -signal.SIGTERM, 143), (signal.SIGHUP, -signal.SIGHUP, 129)],
+)
+def test_programs_are_told_of_a_run_that_a_signal_ends(
+    *, sent: signal.Signals, status: int, code: int, early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
+    words = [*OUTRIDER, "run", "--json", "train.py", "wait"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while ("starting 1 node" if early else "rank 0 of 1") not in process.stderr.readline():
+            pass
+        process.send_signal(sent)
+        out, err = process.communicate(timeout=60)
+    said = json.loads(out)
+    (found,) = found_runs(tmp_path / "state" / "runs")
+    assert (said["id"], said["exit_code"], said["said"], said["first_failure"]) == (found.id, code, "", None)
+    assert (process.returncode, "Traceback" in err) == (status, False), err
+
+
 def test_ctrl_c_while_nodes_are_being_started_is_recorded_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
