@@ -2,6 +2,9 @@
 
 It has parts as the logs of ranks have: a part that is full goes on in a next one, and of them the first and the newest
 stay. What is written to the descriptors by something else than Python counts when Python writes its next line.
+
+A line that cannot be written, as on a full disk, is lost and ends nothing: nobody waits for this log, and a run is
+worth more than its lines. When a later one can be written, it says how many are missing.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
 from ..runs.log_parts import NEWEST, PART_BYTES, part_path
 
@@ -35,13 +37,33 @@ def redirect(log: Path, clean: Callable[[str], str]) -> None:
     if nothing:
         os.close(nothing)
     parts = StandardOutput(log)
-    sys.stdout, sys.stderr = (CleanLines(_text_stream(file), clean, parts.make_room) for file in (1, 2))
+    sys.stdout, sys.stderr = (CleanLines(Descriptor(file), clean, parts.make_room) for file in (1, 2))
     for stream in (sys.stdout, sys.stderr):
         atexit.register(stream.close)
 
 
-def _text_stream(file: int) -> TextIO:
-    return os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+class Descriptor(io.TextIOBase):
+    """A text stream that writes to a descriptor at once, and keeps nothing that it could not write."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        """OSError: a part of the text may have been written."""
+        left = memoryview(text.encode(errors="backslashreplace"))
+        while left:
+            left = left[os.write(self._file, left) :]
+        return len(text)
+
+    def fileno(self) -> int:
+        return self._file
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
 
 
 class StandardOutput:
@@ -101,12 +123,13 @@ class CleanLines(io.TextIOBase):
     stream's: a part of it could be half a secret. Of a line of more than `LINE_CHARS` the beginning is written.
     """
 
-    def __init__(self, stream: TextIO, clean: Callable[[str], str], make_room: Callable[[int], object]) -> None:
+    def __init__(self, stream: io.TextIOBase, clean: Callable[[str], str], make_room: Callable[[int], object]) -> None:
         """``make_room`` is called before so many bytes are written."""
         self._stream, self._clean, self._make_room = stream, clean, make_room
         self._rest: list[str] = []  # of a line that has no end yet
         self._rest_chars = 0
         self._skipping = False  # the rest of a line that is too long
+        self._missing = 0  # lines that could not be written
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
@@ -141,13 +164,18 @@ class CleanLines(io.TextIOBase):
 
     def _write(self, text: str) -> None:
         self._make_room(len(text.encode(errors="backslashreplace")))
-        self._stream.write(text)
-        self._stream.flush()
+        said = f"\noutrider: up to {self._missing:,} lines are missing here, which could not be written\n"
+        try:
+            self._stream.write(f"{said if self._missing else ''}{text}")
+            self._stream.flush()
+        except OSError:
+            self._missing += text.count("\n") or 1
+        else:
+            self._missing = 0
 
     def close(self) -> None:
         if not self.closed:
             self._put("".join(self._rest))
-            self._stream.flush()
         super().close()
 
     def fileno(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from outrider.engine.api.secrets import Scrubber
 from outrider.engine.scripts import driver_log
-from outrider.engine.scripts.driver_log import CleanLines, StandardOutput
+from outrider.engine.scripts.driver_log import CleanLines, Descriptor, StandardOutput
 
 PART = 300
 
@@ -34,7 +34,7 @@ def parts(tmp_path: Path, standard: tuple[int, int]) -> Iterator[StandardOutput]
 
 
 def printing(parts: StandardOutput, file: int) -> CleanLines:
-    return CleanLines(os.fdopen(file, "w", closefd=False), str, parts.make_room)
+    return CleanLines(Descriptor(file), str, parts.make_room)
 
 
 def sizes(folder: Path) -> dict[str, int]:
@@ -84,6 +84,24 @@ def test_a_disk_that_takes_no_further_part_ends_no_print(
     for _ in range(100):
         print("said", file=printing(parts, standard[0]))
     assert (tmp_path / "driver.log").stat().st_size == 500
+
+
+def test_what_a_full_disk_does_not_take_ends_no_print_and_is_counted(
+    tmp_path: Path, parts: StandardOutput, standard: tuple[int, int]
+) -> None:
+    out = printing(parts, standard[0])
+    print("before", file=out)
+    present, full = os.dup(standard[0]), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, standard[0])
+    out.write("lost\nlost too\nand a")
+    print("s well", file=out)
+    os.dup2(present, standard[0])
+    os.close(present)
+    os.close(full)
+    print("after", file=out)
+    print("all is well", file=out)
+    said = "\noutrider: up to 3 lines are missing here, which could not be written\n"
+    assert (tmp_path / "driver.log").read_text() == f"before\n{said}after\nall is well\n"
 
 
 def test_a_full_disk_takes_no_descriptor_for_each_line(
