@@ -32,7 +32,11 @@ WITHIN_S = 1.0  # for a process to answer; one that waits in the kernel for a di
 AGAIN_S = 0.1  # a thread worker that had the signal just before it went to wait is woken by another
 YOUNG_S = 0.1
 CHILDREN = 32  # of a task that are asked, and named
-LOOKS_ASLEEP, LOOKS_AWAKE = 3, 12  # at a thread that had the signal and writes nothing, until it runs no Python
+# A thread that had the signal and writes nothing runs no Python: when it is seen asleep so often, or has had a
+# processor for so long. One that waits for a processor may still be just before its handler. The kernel counts in
+# ticks, of 10 ms at most.
+LOOKS_ASLEEP, RAN_S = 3, 0.012
+LOOKS_AWAKE = 12  # where the kernel does not say how long a thread has had a processor
 READ_BYTES = 1 << 20  # of a dump: faulthandler writes at most 100 threads of 100 frames each
 _BIT = 1 << (SIGNAL - 1)
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -156,7 +160,7 @@ class StackMemory:
         """
         status = Path(f"/proc/{handle.pid}/task/{thread}/status")
         os.ftruncate(self.fd, self._begin)
-        pause, size, silent = 0.0002, self._begin, 0.0
+        pause, size, silent, ran_s = 0.0002, self._begin, 0.0, -1.0
         try:
             seen = _seen(status)
             if not seen.handles:
@@ -173,8 +177,8 @@ class StackMemory:
                 if size > self._begin and size == before:
                     return self._written()
                 if size == self._begin and thread != handle.pid:
-                    # awake, it may be just before its handler
-                    silent += 1 / (LOOKS_ASLEEP if seen.asleep else LOOKS_AWAKE)
+                    ran_s, before_s = _ran_s(status), ran_s
+                    silent += _silence(ran_s - before_s if before_s >= 0 else 0.0, seen, known=ran_s >= 0)
                     if silent > 0.99:
                         return ""
         except (FileNotFoundError, ProcessLookupError, _NotHandledError):
@@ -304,13 +308,31 @@ class _Seen(NamedTuple):
 
     handles: bool  # its process does
     at_signal: bool  # it is about to handle it, or handles it
-    asleep: bool
+    asleep: bool  # and in no page fault, as of a handler that is about to begin
+
+
+def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
+    """Return the part, up to 1, by which a look that finds nothing written shows that a thread runs no Python.
+
+    ``ran_s``: for how long it has had a processor since the look before, where that is ``known``.
+    """
+    if seen.asleep:
+        return 1 / LOOKS_ASLEEP
+    return ran_s / RAN_S if known else 1 / LOOKS_AWAKE
+
+
+def _ran_s(status: Path) -> float:
+    """Return for how long a thread has had a processor; -1.0: the kernel does not say."""
+    try:
+        return int(status.with_name("schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return -1.0
 
 
 def _seen(status: Path) -> _Seen:
     fields = _status(status)
     at_signal = _has_signal(fields, "SigPnd") or _has_signal(fields, "SigBlk")
-    return _Seen(_has_signal(fields, "SigCgt"), at_signal, not fields.get("State", "R").startswith("R"))
+    return _Seen(_has_signal(fields, "SigCgt"), at_signal, not fields.get("State", "R").startswith(("R", "D")))
 
 
 def _has_signal(status: dict[str, str], field: str) -> bool:

@@ -260,6 +260,55 @@ async def test_stacks_are_taken_of_a_process_that_computes_in_threads(
     assert client.result(await client.answer(attempt)) == 1
 
 
+async def test_a_thread_that_gets_no_processor_is_not_taken_for_one_without_python(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has taken the signal for it, and so it is not pending any more; its handler has not begun."""
+    client = await make()
+    path = str(tmp_path / "end")
+
+    def count() -> None:
+        while not Path(path).exists():
+            pass
+
+    def count_in_threads() -> int:
+        threads = [threading.Thread(target=count) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return os.getpid()
+
+    attempt = client.run(count_in_threads)
+    await text_with(client, attempt, "in join")
+    really_seen, waiting, asked_already = stack_reader._seen, set[Path](), set[Path]()
+    loop = asyncio.get_running_loop()
+
+    def goes_on(pid: int) -> None:
+        os.kill(pid, signal.SIGCONT)
+        waiting.clear()
+
+    def seen(status: Path) -> stack_reader._Seen:
+        thread, pid = int(status.parent.name), int(status.parent.parent.parent.name)
+        if thread == pid:
+            return really_seen(status)
+        if not waiting and status not in asked_already:  # it is stopped from before it is signalled
+            asked_already.add(status)
+            waiting.add(status)
+            os.kill(pid, signal.SIGSTOP)
+            loop.call_later(0.2, goes_on, pid)
+        return stack_reader._Seen(True, False, False) if waiting else really_seen(status)
+
+    monkeypatch.setattr(stack_reader, "_seen", seen)
+    monkeypatch.setattr(stack_reader, "WITHIN_S", 60.0)
+    text = (await asked(client))[attempt].text
+    monkeypatch.undo()
+    assert len(asked_already) == 3
+    assert len(re.findall(r"in count$", text, re.MULTILINE)) == 3, text
+    (tmp_path / "end").touch()
+    assert client.result(await client.answer(attempt))
+
+
 async def test_all_threads_are_seen_while_the_main_thread_hangs_in_c_code_with_the_lock(
     make: Any, tmp_path: Path
 ) -> None:
