@@ -1,0 +1,467 @@
+"""Let a client in on one node of a Slurm job, by SSH over a unix socket, and end what it started there.
+
+    python3 -I -S step_server.py FOLDER --lease=120 [--grace=30] [--lifetime=3600]
+
+This file must be understood by Python 3.6. A step of the job runs it once on each node. Nothing listens on TCP: whoever
+may run a step of the job, or log in to the node as its user, comes to the socket; ``relay.py`` joins the standard
+streams of a step with it. Each connection is one to an sshd of its own, with a host key that is made here, and lets in
+the keys of ``FOLDER/authorized_keys`` alone. "A Slurm job's nodes" in docs/protocol.md has the files by which client
+and program know of each other.
+
+STEP-1: it ends when nobody has touched the lease for its time, or when the client says so, whoever else lives.
+STEP-2: when it has ended, nothing runs and no file is left that it or its connections' processes have made here.
+STEP-3: what a connection runs has the variables of the step, whatever characters are in them.
+"""
+
+import argparse
+import errno
+import fcntl
+import json
+import os
+import pwd
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+NODES, KEYS, LIMIT, END = "nodes", "authorized_keys", "limit", "end"  # in the job's folder
+FIRST_LEASE_S = 30.0  # is added to the first lease, as the client has to hear that the job runs
+LOOK_S = 1.0  # between two looks at the job's folder, which may be on a slow disk
+KILL_S = 10.0  # for killed processes to be gone: some wait for a disk
+PREFIX = "outrider-step-"
+SOCKET_BYTES = 100  # of a path; sun_path has 108
+SAFE = re.compile(r"[A-Za-z0-9_./@+-]+")  # in a path: no sshd and no shell sees more in it
+WHERE_SSHD_IS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin")
+# Variables that tell of another login, or that the node's own sshd knows better.
+NOT_PASSED = re.compile(
+    r"HOME|USER|LOGNAME|SHELL|MAIL|PWD|OLDPWD|SHLVL|_|TERM|DISPLAY|XAUTHORITY|SSH_.*"
+    r"|XDG_RUNTIME_DIR|XDG_SESSION_.*|DBUS_SESSION_BUS_ADDRESS"
+)
+CONFIG = """\
+HostKey {here}/host_key
+AuthorizedKeysFile {here}/authorized_keys
+ForceCommand exec /bin/sh {here}/session
+PidFile none
+UsePAM no
+StrictModes no
+UseDNS no
+PubkeyAuthentication yes
+PasswordAuthentication no
+ChallengeResponseAuthentication no
+PermitUserRC no
+PermitTTY yes
+PrintMotd no
+PrintLastLog no
+X11Forwarding no
+AllowAgentForwarding no
+AllowTcpForwarding yes
+AllowStreamLocalForwarding yes
+MaxSessions 100
+LoginGraceTime 60
+ClientAliveInterval 15
+ClientAliveCountMax 4
+LogLevel ERROR
+"""
+# sshd runs it by the user's own shell, whatever that is, behind that shell's start-up files.
+SESSION = b"""\
+command=$SSH_ORIGINAL_COMMAND
+unset SSH_ORIGINAL_COMMAND
+set -- /usr/bin/env %s
+if [ -n "$command" ]; then exec "$@" /bin/sh -c "$command"; fi
+exec "$@" "${SHELL:-/bin/sh}" -l
+"""
+
+
+class Unusable(Exception):
+    """Raised where a node cannot be used; its text says why, and what to do."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="let a client in on one node of a Slurm job")
+    parser.add_argument("folder", help="of the job, on the shared disk")
+    parser.add_argument("--lease", type=float, required=True, help="seconds without a client after which it ends")
+    parser.add_argument("--grace", type=float, default=30.0, help="seconds between SIGTERM and SIGKILL")
+    parser.add_argument("--lifetime", type=float, default=0.0, help="seconds after which it ends in any case; 0: never")
+    given = parser.parse_args()
+    os.umask(0o077)
+    signals = Signals()
+    node, local = Node(given.folder), ""
+    try:
+        adopt_orphans()
+        local = local_folder(node)
+        server = Server(node, local, signals, given.lease, given.grace)
+        server.serve(given.lifetime)
+    except (Unusable, OSError) as error:
+        why = str(error) if isinstance(error, Unusable) else f"node {node.name} cannot be used: {error}"
+        sys.stderr.write(f"outrider: {why}\n")
+        try:
+            node.publish({"error": why})
+        except OSError:  # the client has removed the folder, or the disk is full
+            pass
+        return 1
+    finally:
+        end_descendants(KILL_S)
+        if local:
+            shutil.rmtree(local, ignore_errors=True)
+    return 0
+
+
+class Node:
+    """One node, as its job's folder knows it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.abspath(folder)
+        self.name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self.job = os.environ.get("SLURM_JOB_ID", "0")
+        self.user = pwd.getpwuid(os.getuid()).pw_name
+        self._file = os.path.join(self.folder, NODES, self.name)
+
+    def publish(self, more: "dict[str, str]") -> None:
+        """Write the node's file, which appears whole."""
+        step = f"{self.job}.{os.environ.get('SLURM_STEP_ID', '0')}"
+        known = {"job": self.job, "step": step, "node": self.name, "user": self.user}
+        try:
+            os.mkdir(os.path.dirname(self._file), 0o700)
+        except FileExistsError:
+            pass
+        write(self._file, json.dumps(dict(known, **more)) + "\n")
+
+    def withdraw(self) -> None:
+        try:
+            os.unlink(self._file)
+        except OSError:  # the folder is gone, or its disk
+            pass
+
+    def orders(self) -> "tuple[bool, float | None]":
+        """Return whether this step is to end, and the seconds to the time limit, as soon as it is near.
+
+        To list the folder opens it, with which NFS looks at the disk; a name alone it would know for half a minute.
+        """
+        try:
+            names = set(os.listdir(self.folder))
+            limit_s = None
+            if LIMIT in names:
+                with open(os.path.join(self.folder, LIMIT)) as file:
+                    limit_s = float(file.read())
+        except (OSError, ValueError):  # the disk does not answer, or the number is still being written
+            return False, None
+        return END in names or f"{END}.{self.name}" in names, limit_s
+
+
+class Signals:
+    """The signals that arrive, as bytes of a pipe that `select` wakes at."""
+
+    def __init__(self) -> None:
+        self._reads, writes = os.pipe()
+        os.set_blocking(self._reads, False)
+        os.set_blocking(writes, False)
+        signal.set_wakeup_fd(writes)
+        for name in ("TERM", "INT", "CHLD", "HUP", "USR1", "USR2"):  # some may be meant for the user's processes
+            signal.signal(getattr(signal, "SIG" + name), lambda *_: None)  # ignored ones would be so in children
+
+    def fileno(self) -> int:
+        return self._reads
+
+    def arrived(self) -> "set[int]":
+        try:
+            return set(os.read(self._reads, 4096))
+        except BlockingIOError:
+            return set()
+
+
+class Lease:
+    """The file that keeps this step alive. Its times are compared with no clock."""
+
+    def __init__(self, path: str, lease_s: float) -> None:
+        self._path, self.lease_s = path, lease_s
+        write(path, "")
+        self._seen = self._look()
+        self._ends = time.monotonic() + lease_s + FIRST_LEASE_S
+
+    def _look(self) -> "tuple[int, int]":
+        found = os.stat(self._path)
+        return found.st_ino, found.st_mtime_ns
+
+    def has_run_out(self) -> bool:
+        try:
+            seen = self._look()
+        except OSError:  # somebody has removed it: that is no renewal
+            seen = self._seen
+        now = time.monotonic()
+        if seen != self._seen:
+            self._seen, self._ends = seen, now + self.lease_s
+        return now >= self._ends
+
+
+class Notice:
+    """The file that says when the node is taken: the earliest time that was heard of."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._at = float("inf")
+
+    def tell(self, seconds: float) -> None:
+        at = time.monotonic() + seconds
+        if at < self._at - 1.0:  # the same again costs nothing
+            self._at = at
+            write(self.path, f"{seconds:g}")
+
+
+class Server:
+    """Serves until it is to end. ``local``: a folder of its own on this node."""
+
+    def __init__(self, node: Node, local: str, signals: Signals, lease_s: float, grace_s: float) -> None:
+        self._node, self._signals, self._grace_s = node, signals, grace_s
+        self._sshd = [which("sshd", node), "-i", "-e", "-f", f"{local}/sshd_config"]
+        host_key = made_host_key(f"{local}/host_key", node)
+        write(f"{local}/sshd_config", CONFIG.format(here=local))
+        write(f"{local}/session", session(dict(os.environb)))
+        self._copy_keys(f"{local}/authorized_keys")
+        self._lease = Lease(f"{local}/lease", lease_s)
+        self._notice = Notice(f"{local}/notice")
+        self._taken = False  # Slurm has said that it will end the step
+        path = f"{local}/ssh"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+        node.publish(
+            {
+                "address": own_address(node.name),
+                "host_key": host_key,
+                "socket": path,
+                "lease": f"{local}/lease",
+                "notice": self._notice.path,
+            }
+        )
+
+    def _copy_keys(self, to: str) -> None:
+        source = os.path.join(self._node.folder, KEYS)
+        try:
+            shutil.copyfile(source, to)
+        except OSError as error:
+            raise Unusable(f"{source} cannot be read on node {self._node.name}: {error.strerror}") from error
+
+    def serve(self, lifetime_s: float) -> None:
+        dies = time.monotonic() + lifetime_s if lifetime_s else float("inf")
+        why = ""
+        try:
+            while not why:
+                ready, _, _ = select.select([self._listener.fileno(), self._signals.fileno()], [], [], LOOK_S)
+                if self._listener.fileno() in ready:
+                    self._connect()
+                why = self._ends(self._signals.arrived())
+                if time.monotonic() >= dies:
+                    why = f"its lifetime of {lifetime_s:g} s is over"
+        finally:
+            self._node.withdraw()
+            self._listener.close()
+        sys.stderr.write(f"outrider: the step on {self._node.name} ends: {why}\n")
+
+    def _connect(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has hung up again
+            return
+        with connection:
+            connection.setblocking(True)
+            try:
+                ends = connection.fileno()
+                child = subprocess.Popen(self._sshd, stdin=ends, stdout=ends)  # noqa: S603
+            except OSError as error:  # no more processes at present: the client tries again
+                sys.stderr.write(f"outrider: sshd cannot be started: {error.strerror}\n")
+            else:
+                child.returncode = 0  # `reaped` sees to it, with all that it leaves behind
+
+    def _ends(self, arrived: "set[int]") -> str:
+        """Return why this step ends now; empty: it does not."""
+        end, limit_s = self._node.orders()
+        any_left = reaped()
+        if end:
+            return "its client has said so"
+        if signal.SIGINT in arrived:
+            return "it was interrupted"
+        if self._lease.has_run_out():
+            return f"nobody has renewed its lease for {self._lease.lease_s:g} s"
+        if limit_s is not None:
+            self._notice.tell(limit_s)
+        if signal.SIGTERM in arrived:
+            self._taken = True
+            self._notice.tell(self._grace_s)
+        if self._taken and not any_left:
+            return "Slurm ends it, and nothing runs in it"
+        return ""
+
+
+# --- what it makes ----------------------------------------------------------------------------------------------------
+
+
+def local_folder(node: Node) -> str:
+    """Make a folder on this node alone, and remove those of servers that were killed.
+
+    Not in XDG_RUNTIME_DIR, which is removed when the user's last login there ends, with a job or without.
+    """
+    for base in (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
+        name = f"{PREFIX}{node.job}-{node.name[:20]}-"
+        if not SAFE.fullmatch(f"{base}/{name}") or len(f"{base}/{name}12345678/ssh") > SOCKET_BYTES:
+            continue
+        try:
+            remove_abandoned(base)
+            made = tempfile.mkdtemp(prefix=name, dir=base)
+        except OSError:
+            continue
+        os.chmod(made, 0o700)
+        hold(f"{made}/lock")
+        return made
+    raise Unusable(f"node {node.name} has no folder for a socket: neither $TMPDIR nor /tmp can be written to")
+
+
+def hold(path: str) -> "int | None":
+    """Return a descriptor that locks the file, as long as this process lives; None: another does."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
+def remove_abandoned(base: str) -> None:
+    """Remove the folders whose server is dead. One without a lock may be just being made, and stays."""
+    for name in os.listdir(base):
+        folder = os.path.join(base, name)
+        if name.startswith(PREFIX) and os.path.exists(f"{folder}/lock"):
+            try:
+                if os.lstat(folder).st_uid != os.getuid():
+                    continue
+                held = hold(f"{folder}/lock")
+            except OSError:
+                continue
+            if held is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)
+
+
+def which(program: str, node: Node) -> str:
+    places = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    found = shutil.which(program, path=os.pathsep.join([*places, *WHERE_SSHD_IS]))
+    if found is None:
+        raise Unusable(
+            f"node {node.name} has no {program}, in PATH or {' '.join(WHERE_SSHD_IS)}: have its administrators install "
+            "OpenSSH's server there, which needs not run, or put one into PATH by a line of Slurm(setup=[...])"
+        )
+    return found
+
+
+def made_host_key(path: str, node: Node) -> str:
+    command = [which("ssh-keygen", node), "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)  # noqa: S603
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise Unusable(f"ssh-keygen makes no host key on node {node.name}: {said[-500:]}")
+    with open(f"{path}.pub") as file:
+        return " ".join(file.read().split()[:2])
+
+
+def session(environment: "dict[bytes, bytes]") -> bytes:
+    """Return the shell script that every command of a connection is run by. It sets the step's variables."""
+    passed = sorted(
+        name + b"=" + value for name, value in environment.items() if not NOT_PASSED.fullmatch(os.fsdecode(name))
+    )
+    return SESSION % b" ".join(b"'" + each.replace(b"'", b"'\\''") + b"'" for each in passed)
+
+
+def own_address(node: str) -> str:
+    """Return by which other nodes reach this one: what its name stands for, unless that is the loopback."""
+    try:
+        found = socket.gethostbyname(node)
+        if not found.startswith("127."):
+            return found
+    except OSError:
+        pass
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1"), 9))  # sends nothing
+            return str(sock.getsockname()[0])
+        except OSError:
+            return ""
+
+
+def write(path: str, text: "str | bytes") -> None:
+    """Write a file, which appears whole."""
+    new = f"{path}.{os.getpid()}.new"
+    with open(new, "wb") as file:
+        file.write(text if isinstance(text, bytes) else text.encode())
+        file.flush()
+        os.fsync(file.fileno())  # another node is to see it
+    os.replace(new, path)
+
+
+# --- what it ends -----------------------------------------------------------------------------------------------------
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process whose own parent dies, among those that are started from here."""
+    try:
+        import ctypes
+
+        failed = ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, <linux/prctl.h>
+    except (ImportError, OSError, AttributeError):
+        failed = -1
+    if failed:
+        sys.stderr.write("outrider: this Python cannot adopt orphans, so what they do is ended by Slurm alone\n")
+
+
+def reaped() -> bool:
+    """Forget the children that have ended. Return whether others are left."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return True
+        except ChildProcessError:
+            return False
+
+
+def end_descendants(within_s: float) -> None:
+    """Kill whatever was started from here, until nothing is left."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        for pid in descendants(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError as error:
+                if error.errno != errno.ESRCH:
+                    sys.stderr.write(f"outrider: process {pid} cannot be killed: {error.strerror}\n")
+        if not reaped():
+            return
+        time.sleep(0.01)
+
+
+def descendants(root: int) -> "list[int]":
+    children = {}  # type: dict[int, list[int]]
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except OSError:  # it has just ended
+                continue
+            if state not in {b"Z", b"X"}:
+                children.setdefault(int(parent), []).append(int(name))
+    found = []  # type: list[int]
+    waiting = [root]
+    while waiting:
+        of_it = children.get(waiting.pop(), [])
+        found += of_it
+        waiting += of_it
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""The programs of a Slurm job's steps, without Slurm: real processes with the variables that it would give them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider.providers.slurm.step import programs
+
+NODE, JOB = "c0", "4711"
+ODD = 'it\'s "one" $HOME `two`\nand \\three'
+WITHIN_S = 20.0
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin") is None, reason="no sshd"),
+    pytest.mark.skipif(os.geteuid() == 0 and not Path("/run/sshd").is_dir(), reason="root's sshd needs /run/sshd"),
+]
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.02)
+
+
+class Job:
+    """A job's folder, in which programs run as steps of its would on one node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.tmp = folder / "job", folder / "t"
+        self.folder.mkdir(0o700)
+        self.tmp.mkdir()
+        self.environment = {"SLURMD_NODENAME": NODE, "SLURM_JOB_ID": JOB, "SLURM_STEP_ID": "0", "ODD": ODD}
+        self.environment |= {"TMPDIR": str(self.tmp), "PATH": os.environ["PATH"], "BASH_FUNC_f%%": "() { :; }"}
+        self.running: list[subprocess.Popen[str]] = []
+        for name, text in programs.texts().items():
+            (self.folder / name).write_text(text)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True)
+        self.key = folder / "key"
+        shutil.copy(folder / "key.pub", self.folder / "authorized_keys")
+
+    def change(self, program: str, before: str, after: str) -> None:
+        file = self.folder / program
+        text = file.read_text()
+        assert before in text
+        file.write_text(text.replace(before, after))
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-I", "-S", str(self.folder / name), str(self.folder), *arguments]
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        server = subprocess.Popen(
+            self.program(programs.SERVER, "--lease=60", *arguments),
+            env=self.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(server)
+        until(lambda: self.file.exists() or server.poll() is not None)
+        return server
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "nodes" / NODE
+
+    def said(self) -> dict[str, str]:
+        return json.loads(self.file.read_text())
+
+    def ssh(self, command: str, *, key: Path | None = None) -> subprocess.CompletedProcess[str]:
+        known = self.folder.parent / "known_hosts"
+        known.write_text(f"step {self.said()['host_key']}\n")
+        options = {"ProxyCommand": shlex.join(self.program(programs.RELAY)), "UserKnownHostsFile": str(known)}
+        options |= {"HostKeyAlias": "step", "StrictHostKeyChecking": "yes", "BatchMode": "yes", "IdentitiesOnly": "yes"}
+        given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        argv = ["ssh", "-F", os.devnull, "-i", str(key or self.key), *given, f"{self.said()['user']}@step", command]
+        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+
+    def left(self) -> list[str]:
+        return [path.name for path in self.tmp.iterdir()]
+
+
+@pytest.fixture
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    made = Job(tmp_path_factory.mktemp("s"))
+    yield made
+    for server in made.running:
+        if server.returncode is None:
+            server.send_signal(signal.SIGINT)
+            ended(server)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def ended(server: subprocess.Popen[str]) -> tuple[int, str]:
+    said = server.communicate(timeout=WITHIN_S)[1]
+    return server.returncode, said
+
+
+@pytest.mark.parametrize("name", [programs.SERVER, programs.RELAY])
+def test_old_pythons_understand_it(name):
+    """Of 3.6, the one of Debian 9 and RHEL 8. What it imports has been there as long."""
+    text = programs.texts()[name]
+    found = ast.parse(text, feature_version=(3, 6))
+    imported = {alias.name for each in ast.walk(found) if isinstance(each, ast.Import) for alias in each.names}
+    assert imported <= sys.stdlib_module_names
+    assert not [each for each in ast.walk(found) if isinstance(each, ast.ImportFrom)]  # nor a later __future__
+    annotations = [
+        each
+        for function in ast.walk(found)
+        if isinstance(function, ast.FunctionDef)
+        for each in [function.returns, *(argument.annotation for argument in function.args.args)]
+    ]
+    assert not [each for each in annotations if isinstance(each, ast.Subscript | ast.BinOp)]  # such ones are quoted
+
+
+def test_a_connection_has_the_variables_of_the_step(job):
+    job.start()
+    done = job.ssh('printf "%s|" "$SLURM_JOB_ID" "$ODD" "$TMPDIR" "${SSH_ORIGINAL_COMMAND-none}"; env >&2; exit 3')
+    assert (done.returncode, done.stdout) == (3, f"{JOB}|{ODD}|{job.tmp}|none|")
+    assert job.said().items() >= {"job": JOB, "step": f"{JOB}.0", "node": NODE}.items()
+    assert (job.folder / "nodes").stat().st_mode & 0o777 == 0o700
+    assert Path(job.said()["socket"]).parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_another_key_is_let_in_nowhere(job, tmp_path):
+    job.start()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
+    refused = job.ssh("true", key=tmp_path / "other")
+    assert refused.returncode == 255
+    assert "Permission denied (publickey)" in refused.stderr
+
+
+def test_at_its_end_nothing_runs_and_no_file_is_left(job):
+    server = job.start()
+    [pid] = map(int, job.ssh("setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!").stdout.split())
+    assert alive(pid)
+    (job.folder / "end.other").touch()
+    time.sleep(1.2)
+    assert server.poll() is None
+    (job.folder / f"end.{NODE}").touch()
+    assert ended(server) == (0, f"outrider: the step on {NODE} ends: its client has said so\n")
+    assert not alive(pid)
+    assert [*job.left(), *(job.folder / "nodes").iterdir()] == []
+
+
+def test_an_end_for_all_is_obeyed_at_once_on_sigterm(job):
+    job.change(programs.SERVER, "LOOK_S = 1.0", "LOOK_S = 1000.0")
+    server = job.start()
+    assert job.ssh("setsid sleep 1000 </dev/null >/dev/null 2>&1 & ").returncode == 0
+    (job.folder / "end").touch()
+    server.send_signal(signal.SIGTERM)
+    assert "its client has said so" in ended(server)[1]
+
+
+def test_it_ends_when_nobody_has_renewed_its_lease(job):
+    for before, after in (("FIRST_LEASE_S = 30.0", "FIRST_LEASE_S = 0.5"), ("LOOK_S = 1.0", "LOOK_S = 0.05")):
+        job.change(programs.SERVER, before, after)
+    began = time.monotonic()
+    server = job.start("--lease=1")
+    lease = Path(job.said()["lease"])
+    while time.monotonic() < began + 3:
+        assert server.poll() is None
+        lease.touch()
+        time.sleep(0.1)
+    renewed = time.monotonic()
+    code, said = ended(server)
+    assert (code, "nobody has renewed its lease for 1 s" in said) == (0, True)
+    assert 0.9 < time.monotonic() - renewed < 5
+    assert job.left() == []
+
+
+def test_it_ends_with_its_lifetime_whoever_speaks(job):
+    job.change(programs.SERVER, "LOOK_S = 1.0", "LOOK_S = 0.05")
+    assert "its lifetime of 0.5 s is over" in ended(job.start("--lifetime=0.5"))[1]
+
+
+def test_a_preemption_is_a_notice_while_something_runs(job):
+    server = job.start("--grace=17")
+    notice = Path(job.said()["notice"])
+    pid = int(job.ssh("setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!").stdout)
+    server.send_signal(signal.SIGTERM)
+    until(notice.exists)
+    assert notice.read_text() == "17"
+    assert job.ssh("echo still here").stdout == "still here\n"
+    assert server.poll() is None
+    os.kill(pid, signal.SIGKILL)
+    assert ended(server) == (0, f"outrider: the step on {NODE} ends: Slurm ends it, and nothing runs in it\n")
+
+
+def test_a_step_in_which_nothing_runs_obeys_sigterm(job):
+    server = job.start()
+    server.send_signal(signal.SIGTERM)
+    assert ended(server)[0] == 0
+
+
+def test_the_time_limit_is_a_notice_and_the_sooner_one_counts(job):
+    server = job.start("--grace=30")
+    notice = Path(job.said()["notice"])
+    job.ssh("setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
+    (job.folder / "limit").write_text("90\n")
+    until(notice.exists)
+    assert notice.read_text() == "90"
+    server.send_signal(signal.SIGTERM)
+    until(lambda: notice.read_text() == "30")
+
+
+def test_signals_for_others_end_nothing_and_are_ignored_by_none(job):
+    server = job.start()
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        server.send_signal(number)
+    ignored = job.ssh("grep SigIgn /proc/self/status").stdout.split()[1]
+    assert int(ignored, 16) == 0
+
+
+def test_a_node_without_sshd_says_so(job):
+    job.change(programs.SERVER, "WHERE_SSHD_IS = (", "WHERE_SSHD_IS = ('/nowhere',)\nNOT_USED = (")
+    job.environment["PATH"] = str(job.tmp)
+    server = job.start()
+    code, said = ended(server)
+    assert code == 1
+    assert f"node {NODE} has no sshd, in PATH or /nowhere: have its administrators" in said
+    assert job.said()["error"] in said
+    relay = subprocess.run(
+        job.program(programs.RELAY), env=job.environment, capture_output=True, text=True, check=False
+    )
+    assert (relay.returncode, relay.stderr) == (1, f"outrider: {job.said()['error']}\n")
+    assert job.left() == []
+
+
+def test_a_job_whose_folder_is_gone_makes_none(job):
+    shutil.copy(job.folder / programs.SERVER, job.tmp.parent / "server.py")
+    shutil.rmtree(job.folder)
+    argv = [sys.executable, "-I", "-S", str(job.tmp.parent / "server.py"), str(job.folder), "--lease=9"]
+    done = subprocess.run(argv, env=job.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "authorized_keys cannot be read on node c0: No such file or directory" in done.stderr
+    assert not job.folder.exists()
+
+
+def test_what_a_killed_server_has_left_goes_with_the_next(job):
+    server = job.start()
+    server.kill()
+    server.communicate()
+    [left] = job.left()
+    (job.tmp / "outrider-step-in-the-making").mkdir()
+    job.file.unlink()
+    job.start()
+    found = job.left()
+    assert left not in found
+    assert len(found) == 2  # the new one's, and the one of which it cannot be known whose it is
+
+
+def test_a_relay_waits_for_a_step_that_has_just_begun(job):
+    job.change(programs.RELAY, "WAIT_S = 5.0", "WAIT_S = 0.3")
+    done = subprocess.run(job.program(programs.RELAY), env=job.environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"outrider: no step of Outrider's runs on this node, as there is no {job.file}\n",
+    )
+
+
+# --- the invariants, and what breaks them -----------------------------------------------------------------------------
+
+
+def holds_step_1(job: Job) -> None:
+    """STEP-1."""
+    job.change(programs.SERVER, "FIRST_LEASE_S = 30.0", "FIRST_LEASE_S = 0.0")
+    job.change(programs.SERVER, "LOOK_S = 1.0", "LOOK_S = 0.05")
+    server = job.start("--lease=0.2")
+    assert "nobody has renewed" in server.communicate(timeout=3)[1]
+
+
+def holds_step_2(job: Job) -> None:
+    """STEP-2."""
+    server = job.start()
+    pid = int(job.ssh("setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!").stdout)
+    server.send_signal(signal.SIGINT)
+    ended(server)
+    if alive(pid):
+        os.kill(pid, signal.SIGKILL)
+        pytest.fail("something runs on")
+    assert job.left() == []
+
+
+def holds_step_3(job: Job) -> None:
+    """STEP-3."""
+    job.start()
+    assert job.ssh('printf %s "$ODD"').stdout == ODD
+
+
+BROKEN = {
+    "STEP-1": (holds_step_1, "return now >= self._ends", "return False"),
+    "STEP-2": (holds_step_2, "        end_descendants(KILL_S)\n", ""),
+    "STEP-3": (holds_step_3, """each.replace(b"'", b"'\\\\''")""", "each"),
+}
+
+
+@pytest.mark.parametrize("invariant", BROKEN)
+def test_the_invariant_holds(job, invariant):
+    BROKEN[invariant][0](job)
+
+
+@pytest.mark.parametrize("invariant", BROKEN)
+def test_the_invariant_falls_without_its_guard(job, invariant):
+    holds, guard, instead = BROKEN[invariant]
+    job.change(programs.SERVER, guard, instead)
+    with pytest.raises((AssertionError, pytest.fail.Exception, subprocess.TimeoutExpired)):
+        holds(job)
