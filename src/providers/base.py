@@ -81,6 +81,10 @@ class LaunchRequest:
 class Address:
     """The address of a machine's SSH server. If ``path``, a unix socket on this computer, is set, ignore host and port.
 
+    So also with ``command``, whose standard streams carry the connection: it is run by the last host of
+    `Login.jump`, or without one on this computer. The host is a name for people then; the login is the way to the host
+    that runs the command, and the machine itself knows the pool's key, and is known by `Machine.host_key`.
+
     If port or user is None, the SSH configuration decides (see `Login`), else SSH's defaults.
     """
 
@@ -88,6 +92,7 @@ class Address:
     port: int | None = None
     path: str | None = None
     user: str | None = None
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,4 +283,6 @@ def _machine(written: Mapping[str, Any]) -> Machine:
     known = {each.name for each in fields(Machine)}
     address, notices = written.get("address"), tuple(written.get("notices", ()))
     values = {name: value for name, value in written.items() if name in known}
-    return Machine(**values | {"address": None if address is None else Address(**address), "notices": notices})
+    if address is not None:
+        address = Address(**address | {"command": tuple(address.get("command", ()))})
+    return Machine(**values | {"address": address, "notices": notices})

@@ -13,6 +13,7 @@ from ...providers.base import Machine
 from . import requirement_check
 from .instance_views import InstanceViews
 from .plugin_hosts import PluginHosts
+from .shared_logins import SharedLogins
 from .unix_route import Interpose
 from .uploads import Uploads
 
@@ -40,6 +41,7 @@ class ConnectionSettings:
     plugins: PluginHosts
     uploads: Uploads = field(default_factory=lambda: Uploads(lambda _: None))
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
+    logins: SharedLogins = field(default_factory=SharedLogins)  # to the hosts that run commands for machines
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions
     interpose: Callable[[], Interpose | None] = lambda: None
     turn: str = ""  # which of the pool's clients this is, where one took it over from another

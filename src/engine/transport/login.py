@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,22 @@ async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: i
     return [*found, last]
 
 
+async def jumps(way: Login) -> Sequence[Stop]:
+    """Return the hosts on the way of which the last one runs the command of an address. Errors are those of `stops`."""
+    assert way.jump
+    before, _, last = way.jump.rpartition(",")
+    user, _, place = last.strip().rpartition("@")
+    return await stops(_address(place, user or None), replace(way, jump=before or None), "")
+
+
+async def _way(machine: Machine) -> Sequence[Stop]:
+    assert machine.address is not None
+    assert machine.login is not None
+    if machine.address.command:
+        return await jumps(machine.login)
+    return await stops(machine.address, machine.login, machine.host_key)
+
+
 async def _stop(address: Address, way: Login, host_key: str) -> Stop:
     wishes: dict[str, Any] = {
         "config": list(way.config) or None,
@@ -145,7 +162,7 @@ async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed: 
     stop, error = None, plainly(error)
     if isinstance(error, JumpFailed) and error.__cause__ is not None:
         stop, error = error.stop, error.__cause__
-    place = _place(machine, stop)
+    place, by_pool = _place(machine, stop), _by_the_pool(machine, stop)
     match error:
         case asyncssh.HostKeyNotVerifiable() if machine.rotate_host_key:
             # Until the cloud's first boot has put our key there, its SSH server answers with one of its own.
@@ -153,12 +170,12 @@ async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed: 
             failed.__cause__ = HostKeyError(story)  # which the user gets when its time is over
             return failed
         case asyncssh.HostKeyNotVerifiable():
-            return because(HostKeyError(await _host_key_story(machine, stop, error)), systematic=machine.login is None)
+            return because(HostKeyError(await _host_key_story(machine, stop, error)), systematic=by_pool)
         case asyncssh.PermissionDenied():
-            return because(AuthError(await _login_story(machine, stop, error)), systematic=machine.login is None)
+            return because(AuthError(await _login_story(machine, stop, error)), systematic=by_pool)
         case asyncssh.KeyImportError() | asyncssh.KeyEncryptionError():
             return because(AuthError(_key_story(machine, place, str(error))))
-        case asyncssh.Error() | OSError() if machine.login is not None and machine.address is not None:
+        case asyncssh.Error() | OSError() if not by_pool and machine.address is not None:
             return await _unreached(machine, stop, error, place)
         case TimeoutError(errno=None):
             return ConnectFailed(f"{place} did not answer within {machine.patience_s or CONNECT_S:g} s")
@@ -175,7 +192,7 @@ async def _unreached(  # noqa: PLR0911  a table
     assert machine.address is not None
     assert machine.login is not None
     try:
-        way = await stops(machine.address, machine.login, machine.host_key)
+        way = await _way(machine)
     except (OSError, ValueError, asyncssh.Error):  # perhaps the very error: a file cannot be read any more
         return refusal(machine, error, place)
     at = stop or way[-1]
@@ -233,17 +250,26 @@ def _key_story(machine: Machine, place: str, error: str) -> str:
     return f"{which}, for {place}, cannot be read ({error}): `ssh-keygen -y -f` with it says whether it is whole."
 
 
+def _by_the_pool(machine: Machine, stop: Stop | None) -> bool:
+    """Return whether the host that an error is about is let in by, and known by, the pool's own keys."""
+    address = machine.address
+    return machine.login is None or address is None or (bool(address.command) and stop is None)
+
+
 def _place(machine: Machine, stop: Stop | None) -> str:
     """The machine; or the host on the way to it that an error is about."""
     if machine.login is None or machine.address is None:
         return f"machine {machine.id}"
     address = machine.address
-    place = address.host if address.port is None else f"{address.host} port {address.port}"
+    if address.command and not address.host:
+        place = f"machine {machine.id}"
+    else:
+        place = address.host if address.port is None else f"{address.host} port {address.port}"
     return place if stop is None else f"{stop.place}, on the way to {place},"
 
 
 async def _host_key_story(machine: Machine, stop: Stop | None, error: BaseException) -> str:
-    if machine.login is None or machine.address is None:
+    if _by_the_pool(machine, stop):
         return f"Machine {machine.id} shows another host key than the one pinned for it, and is not trusted: {error}"
     place, given = _place(machine, stop), "." if stop else ", or give Host(..., host_key=...)."
     if machine.host_key and stop is None:
@@ -252,7 +278,7 @@ async def _host_key_story(machine: Machine, stop: Stop | None, error: BaseExcept
             "another host, or somebody answers in its place: compare it with the host's own "
             "/etc/ssh/ssh_host_*_key.pub."
         )
-    stop = stop or (await stops(machine.address, machine.login, machine.host_key))[-1]
+    stop = stop or (await _way(machine))[-1]
     if stop.knows():
         forget = stop.host if stop.port == 22 else f"[{stop.host}]:{stop.port}"
         return (
@@ -267,9 +293,10 @@ async def _host_key_story(machine: Machine, stop: Stop | None, error: BaseExcept
 
 
 async def _login_story(machine: Machine, stop: Stop | None, error: BaseException) -> str:
-    if machine.login is None or machine.address is None:
+    if _by_the_pool(machine, stop):
         return f"Machine {machine.id} does not accept this pool's key: {error}"
-    way = await stops(machine.address, machine.login, machine.host_key)
+    assert machine.login is not None
+    way = await _way(machine)
     place, stop = _place(machine, stop), stop or way[-1]
     methods = await _methods(stop) if stop.place == way[0].place else ()  # others are not reached from here
     who = f"{stop.options.username}@{place}"

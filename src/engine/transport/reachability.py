@@ -81,7 +81,11 @@ async def _places(machines: Sequence[Machine]) -> list[Place]:
 
 
 async def _first_stop(address: Address, way: Login | None) -> Place | None:
-    """Return the first host on the way; None: the user's configuration cannot be read any more."""
+    """Return the first host on the way; None: a command of this computer is the way, or the user's configuration cannot
+    be read any more.
+    """
+    if address.command and (way is None or not way.jump):
+        return None
     if way is None or not (way.config or way.jump):
         return address.host, address.port or 22
     import asyncssh  # which pools on this computer do without
@@ -89,6 +93,6 @@ async def _first_stop(address: Address, way: Login | None) -> Place | None:
     from . import login
 
     with suppress(OSError, ValueError, asyncssh.Error):
-        first = (await login.stops(address, way, ""))[0]
+        first = (await (login.jumps(way) if address.command else login.stops(address, way, "")))[0]
         return first.host, first.port
     return None

@@ -46,6 +46,7 @@ class Connected:
 
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
+    release: Callable[[], object] | None = None  # called once it is aborted: of what carries it and is not only its own
 
     def __post_init__(self) -> None:
         keep_here(self)
@@ -60,6 +61,8 @@ class Connected:
         self.connection.abort()
         for hop in reversed(self.hops):
             hop.abort()
+        if self.release is not None:
+            self.release()
 
 
 PoolKey = asyncssh.SSHKey
@@ -87,18 +90,8 @@ async def connect(
     address = machine.address
     if address is None:
         raise ConnectionRefusedError(f"machine {machine.id} has no address yet")
-    within_s = machine.patience_s or CONNECT_S
-    common = {
-        "encryption_algs": CIPHERS,
-        "compression_algs": None,
-        "encoding": None,
-        "connect_timeout": within_s,
-        "login_timeout": within_s,
-    }
-    if not machine.on_this_computer:
-        common["keepalive_interval"] = ALIVE_S
     if machine.login is not None:
-        return await _as_the_user(machine, machine.login, common)
+        return await _as_the_user(machine, machine.login)
     sock = None if address.path is None else connected(address.path)
     client = _Client()
     try:
@@ -109,15 +102,7 @@ async def connect(
             address.port or 22,
             sock=sock,
             client_factory=lambda: client,
-            username=address.user or "root",
-            client_keys=[key],
-            known_hosts=([asyncssh.import_public_key(each) for each in host_keys or (machine.host_key,)], [], []),
-            config=None,  # None: the user's files are not read
-            agent_path=None,
-            preferred_auth=["publickey"],
-            gss_host=None,  # nor Kerberos: a key exchange by it would compare no host key
-            gss_kex=False,
-            **common,
+            **with_key(machine, key, host_keys),
         )
     except BaseException:
         if sock is not None and not client.connected:  # else it is asyncssh's to close, when the loop has let go of it
@@ -126,20 +111,56 @@ async def connect(
     return Connected(connection)
 
 
-async def _as_the_user(machine: Machine, way: Login, common: dict[str, Any]) -> Connected:
-    """Connect through each jump host in turn. As ``ssh -J`` does, each host is dialled from the one before."""
+def common(machine: Machine) -> dict[str, Any]:
+    """Return the options of every connection on the way to the machine."""
+    within_s = machine.patience_s or CONNECT_S
+    options: dict[str, Any] = {
+        "encryption_algs": CIPHERS,
+        "compression_algs": None,
+        "encoding": None,
+        "connect_timeout": within_s,
+        "login_timeout": within_s,
+    }
+    return options if machine.on_this_computer else options | {"keepalive_interval": ALIVE_S}
+
+
+def with_key(machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a connection to the machine itself, with the pool's key and the pinned host keys alone."""
+    assert machine.address is not None
+    return common(machine) | {
+        "username": machine.address.user or "root",
+        "client_keys": [key],
+        "known_hosts": ([asyncssh.import_public_key(each) for each in host_keys or (machine.host_key,)], [], []),
+        "config": None,  # None: the user's files are not read
+        "agent_path": None,
+        "preferred_auth": ["publickey"],
+        "gss_host": None,  # nor Kerberos: a key exchange by it would compare no host key
+        "gss_kex": False,
+    }
+
+
+async def _as_the_user(machine: Machine, way: Login) -> Connected:
     assert machine.address is not None
     stops = await login.stops(machine.address, way, machine.host_key)
+    return await through(stops, common(machine), to=stops[-1])
+
+
+async def through(stops: Sequence[login.Stop], options: dict[str, Any], *, to: login.Stop | None = None) -> Connected:
+    """Connect to each stop in turn. As ``ssh -J`` does, each host is dialled from the one before.
+
+    Raises:
+        JumpFailed: a stop cannot be passed. Of ``to`` its errors are raised as they are.
+    """
     hops: list[asyncssh.SSHClientConnection] = []
     try:
         for stop in stops:
             through = hops[-1] if hops else None  # None: nor what the configuration says, which is in `stops`
             try:
                 hop = await asyncssh.connect(
-                    stop.host, stop.port, tunnel=through, options=stop.options, config=None, **common
+                    stop.host, stop.port, tunnel=through, options=stop.options, config=None, **options
                 )
             except (OSError, asyncssh.Error) as error:
-                if stop is stops[-1]:
+                if stop is to:
                     raise
                 raise JumpFailed(stop) from error
             hops.append(hop)

@@ -131,7 +131,13 @@ class SSHRoute(Route):
     async def _dial(self) -> ssh.Connected:
         key = self._settings.key
         assert key is not None, "a pool that has machines with SSH has a key"
-        return await ssh.connect(self._machine, key, self._host_keys, self._settings.interpose())
+        machine, interpose = self._machine, self._settings.interpose()
+        if machine.address is not None and machine.address.command:
+            from . import command_stream  # which most pools do without
+
+            logins = self._settings.logins
+            return await command_stream.connect(machine, key, self._host_keys, logins, interpose)
+        return await ssh.connect(machine, key, self._host_keys, interpose)
 
     # --- what is seen to before an executor is spoken to ------------------------------------------------------------
 

@@ -1,0 +1,243 @@
+"""SSH over the standard streams of a command, as ``srun -u --overlap`` and ``docker exec`` give them to a program.
+
+The command runs on this computer, or on the last host of the login's jump, over a connection that machines share. Its
+streams are the connection's transport: nothing here copies bytes between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal as signals
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import asyncssh
+
+from ...providers.base import Login, Machine
+from ..api.printable import one_line
+from . import login
+from .local_command import SAID_BYTES, LocalCommand
+from .login import CONNECT_S
+from .shared_logins import SharedLogin, SharedLogins
+from .ssh import PACKET_BYTES, WINDOW_BYTES, Connected, common, opened, through, with_key
+from .unix_route import Interpose
+
+ENDS_S = 1.0  # for a command that carries nothing any more to end, and say why
+REUSE_S = 1.0  # for a shared connection to open a session: a dead one never does
+TRIES = 4  # shared connections that are full or dead, before one has to do
+SHOWN = 160  # characters of the command, in an error
+_ITS_OWN = (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied, asyncssh.KeyImportError)
+
+
+class CommandFailed(ConnectionError):
+    """The command has carried no connection to an SSH server; the text says how it ended, and what it said."""
+
+
+async def connect(
+    machine: Machine,
+    key: asyncssh.SSHKey,
+    host_keys: Sequence[str],
+    logins: SharedLogins,
+    interpose: Interpose | None = None,
+) -> Connected:
+    """Do as `ssh.connect`, for a machine whose address has a command. Cancel-safe: the command ends.
+
+    Raises:
+        CommandFailed
+        JumpFailed: the host that is to run the command is not reached.
+    """
+    assert machine.address is not None
+    way = machine.login
+    if way is None or not way.jump:
+        return await _here(machine, key, host_keys, interpose)
+    for left in reversed(range(TRIES)):
+        shared = await logins.take(way, lambda: _dialled(machine, way))
+        session = _Session(machine.address.command, shared, patient=not left)
+        try:
+            connection = await _over(machine, key, host_keys, tunnel=session)
+            return Connected(connection, release=_once(shared.leave))
+        except _Unusable:
+            shared.leave()
+        except _ITS_OWN:
+            shared.leave()
+            raise
+        except (OSError, asyncssh.Error) as error:
+            shared.leave()
+            raise await _story(machine, error, session, f" on {way.jump.rpartition(',')[2]}") from error
+        except BaseException:
+            shared.leave()
+            raise
+    raise AssertionError("the last try is patient")
+
+
+async def _here(
+    machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str], interpose: Interpose | None
+) -> Connected:
+    assert machine.address is not None
+    argv = machine.address.command
+    try:
+        command = LocalCommand(argv)
+    except OSError as error:
+        raise CommandFailed(f"`{_shown(argv)}` cannot be started here: {error.strerror or error}") from error
+    sock = command.socket
+    try:
+        if interpose is not None:
+            sock = await interpose(machine, sock)
+        connection = await _over(machine, key, host_keys, sock=sock)
+        return Connected(connection, release=_once(command.end))
+    except _ITS_OWN:
+        sock.close()
+        command.end()
+        raise
+    except (OSError, asyncssh.Error) as error:
+        sock.close()
+        story = await _story(machine, error, command, "")
+        command.end()
+        raise story from error
+    except BaseException:
+        sock.close()
+        command.end()
+        raise
+
+
+async def _over(machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str], **how: Any) -> Any:
+    assert machine.address is not None
+    return await asyncssh.connect(machine.address.host or machine.id, 22, **how, **with_key(machine, key, host_keys))
+
+
+async def _dialled(machine: Machine, way: Login) -> Connected:
+    return await through(await login.jumps(way), common(machine))
+
+
+def _once(call: Callable[[], object]) -> Callable[[], None]:
+    calls = [call]
+
+    def called() -> None:
+        while calls:
+            calls.pop()()
+
+    return called
+
+
+# --- a command of a login host ----------------------------------------------------------------------------------------
+
+
+class _Unusable(Exception):
+    """The shared connection opens no session: another one may."""
+
+
+class _Session:
+    """A stand-in for the connection that asyncssh dials through: it runs the command, whose session is the way."""
+
+    def __init__(self, argv: Sequence[str], shared: SharedLogin, *, patient: bool) -> None:
+        self._argv, self._shared, self._patient = argv, shared, patient
+        self._carrier: _Carrier | None = None
+
+    async def create_connection(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
+        """Return the session's channel, and the SSH connection that it carries."""
+        del host, port
+        alone = self._patient or self._shared.users == 1
+        try:
+            async with asyncio.timeout(None if alone else REUSE_S):
+                channel, carrier = await opened(self._opened(factory), lambda late: late[0].abort())
+        except TimeoutError:
+            self._shared.silent = True
+            raise _Unusable from None
+        except asyncssh.ChannelOpenError:
+            if alone:
+                raise
+            self._shared.full = True
+            raise _Unusable from None
+        self._carrier = carrier
+        return channel, carrier.connection
+
+    async def _opened(self, factory: Callable[[], Any]) -> tuple[Any, _Carrier]:
+        found: tuple[Any, Any] = await self._shared.connected.connection.create_session(
+            lambda: _Carrier(factory),
+            shlex.join(self._argv),
+            encoding=None,
+            window=WINDOW_BYTES,
+            max_pktsize=PACKET_BYTES,
+        )
+        return found
+
+    @property
+    def said(self) -> bytes:
+        return b"" if self._carrier is None else bytes(self._carrier.said)
+
+    async def status(self, within_s: float) -> int | None:
+        """Return as `LocalCommand.status` does."""
+        if self._carrier is None:
+            return None
+        try:
+            async with asyncio.timeout(within_s):
+                await self._carrier.over.wait()
+        except TimeoutError:
+            return None
+        return self._carrier.status
+
+
+class _Carrier(asyncssh.SSHClientSession[bytes]):
+    """The session of a command, between the login host's connection and the one that it carries."""
+
+    def __init__(self, factory: Callable[[], Any]) -> None:
+        self.connection: Any = factory()
+        self.said = bytearray()
+        self.status: int | None = None
+        self.over = asyncio.Event()
+        self._channel: Any = None
+
+    def connection_made(self, chan: Any) -> None:
+        self._channel = chan
+
+    def session_started(self) -> None:
+        """Speak from now on: what comes before the command was started would be dropped."""
+        self.connection.connection_made(self._channel)
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:
+        if datatype is None:
+            self.connection.data_received(data)
+        else:
+            self.said += data
+            del self.said[:-SAID_BYTES]
+
+    def eof_received(self) -> bool:
+        """Hear how the command ended, which comes next, before the connection takes it for lost."""
+        return True
+
+    def exit_status_received(self, status: int) -> None:
+        self.status = status
+
+    def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
+        del core_dumped, msg, lang
+        self.status = -getattr(signals, f"SIG{signal}", 0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set()
+        self.connection.connection_lost(exc)
+
+
+# --- why not ----------------------------------------------------------------------------------------------------------
+
+
+async def _story(machine: Machine, error: Exception, command: LocalCommand | _Session, where: str) -> CommandFailed:
+    assert machine.address is not None
+    shown = f"`{_shown(machine.address.command)}`{where}"
+    lost = not isinstance(error, TimeoutError) and "timeout" not in str(error)
+    status = await command.status(ENDS_S if lost else 0.0)
+    said = one_line(command.said.decode(errors="replace"))
+    words = f", and said: {said}" if said else ", and said nothing"
+    if status is not None:
+        how = f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
+        return CommandFailed(f"{shown} {how} before an SSH server was reached{words}")
+    if not lost:
+        within_s = machine.patience_s or CONNECT_S
+        advice = "run it by hand, and see that it prints a line that begins with SSH-"
+        return CommandFailed(f"{shown} has reached no SSH server within {within_s:g} s{words}: {advice}")
+    return CommandFailed(f"{shown} has reached no SSH server ({error}){words}")
+
+
+def _shown(argv: Sequence[str]) -> str:
+    text = shlex.join(argv)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} [and so on] {text[-SHOWN // 2 :]}"

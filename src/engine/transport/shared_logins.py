@@ -1,0 +1,101 @@
+"""The connections to login hosts: each carries the commands of several machines, as many as the host allows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from ...lazy_dataclass import dataclass
+from ...providers.base import Login
+
+if TYPE_CHECKING:
+    from .ssh import Connected  # which pools on this computer do without
+
+
+@dataclass(slots=True, eq=False)
+class SharedLogin:
+    """One connection, which closes when it has carried nothing for an instant."""
+
+    connected: Connected
+    users: int = 0
+    full: bool = False  # the host opens no other session at present: sshd's MaxSessions
+    silent: bool = False  # it has not answered: it may be dead, and is used by nobody else
+
+    @property
+    def usable(self) -> bool:
+        return not (self.full or self.silent or self.connected.connection.is_closed())
+
+    def taken(self) -> SharedLogin:
+        self.users += 1
+        return self
+
+    def leave(self) -> None:
+        self.users -= 1
+        self.full = False
+        if not self.users:  # behind the end of the last session, which is on its way
+            asyncio.get_running_loop().call_soon(self._close)
+
+    def _close(self) -> None:
+        if not self.users:
+            self.connected.abort()
+
+
+@dataclass(slots=True)
+class _Place:
+    """The connections that there are for one login."""
+
+    open: list[SharedLogin] = field(default_factory=list)
+    dialling: asyncio.Task[Connected] | None = None
+    waiting: int = 0  # for `dialling`
+
+
+class SharedLogins:
+    """Belongs to one pool."""
+
+    def __init__(self) -> None:
+        self._places: dict[Login, _Place] = {}
+
+    async def take(self, way: Login, dial: Callable[[], Awaitable[Connected]]) -> SharedLogin:
+        """Return a connection that another command may be run over, until `SharedLogin.leave`. Where there is none,
+        one is dialled for all who ask meanwhile. Cancel-safe if ``dial`` is.
+
+        Raises:
+            Exception: what ``dial`` raises.
+        """
+        place = self._places.setdefault(way, _Place())
+        place.open = [shared for shared in place.open if not shared.connected.connection.is_closed()]
+        for shared in place.open:
+            if shared.usable:
+                return shared.taken()
+        if place.dialling is None:
+            place.dialling = asyncio.ensure_future(dial())
+        dialling = place.dialling
+        place.waiting += 1
+        try:
+            connected = await asyncio.shield(dialling)
+        except asyncio.CancelledError:
+            if place.waiting == 1 and place.dialling is dialling:  # nobody else wants it
+                place.dialling = None
+                dialling.add_done_callback(_discard)
+                dialling.cancel()
+            raise
+        except BaseException:
+            if place.dialling is dialling:
+                place.dialling = None
+            raise
+        finally:
+            place.waiting -= 1
+        if place.dialling is dialling:  # the first to hear of it
+            place.dialling = None
+            place.open.append(SharedLogin(connected))
+        for shared in place.open:
+            if shared.connected is connected:
+                return shared.taken()
+        raise ConnectionResetError("the connection to the login host was lost")
+
+
+def _discard(over: asyncio.Future[Connected]) -> None:
+    if not over.cancelled() and over.exception() is None:
+        over.result().abort()

@@ -1,0 +1,265 @@
+"""SSH over a command's standard streams: on this computer, and on a login host."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+from outrider.actors.interfaces import ConnectFailed
+from outrider.engine.api.errors import AuthError, HostKeyError
+from outrider.engine.transport import command_stream, local_command, reachability
+from outrider.engine.transport.login import ssh_refusal
+from outrider.engine.transport.shared_logins import SharedLogins
+from outrider.engine.transport.ssh import Connected, RemoteShell
+from outrider.providers.base import Address, Login, Machine, MachineId
+from outrider.providers.slurm.step import programs
+
+pytestmark = pytest.mark.anyio
+Serve = Callable[..., AbstractAsyncContextManager[Any]]
+BIG = os.urandom(3 << 20)
+
+
+def relay(port: int) -> tuple[str, ...]:
+    """A command whose standard streams are a connection to that port."""
+    folder = str(Path(programs.__file__).parent)
+    code = "import socket, sys; sys.path.insert(0, sys.argv[1]); import relay; sock = socket.create_connection"
+    carry = (
+        "(('127.0.0.1', int(sys.argv[2]))); sys.stderr.write('it begins'); sys.stderr.flush(); relay.carry(0, 1, sock)"
+    )
+    return (sys.executable, "-I", "-S", "-c", code + carry, folder, str(port))
+
+
+def machine(site: Any, *command: str, login: Login | None = None) -> Machine:
+    argv = command or relay(site.port)
+    return Machine(MachineId("job/c0"), Address(user="ml", command=argv), site.public_key, login=login)
+
+
+def login_of(site: Any, **more: Any) -> Login:
+    keys, known = (str(site.folder / "key"),), (site.known_hosts(),)
+    return Login(keys, known, jump=f"ml@127.0.0.1:{site.port}", **more)
+
+
+async def connect(node: Any, to: Machine, logins: SharedLogins | None = None) -> Connected:
+    key = asyncssh.read_private_key(node.folder / "key")
+    return await command_stream.connect(to, key, (), logins or SharedLogins())
+
+
+async def refused(node: Any, to: Machine) -> ConnectFailed:
+    with pytest.raises((asyncssh.Error, OSError)) as error:
+        await connect(node, to)
+    return await ssh_refusal(to, error.value)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def children() -> list[str]:
+    """Of this process, dead ones too, but for those of the servers here."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        found += (task / "children").read_text().split()
+    return found
+
+
+def watchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "outrider-command"]
+
+
+@pytest.fixture
+async def nothing_is_left() -> Any:
+    before = set(children())
+    yield
+    await until(lambda: not watchers() and set(children()) <= before)
+    gc.collect()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["here", "login host"])
+async def test_it_carries_a_connection_both_ways(serve: Serve, nothing_is_left: None, there: bool) -> None:
+    async with serve() as node, serve() as site:
+        reached = await connect(node, machine(node, login=login_of(site) if there else None))
+        back = bytearray()
+        await RemoteShell(reached.connection).run(["cat"], stdin=BIG, output=back.extend)
+        assert back == BIG
+        assert site.logins == (["ml"] if there else [])
+        assert reached.fileno() >= 0  # children that are forked do not have it
+        reached.abort()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["here", "login host"])
+async def test_another_host_key_is_refused(serve: Serve, nothing_is_left: None, there: bool) -> None:
+    async with serve() as node, serve() as site:
+        to = replace(machine(node, login=login_of(site) if there else None), host_key=site.public_key)
+        failed = await refused(node, to)
+    assert isinstance(failed.__cause__, HostKeyError)
+    assert (failed.fatal, failed.systematic) == (True, True)
+    assert str(failed).startswith("Machine job/c0 shows another host key than the one pinned for it")
+    assert node.logins == []
+
+
+async def test_another_host_key_of_the_login_host_is_refused(serve: Serve, nothing_is_left: None) -> None:
+    async with serve() as node, serve() as site:
+        to = machine(node, login=login_of(site))
+        site.known_hosts(node.public_key)
+        failed = await refused(node, to)
+    assert isinstance(failed.__cause__, HostKeyError)
+    assert f"127.0.0.1 port {site.port}, on the way to machine job/c0, shows another host key" in str(failed)
+    assert site.logins == []
+
+
+async def test_a_key_that_the_machine_does_not_know_is_said_to_be_the_pools(serve: Serve) -> None:
+    async with serve() as node, serve() as site:
+        to = machine(node, login=login_of(site))
+        other = asyncssh.generate_private_key("ssh-ed25519")
+        with pytest.raises(asyncssh.PermissionDenied) as error:
+            await command_stream.connect(to, other, (), SharedLogins())
+        failed = await ssh_refusal(to, error.value)
+    assert isinstance(failed.__cause__, AuthError)
+    assert str(failed).startswith("Machine job/c0 does not accept this pool's key")
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["here", "login host"])
+async def test_a_command_that_fails_says_why(serve: Serve, nothing_is_left: None, there: bool) -> None:
+    said = "yes 'noise of old' | head -c 9999 >&2; echo 'srun: error: Unable to confirm allocation' >&2; exit 3"
+    async with serve() as node, serve() as site:
+        failed = await refused(node, machine(node, "sh", "-c", said, login=login_of(site) if there else None))
+    place = f" on ml@127.0.0.1:{site.port}" if there else ""
+    text = str(failed)
+    assert text.startswith("machine job/c0 cannot be reached: `sh -c 'yes '")
+    assert f"`{place} ended with status 3 before an SSH server was reached, and said: " in text
+    assert text.endswith("srun: error: Unable to confirm allocation")
+    assert len(text) < 5000
+    assert not failed.fatal
+
+
+async def test_a_command_that_is_not_there_says_so(serve: Serve, nothing_is_left: None) -> None:
+    async with serve() as node, serve() as site:
+        here = await refused(node, machine(node, "no-such-srun", "-u"))
+        there = await refused(node, machine(node, "no-such-srun", login=login_of(site)))
+    assert "`no-such-srun -u` cannot be started here: No such file or directory" in str(here)
+    assert "ended with status 127 before an SSH server was reached, and said: sh: " in str(there)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["here", "login host"])
+async def test_a_command_that_hangs_is_given_up_in_time(serve: Serve, nothing_is_left: None, there: bool) -> None:
+    async with serve() as node, serve() as site:
+        waits = ("sh", "-c", f"echo waiting for a node >&2; exec {'cat >/dev/null' if there else 'sleep 1000'}")
+        hangs = machine(node, *waits, login=login_of(site) if there else None)
+        began = time.monotonic()
+        failed = await refused(node, replace(hangs, patience_s=0.7))
+        assert time.monotonic() - began < 5
+    assert "has reached no SSH server within 0.7 s, and said: waiting for a node: run it by hand" in str(failed)
+
+
+async def test_a_command_that_does_not_go_is_killed(
+    serve: Serve, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_command, "LEAVES_S", 0.1)
+    monkeypatch.setattr(local_command, "OBEYS_S", 0.1)
+    async with serve() as node:
+        stays = shlex.join(relay(node.port))
+        reached = await connect(node, machine(node, "sh", "-c", f"trap '' TERM; {stays}; while :; do sleep 1000; done"))
+        reached.abort()
+        await until(lambda: not watchers())
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["here", "login host"])
+async def test_cancelled_at_any_time_it_leaves_nothing(serve: Serve, nothing_is_left: None, there: bool) -> None:
+    async with serve() as node, serve() as site:
+        for step_s in range(12):
+            logins = SharedLogins()
+            to = machine(node, login=login_of(site) if there else None)
+            connecting = asyncio.ensure_future(connect(node, to, logins))
+            await asyncio.sleep(0.02 * step_s)
+            if not connecting.cancel():
+                (await connecting).abort()
+            await asyncio.wait([connecting])
+        await until(lambda: all(child.returncode is not None for child, _ in site.running))
+
+
+async def test_machines_share_the_connection_to_a_login_host(serve: Serve, nothing_is_left: None) -> None:
+    logins = SharedLogins()
+    async with serve() as node, serve() as site:
+        to = machine(node, login=login_of(site))
+        all_of_them = await asyncio.gather(*(connect(node, to, logins) for _ in range(4)))
+        assert (len(site.logins), len(node.logins)) == (1, 4)
+        *gone, stays = all_of_them
+        for each in gone:
+            each.abort()
+        await asyncio.sleep(0.1)
+        assert (await RemoteShell(stays.connection).run(["echo", "on"])).stdout == b"on\n"
+        stays.abort()
+        await until(stays.connection.is_closed)
+        again = await connect(node, to, logins)
+        assert len(site.logins) == 2
+        again.abort()
+
+
+async def test_a_login_host_that_is_not_reached_is_heard_of_once_by_all(serve: Serve, monkeypatch: Any) -> None:
+    dialled: list[Login] = []
+
+    async def fails(machine: Machine, way: Login) -> Connected:
+        dialled.append(way)
+        await asyncio.sleep(0.01)
+        raise ConnectionRefusedError("no")
+
+    monkeypatch.setattr(command_stream, "_dialled", fails)
+    logins = SharedLogins()
+    async with serve() as node:
+        to = machine(node, login=Login(jump="login"))
+        results = await asyncio.gather(*(connect(node, to, logins) for _ in range(3)), return_exceptions=True)
+        assert [str(each) for each in results] == ["no"] * 3
+        assert len(dialled) == 1
+        with pytest.raises(ConnectionRefusedError):
+            await connect(node, to, logins)
+        assert len(dialled) == 2
+
+
+async def test_a_shared_connection_that_is_dead_is_used_by_nobody_else(serve: Serve, monkeypatch: Any) -> None:
+    monkeypatch.setattr(command_stream, "REUSE_S", 0.2)
+    logins = SharedLogins()
+    async with serve() as node, serve() as site:
+        to = machine(node, login=login_of(site))
+        first = await connect(node, to, logins)
+        sock = first.connection.get_extra_info("socket")
+        paused = first.hops or [shared.connected.connection for shared in logins._places[to.login].open]
+        paused[0]._transport.pause_reading()  # nothing is heard of it any more
+        assert sock.fileno() >= 0
+        second = await connect(node, to, logins)
+        assert len(site.logins) == 2
+        third = await connect(node, to, logins)
+        assert len(site.logins) == 2
+        for each in (first, second, third):
+            each.abort()
+
+
+async def test_a_command_of_this_computer_says_nothing_of_its_network(serve: Serve) -> None:
+    asked: list[tuple[str, int]] = []
+
+    async def answers(host: str, port: int) -> bool:
+        asked.append((host, port))
+        return False
+
+    async with serve() as node, serve() as site:
+        here, there = machine(node), machine(node, login=login_of(site))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reachability, "answers", answers)
+            assert not await reachability.anybody([here])
+            assert asked == []
+            assert not await reachability.anybody([there])
+            assert asked == [("127.0.0.1", site.port)]
