@@ -1,11 +1,14 @@
 """The rank that failed first is named, though the others fail by it and may be heard of sooner: torch over gloo.
 
-Each way to fail is played in bare collectives and in DDP. ``OUTRIDER_FIRST_FAILURES=50`` plays each so often, and
-prints how often the right rank was named; without it each is played three times. Rank and step follow from the round.
+Each way to fail is played in bare collectives and in DDP, three times. Rank and step follow from the round. This plays
+each 50 times, and prints how often the right rank was named; pytest's own limit for a test would end it::
+
+    OUTRIDER_FIRST_FAILURES=50 pytest -s -o faulthandler_timeout=0 tests/frameworks/test_first_failure.py
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -23,6 +26,7 @@ pytestmark = pytest.mark.anyio
 ROUNDS = int(os.environ.get("OUTRIDER_FIRST_FAILURES", "3"))
 RANKS, STEPS, STEP = 4, 1_000_000, 30
 LIMIT_GB = 1.0
+ROUND_S = 120.0  # in which all ranks import torch's compiler, as DDP does, on a machine that is busy
 How = Literal["exit", "exception", "SIGKILL", "memory", "memory_gb"]
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -93,6 +97,19 @@ def told(error: BroadcastFailed, how: How) -> bool:
             return False
 
 
+async def failure(pool: Pool, call: Call[None], what: str) -> BroadcastFailed:
+    """Return how a broadcast of the call fails. One that hangs fails the test, with all that its ranks are at."""
+    broadcast = asyncio.ensure_future(pool.broadcast(call))
+    await asyncio.wait([broadcast], timeout=ROUND_S)
+    if not broadcast.done():
+        stacks = "\n".join(str(stack) for stack in await pool.stacks())
+        broadcast.cancel()
+        pytest.fail(f"{what} hung for {ROUND_S:g} s:\n{stacks}")
+    with pytest.raises(BroadcastFailed) as caught:
+        await broadcast
+    return caught.value
+
+
 @pytest.fixture
 def group() -> Iterator[str]:
     """A control group of little memory, in which the kernel kills who takes more; "" where none can be made."""
@@ -121,9 +138,8 @@ async def test_the_rank_that_failed_first_is_named_whatever_ended_it(
             for round_ in range(ROUNDS):
                 broken, at = round_ % RANKS, Random(f"{round_} {how}").randrange(STEP)
                 call = what(broken, at, how, group)
-                with pytest.raises(BroadcastFailed) as caught:
-                    await pool.broadcast(call.with_(memory_gb=LIMIT_GB) if how == "memory_gb" else call)
-                error = caught.value
+                call = call.with_(memory_gb=LIMIT_GB) if how == "memory_gb" else call
+                error = await failure(pool, call, f"{how}, round {round_}, rank {broken} at step {at}")
                 if error.first.rank != broken or not told(error, how):
                     wrong[how].append(f"rank {broken} at step {at}: {error.message}")
     for how, each in wrong.items():
