@@ -134,6 +134,11 @@ class Broadcasts:
         for gang in self._gangs.values():
             gang.ready(len(self._nodes.roster), now)
 
+    def queued(self, now: float) -> None:
+        """Handle that a machine waits in its provider's queue: what waits for a node waits on, and from now on."""
+        for gang in self._gangs.values():
+            gang.ready(len(self._nodes.roster), now, queued=True)
+
     def unreplaceable(self, now: float) -> None:
         for gang in self._each(now):
             gang.unreplaceable(now, ready=len(self._nodes.roster))

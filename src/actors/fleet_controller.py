@@ -154,8 +154,12 @@ class FleetController:
             self._balance(now)
         return works
 
-    def node_failed(self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool) -> float | None:
-        """Handle a node that never became ready. Return as ``launch_failed``; 0: its substitute is on its way."""
+    def node_failed(
+        self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool, after_s: float = 0.0
+    ) -> float | None:
+        """Handle a node that never became ready. ``fatal``: no other would be either; else another is asked for in
+        ``after_s`` at the earliest. Return as ``launch_failed``; 0: its substitute is on its way.
+        """
         if (phase := self._forget(node)) is None:
             return 0.0
         self.orders.terminations.append(node)
@@ -165,7 +169,7 @@ class FleetController:
             if self.given_up is not None:
                 self.given_up = None
                 self.failures = 0
-        return self._failed(error, now, chance, None if fatal else 0.0)
+        return self._failed(error, now, chance, None if fatal else after_s)
 
     def straggles(self, node: NodeId, now: float) -> bool:
         """Handle that ``node`` is a straggler: ask for another machine. Return whether anything changed."""

@@ -16,7 +16,7 @@ GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no 
 GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
 GANG-7: a generation's ports were free where they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
-GANG-9: while there are fewer nodes than it needs, it waits no longer than ``replace_timeout_s`` for one more.
+GANG-9: with too few nodes it waits ``replace_timeout_s`` for one more at most, and while one waits in a queue.
 GANG-10: an attempt ends by the report of the node that it was given to, and of no other.
 GANG-11: no node is asked for more ports than it has at once: that wait would never end.
 GANG-12: the end of a watched rank is told once, when it is known, and is the one that the broadcast ends with.
@@ -91,7 +91,9 @@ class Gang(BroadcastSeats):
         self._claim()
         self.ready(ready, now)
 
-    def ready(self, count: int, now: float) -> None:
+    def ready(self, count: int, now: float, *, queued: bool = False) -> None:
+        if queued and self._replace_by is not None:
+            self._replace_by = now + self._replace_timeout_s
         if self.phase is Phase.WAITING and count < self._needed:
             self._replace_by = self._replace_by or now + self._replace_timeout_s
         elif self.phase is Phase.WAITING and not self.generation:

@@ -285,6 +285,17 @@ class ConnectFailed(Exception):
         self.futile = self.fatal or futile
 
 
+class QueuedTooLong(Exception):
+    """A machine has waited in its provider's queue for as long as the pool's ``start_timeout_s``, and is given up.
+
+    ``reason``: for what, in the provider's words. ``starts_at``: unix time at which it was expected to start.
+    """
+
+    def __init__(self, reason: str, limit_s: float, starts_at: float | None) -> None:
+        super().__init__(f"a machine waited for {limit_s:g} s to start: {reason}")
+        self.reason, self.limit_s, self.starts_at = reason, limit_s, starts_at
+
+
 class NoWorkers(Exception):
     """Nodes become ready one after another, but none can start a worker; the message says why the last could not."""
 
@@ -411,7 +422,8 @@ class PoolSpec:
     slots: int  # tasks at a time per node
     spare: int = 0  # further nodes that stand by
     quarantine_after: int = 4  # a task ends after so many unannounced losses of its node in a row, whatever its retries
-    boot_timeout_s: float = 600.0  # from launch to ready
+    boot_timeout_s: float = 600.0  # from launch to ready, without the time in its provider's queue
+    start_timeout_s: float | None = None  # in its provider's queue, on end; None: for ever
     replace_timeout_s: float = 600.0
     reconnect_s: float = 10.0  # how long a lost connection is tried again before its node counts as lost
     lease_s: float = 120.0  # as in Hello; how long reconnecting is tried when nobody at all answers

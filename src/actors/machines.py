@@ -17,7 +17,9 @@ from ..providers.base import (
     MachineEvent,
     MachineGone,
     MachineId,
+    MachineQueued,
     MachineReachable,
+    MachineStarted,
     PreemptionNotice,
     Warned,
 )
@@ -176,10 +178,14 @@ class Machines:
                 self._early.popitem(last=False)
             return
         match event:
+            case MachineQueued(_, reason, starts_at):
+                self.lives.queued(member, reason, starts_at, now)
+            case MachineStarted():
+                self.lives.started(member, now)
             case MachineReachable(reachable):
-                self.lives.addressed(member, reachable)
-            case MachineGone(_, cause):
-                self.lives.gone(member, cause, now)
+                self.lives.addressed(member, reachable, now)
+            case MachineGone(_, cause, error):
+                self.lives.gone(member, cause, error, now)
             case PreemptionNotice():
                 if member.link is not None:
                     member.link.notify(event)

@@ -181,15 +181,17 @@ class Waits(Generic[K]):
     """The time for which each rank that tasks wait for has had no node; or each kind of node that they need.
 
     RANKS-1: a rank is overdue when it has been missed for ``patience_s`` on end, and not before.
+    RANKS-2: the time is not counted for which a machine waits in its provider's queue: it begins anew after that.
     """
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._due_at: dict[K, float] = {}
 
-    def missed(self, ranks: Iterable[K], now: float) -> None:
-        """Record that these ranks, and no others, are missed now."""
-        self._due_at = {rank: self._due_at.get(rank, now + self._patience_s) for rank in ranks}
+    def missed(self, ranks: Iterable[K], now: float, *, queued: bool = False) -> None:
+        """Record that these ranks, and no others, are missed now. ``queued``: a machine waits in a queue (RANKS-2)."""
+        due_at = now + self._patience_s
+        self._due_at = {rank: due_at if queued else self._due_at.get(rank, due_at) for rank in ranks}
 
     def overdue(self, now: float) -> list[K]:
         """Return and forget the ranks missed for too long; a later wait for one of them is counted anew."""

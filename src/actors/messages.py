@@ -87,6 +87,7 @@ class PoolState:
     broadcasts: int
     error: Exception | None  # launching was given up with this
     failed: Exception | None = None  # the last reason why a node did not come
+    queued_ago_s: float | None = None  # since a machine waited in its provider's queue; 0: one does; None: none has
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,16 @@ class Reachable(NamedTuple):
     machine: Machine
 
 
+class Queued(NamedTuple):
+    """The machine waits in its provider's queue: its time to boot does not pass."""
+
+
+class Boots(NamedTuple):
+    """The machine, which was queued, boots from now on."""
+
+
 class Leave(NamedTuple):
     """Close the connection, if there is one, and end."""
 
 
-NodeMessage = Reachable | Leave
+NodeMessage = Queued | Boots | Reachable | Leave

@@ -16,7 +16,7 @@ from ..providers.base import Machine
 from .interfaces import Connect, ConnectFailed, Connection, NodeId, Report
 from .kernel import ActorStopped, Context
 from .late_nodes import NO_ADDRESS, NO_ANSWER, PREPARED, Preparing
-from .messages import Happened, Leave, NodeMessage, PoolMessage, Reachable, Received
+from .messages import Boots, Happened, Leave, NodeMessage, PoolMessage, Queued, Reachable, Received
 
 if TYPE_CHECKING:
     from .node_lives import NodeLives
@@ -54,12 +54,17 @@ class NodeActor:
         self._addressed = anyio.Event()
         self._has_answered = self._answers = self._has_turn = False
         self._work = anyio.CancelScope()
+        self._boot = anyio.CancelScope(deadline=anyio.current_time() + dialer.boot_timeout_s)
         if machine.address is not None:
             self._addressed.set()
         context.tasks.start_soon(self._live)
 
     def receive(self, message: NodeMessage) -> None:
         match message:
+            case Queued():
+                self._boot.deadline = math.inf
+            case Boots():
+                self._boot.deadline = anyio.current_time() + self._dialer.boot_timeout_s
             case Reachable(machine):
                 self._machine = machine
                 self._addressed.set()
@@ -90,13 +95,13 @@ class NodeActor:
         self._context.ref.stop()
 
     async def _reach(self) -> Connection:
-        """Connect to the machine, trying until it succeeds or the boot timeout is over.
+        """Connect to the machine, trying until it succeeds or its time to boot is over; that passes while it runs.
 
         Raises:
             ConnectFailed: never reached, with the last reason.
         """
         last: ConnectFailed | None = None
-        with anyio.move_on_after(self._dialer.boot_timeout_s):
+        with self._boot:
             await self._addressed.wait()
             patience_s = self._machine.patience_s or math.inf
             down_at = anyio.current_time() + patience_s

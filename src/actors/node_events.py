@@ -31,6 +31,26 @@ class NodeLaunching(NodeEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeQueued(NodeEvent):
+    """The node's machine waits in its provider's queue for its turn, as a job of a cluster does. It costs nothing.
+
+    Sent when that begins, and again when ``reason`` or ``starts_at`` has changed. ``reason``: in the provider's words.
+    ``starts_at``: when it is expected to start, in unix time; None: not known. Then comes `NodeStarted`, or `NodeReady`
+    or an end of the node.
+    """
+
+    reason: str
+    starts_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStarted(NodeEvent):
+    """The machine of a node that was queued runs: its time to boot begins. ``waited_s``: it was in the queue."""
+
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLate(NodeEvent):
     """The node is a straggler: others had answered ``others_s`` after their launch. Another machine is asked for.
 

@@ -1,7 +1,8 @@
 """The nodes of a pool, each from its launch until its connection is closed: what each step changes in the pool.
 
-A node is reached or fails, loses its connection and gets it back, has a notice of its end, is lost or dismissed. The
-pure module `stragglers` decides when it is late, `failure_detector` when it is lost, `fleet_controller` what follows.
+A node waits for its machine, is reached or fails, loses its connection and gets it back, has a notice of its end, is
+lost or dismissed. The pure modules decide: `launch_queue` when it has waited for too long, `stragglers` when it is
+late, `failure_detector` when it is lost, `fleet_controller` what follows.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from math import inf
 import anyio
 
 from ..providers.base import Machine, PreemptionNotice
+from ..providers.errors import ProviderError
 from . import events as ev
 from .broadcasts import Broadcasts
 from .failure_detector import FailureDetector
 from .fleet_controller import FleetController, NodePhase
-from .interfaces import ConnectFailed, Connection, Dependencies, Lost, NodeId, NoWorkers, Unfit
+from .interfaces import ConnectFailed, Connection, Dependencies, Lost, NodeId, NoWorkers, QueuedTooLong, Unfit
 from .kernel import ActorStopped, Context, Ref
 from .launch_failures import LaunchFailures
+from .launch_queue import LaunchQueue
 from .ledger import Ledger
 from .membership import SOURCES_KEPT, Member, Membership
-from .messages import Leave, NodeMessage, PoolMessage, Reachable
+from .messages import Boots, Leave, NodeMessage, PoolMessage, Queued, Reachable
 from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .provider_calls import ProviderCalls
 from .stragglers import Stragglers
@@ -45,9 +48,10 @@ class NodeLives:
         broadcasts: Broadcasts,
         minimum: Callable[[], int],  # nodes that must be ready before the pool is
     ) -> None:
-        spec = dependencies.spec
+        self._spec = spec = dependencies.spec
         self.detector = FailureDetector(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
         self.stragglers = Stragglers(spec.desired)
+        self.queue = LaunchQueue(spec.start_timeout_s)
         self._controller = controller
         self._calls = calls
         self._failures = failures
@@ -79,17 +83,40 @@ class NodeLives:
         self._actors[member.id] = self._context.spawn(f"node {member.id}", make)
         return member
 
-    def addressed(self, member: Member, machine: Machine) -> None:
+    def queued(self, member: Member, reason: str, starts_at: float | None, now: float) -> None:
+        """Handle that the machine of ``member`` waits in its provider's queue, or what has changed about that."""
+        node = member.id
+        if not self._controller.booting(node) or member.machine.address is not None:
+            return
+        waited = node in self.queue
+        if self.queue.queued(node, reason, starts_at, now):
+            self._observe(ev.NodeQueued(node, reason, starts_at))
+        if not waited:
+            self.stragglers.queued(node)
+            self._tell(node, Queued())
+
+    def started(self, member: Member, now: float) -> None:
+        """Handle that the machine of ``member`` runs, if it was queued."""
+        if (waited_s := self.queue.left(member.id, now)) is not None:
+            self._observe(ev.NodeStarted(member.id, waited_s))
+            self.stragglers.started(member.id, now)
+            self._tell(member.id, Boots())
+
+    def addressed(self, member: Member, machine: Machine, now: float) -> None:
         """Handle that the machine of ``member`` has its address."""
         if member.machine.address is None and not member.ended:
+            self.started(member, now)
             member.machine = machine
             self._tell(member.id, Reachable(machine))
 
-    def gone(self, member: Member, cause: str, now: float) -> None:
-        """Handle the provider's word that the machine does not exist any more."""
+    def gone(self, member: Member, cause: str, error: ProviderError | None, now: float) -> None:
+        """Handle the provider's word that the machine does not exist any more, or (``error``) never will."""
         member.terminated = True
         if self._controller.booting(member.id):
-            self._unreached(member, ConnectFailed(f"its machine is gone: {cause}"), now)
+            if error is None:
+                self._unreached(member, ConnectFailed(f"its machine is gone: {cause}"), now)
+            else:
+                self._never_comes(member, error, now, after_s=error.retry_after_s)
         else:
             self.lost(member.id, cause, now)
 
@@ -136,9 +163,20 @@ class NodeLives:
         else:
             self.lost(node, str(error), now)
 
+    def _never_comes(self, member: Member, error: Exception, now: float, *, after_s: float | None) -> None:
+        """Handle that a machine that was launched will never run. ``after_s``: until the next try; None: none."""
+        member.ended = True
+        self.queue.left(member.id, now)
+        self._observe(ev.NodeFailed(member.id, str(error)))
+        fatal, chance = after_s is None, self._chance()
+        retry_in_s = self._controller.node_failed(member.id, error, now, chance, fatal=fatal, after_s=after_s or 0.0)
+        if retry_in_s != 0.0:
+            self._failures.launch(error, retry_in_s)
+
     def _unreached(self, member: Member, error: ConnectFailed, now: float) -> None:
         node = member.id
         member.ended = True
+        self.queue.left(node, now)
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
         self._failures.unreached(member, error)
@@ -246,13 +284,17 @@ class NodeLives:
         for node in self.detector.overdue(now):
             away_s = self.detector.silent_for(node, now)
             self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
+        for waiting in self.queue.overdue(now):
+            limit_s = self._spec.start_timeout_s or 0.0
+            overdue = QueuedTooLong(waiting.reason, limit_s, waiting.starts_at)
+            self._never_comes(self._nodes.members[waiting.node], overdue, now, after_s=None)
         in_use, self._in_use = self._in_use, set()
         for node in in_use:
             self.emptied(node)
 
     def wake_at(self, now: float) -> float | None:
         looking = now + LOOK_S if self.detector.waits or self._in_use else None
-        times = (looking, self.stragglers.wake_at(), self.detector.wake_at())
+        times = (looking, self.stragglers.wake_at(), self.detector.wake_at(), self.queue.wake_at())
         return min((at for at in times if at is not None), default=None)
 
     # --- what the fleet controller orders ---------------------------------------------------------------------------
@@ -275,6 +317,7 @@ class NodeLives:
     def end(self, member: Member, now: float) -> None:
         """Close a node's connection; end its machine after that, or at once if the node failed or is lost."""
         self.stragglers.ended(member.id)
+        self.queue.left(member.id, now)
         self._tell(member.id, Leave())
         if member.ended:
             self._terminate(member)

@@ -303,7 +303,9 @@ class PoolActor:
         if roster.ranked is not self._ranked:
             self._ranked = roster.ranked
             self._broadcasts.ready(now)
-        self._waited_ranks.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
+        if queued := machines.lives.queue.holds(now):
+            self._broadcasts.queued(now)
+        self._waited_ranks.missed(ledger.missed(len(roster)) if self._was_ready else (), now, queued=queued)
         for rank in self._waited_ranks.overdue(now):
             ledger.strand(rank, failure=self._broadcasts.failure)
         error = machines.failures.hopeless
@@ -322,7 +324,8 @@ class PoolActor:
         """End what no node can ever hold: at once when all nodes are there (``whole``), else when no other has come."""
         line, placement = self._ledger.line, self._ledger.placement
         lanes, claim = line.too_large() if line else [], placement.too_large()
-        self._waited_amounts.missed(lanes if claim is None else [*lanes, (claim.needs or NOTHING, None)], now)
+        missed = lanes if claim is None else [*lanes, (claim.needs or NOTHING, None)]
+        self._waited_amounts.missed(missed, now, queued=self._machines.lives.queue.holds(now))
         overdue = self._waited_amounts.overdue(now)
         for lane in lanes:
             if whole or lane in overdue:
@@ -372,6 +375,8 @@ class PoolActor:
     def _tick(self, now: float) -> None:
         late_s = 0.0 if self._alarm_at is None else max(0.0, now - self._alarm_due_at)
         self._alarm_at = None
+        if self._machines.lives.queue.holds(now):
+            self._broadcasts.queued(now)
         self._ledger.tick(now)
         self._broadcasts.tick(now)
         self._stalled.tick(now)
@@ -423,6 +428,7 @@ class PoolActor:
             broadcasts=len(self._broadcasts),
             error=machines.controller.given_up,
             failed=machines.failures.last,
+            queued_ago_s=machines.lives.queue.without_s(self._clock()),
         )
 
 

@@ -11,6 +11,8 @@ STRAGGLER-2: a machine that has answered is no straggler, however long it then t
 STRAGGLER-3: there are at most half as many stragglers as nodes wanted, rounded up; others follow when these are ready
     or have ended.
 STRAGGLER-4: a machine that waits for its turn to be connected to is no straggler, nor within `GRACE_S` from its turn.
+STRAGGLER-5: a machine that waits in its provider's queue is no straggler, and its times count from when it starts: it
+    belongs to no wave meanwhile, and then to that of those which start within `TOGETHER_S`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from .interfaces import NodeId
 QUORUM = 0.75
 FACTOR = 1.5  # a false alarm costs a machine for a minute; a straggler found too late costs a whole boot
 GRACE_S = 10.0  # one attempt to connect may hang for so long
+TOGETHER_S = 2.0  # a provider's look at its queue tells one after the other what has started at once
 
 
 class Straggler(NamedTuple):
@@ -53,12 +56,31 @@ class Stragglers:
         self._wave_of: dict[NodeId, _Wave] = {}  # of the machines that have not answered
         self._found: set[NodeId] = set()  # neither ready nor ended
         self._longest_s: float | None = None  # the longest time that a machine of a wave with a quorum took
+        self._queued: set[NodeId] = set()  # those that were in a wave, and wait in their provider's queue
+        self._started: _Wave | None = None  # the last wave of those that have left the queue
 
     def launched(self, nodes: Iterable[NodeId], now: float) -> None:
         wave = _Wave(now, dict.fromkeys(nodes, now))
         if wave.silent:
             self._waves[wave] = None
             self._wave_of |= dict.fromkeys(wave.silent, wave)
+
+    def queued(self, node: NodeId) -> None:
+        if (wave := self._wave_of.get(node)) is not None:
+            self._leaves(node, wave)
+            self._queued.add(node)
+
+    def started(self, node: NodeId, now: float) -> None:
+        """Handle that a machine that was queued runs."""
+        if node not in self._queued:
+            return
+        self._queued.discard(node)
+        wave = self._started
+        if wave is None or now - wave.launched_at > TOGETHER_S:
+            wave = self._started = _Wave(now, {})
+        wave.silent[node] = now
+        self._waves[wave] = None
+        self._wave_of[node] = wave
 
     def tried(self, node: NodeId, at: float) -> None:
         """Handle that connecting to ``node`` begins; infinity: it waits for its turn, which does not count."""
@@ -80,6 +102,7 @@ class Stragglers:
 
     def ended(self, node: NodeId) -> None:
         self._found.discard(node)
+        self._queued.discard(node)
         if (wave := self._wave_of.get(node)) is not None:
             self._leaves(node, wave)
 

@@ -60,10 +60,12 @@ class Pool(PoolLife):
     scripts and notebooks that of the script, and in applications that have set up logging no record; False: none.
 
     Seconds: ``boot_timeout`` from a launch to a ready node (a straggler, which does not answer while those launched
-    with it do, is replaced sooner), ``replace_timeout`` to wait for a lost node's replacement, ``lease`` after which
-    nodes that hear nothing from here end themselves, ``max_lifetime`` after which the pool is ended. ``max_cost``: USD
-    for all its machines, at which it is ended too, by `BudgetExceeded`; see `cost`. ``max_idle``: for how long all of
-    its GPUs, or without GPUs its processors, may do nothing, whatever runs on them; then `PoolIdle` ends it.
+    with it do, is replaced sooner), ``start_timeout`` for which a machine may wait in a queue of its provider's, whose
+    time counts for no other of these (None: for ever; then `StartTimeout`), ``replace_timeout`` to wait for a lost
+    node's replacement, ``lease`` after which nodes that hear nothing from here end themselves, ``max_lifetime`` after
+    which the pool is ended. ``max_cost``: USD for all its machines, at which it is ended too, by `BudgetExceeded`; see
+    `cost`. ``max_idle``: for how long all of its GPUs, or without GPUs its processors, may do nothing, whatever runs on
+    them; then `PoolIdle` ends it.
 
     Entering raises `CapacityError` and others; cancelled half way, it ends what it began. Leaving cancels what still
     runs and returns when the provider has confirmed that every machine is gone. Where it cannot, for as long as their

@@ -47,6 +47,7 @@ class AttachOptions(MachineNeeds, total=False):
     volumes: Sequence[Volume]
     keep: str | None
     boot_timeout: float
+    start_timeout: float | timedelta | None
     replace_timeout: float
     lease: float
     max_lifetime: float | timedelta | None
@@ -75,6 +76,7 @@ DEFAULTS: PoolOptions = {
     "volumes": (),
     "keep": None,
     "boot_timeout": 600.0,
+    "start_timeout": None,
     "replace_timeout": 600.0,
     "lease": 120.0,
     "max_lifetime": None,
@@ -119,6 +121,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         checkpoints = checked_root("Pool: checkpoints", checkpoints)
     every_s = sample_option(options["sample_every"])
     name, worker, lifetime, cost = (options[each] for each in ("name", "worker", "max_lifetime", "max_cost"))
+    start = options["start_timeout"]
     return Settings(
         name=None if name is None else pool_name(name),
         attach=False,
@@ -131,6 +134,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         on_loss=options["on_loss"],
         checkpoints=checkpoints,
         boot_timeout_s=seconds("boot_timeout", options["boot_timeout"]),
+        start_timeout_s=None if start is None else seconds("start_timeout", start),
         replace_timeout_s=seconds("replace_timeout", options["replace_timeout"]),
         lease_s=seconds("lease", options["lease"]),
         max_lifetime_s=None if lifetime is None else seconds("max_lifetime", lifetime),

@@ -15,6 +15,7 @@ from dataclasses import field
 from typing import Literal, NewType, Protocol, runtime_checkable
 
 from ..lazy_dataclass import dataclass
+from .errors import ProviderError
 
 MachineId = NewType("MachineId", str)
 Architecture = Literal["x86_64", "arm64"]
@@ -134,6 +135,27 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineQueued:
+    """A launched machine does not exist yet: it waits for its turn, as a job of a cluster does in the queue.
+
+    Sent as soon as that is known, with the launch if possible, and again when anything of it has changed. The time in
+    which it must boot (``Pool(boot_timeout=...)``) begins with its `MachineStarted`, or with its `MachineReachable`
+    where that does not come. For a machine of which this is never said, it begins with its launch.
+    """
+
+    id: MachineId
+    reason: str  # one clause for people: "job 4711 pending: Priority"
+    starts_at: float | None = None  # when it is expected to start, in unix time; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class MachineStarted:
+    """A machine that was queued runs from now on, and boots."""
+
+    id: MachineId
+
+
+@dataclass(frozen=True, slots=True)
 class MachineReachable:
     """A launched machine now has its address."""
 
@@ -142,10 +164,16 @@ class MachineReachable:
 
 @dataclass(frozen=True, slots=True)
 class MachineGone:
-    """The provider's word that the machine does not exist any more: no need to try to reach it."""
+    """The provider's word that the machine does not exist any more, or never will: no need to try to reach it.
+
+    ``error``: why a machine that was launched never becomes one, where the provider learns that afterwards only. It
+    counts as an error of the launch: without `ProviderError.retry_after_s` no other machine is asked for in its place,
+    and a pool that waits for it fails with it.
+    """
 
     id: MachineId
     cause: str  # one clause for people: "killed by signal 9", "spot interruption"
+    error: ProviderError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +210,16 @@ class LaunchSettled:
     id: MachineId
 
 
-MachineEvent = MachineReachable | MachineGone | PreemptionNotice | Warned | LaunchUnsure | LaunchSettled
+MachineEvent = (
+    MachineQueued
+    | MachineStarted
+    | MachineReachable
+    | MachineGone
+    | PreemptionNotice
+    | Warned
+    | LaunchUnsure
+    | LaunchSettled
+)
 
 
 class Fleet(Protocol):

@@ -24,7 +24,9 @@ from .base import (
     MachineEvent,
     MachineGone,
     MachineId,
+    MachineQueued,
     MachineReachable,
+    MachineStarted,
     PreemptionNotice,
 )
 from .errors import NoCapacity, ProviderError
@@ -42,6 +44,7 @@ class Script:
     capacity: int = 10_000  # machines at a time
     launch_s: Sequence[float] = (0.0,)  # how long a launch call takes; its machines exist from its beginning
     boot_s: Sequence[float] = (0.0,)  # from launch to address, per machine; 0: the launch call knows it already
+    queue_s: Sequence[float] = (0.0,)  # from launch until it runs, per machine, before it boots; 0: there is no queue
     failures: Sequence[ProviderError | None] = (None,)  # what a launch call raises
     terminate_s: float = 0.0
 
@@ -85,7 +88,7 @@ class Fake:
 
 @dataclass(slots=True, eq=False)
 class FakeFleet:
-    """One pool's machines, and a test's hands on them: `lose`, `give_notice`, `withdraw_notice`."""
+    """One pool's machines, and a test's hands on them: `lose`, `queue`, `refuse`, `give_notice`, `withdraw_notice`."""
 
     provider: Fake
     pool: str
@@ -94,6 +97,7 @@ class FakeFleet:
     requests: list[tuple[LaunchRequest, int]] = field(default_factory=list)
     _launch_s: deque[float] = field(init=False)
     _boot_s: deque[float] = field(init=False)
+    _queue_s: deque[float] = field(init=False)
     _failures: deque[ProviderError | None] = field(init=False)
     _events: deque[MachineEvent] = field(default_factory=deque)
     _news: anyio.Event = field(default_factory=anyio.Event)
@@ -101,7 +105,7 @@ class FakeFleet:
     def __post_init__(self) -> None:
         script = self.provider.script
         self._launch_s, self._boot_s = deque(script.launch_s), deque(script.boot_s)
-        self._failures = deque(script.failures)
+        self._queue_s, self._failures = deque(script.queue_s), deque(script.failures)
 
     # --- the protocol ---------------------------------------------------------------------------------------------
 
@@ -122,9 +126,11 @@ class FakeFleet:
                 raise
             self.machines[machine.id] = machine
             made.append(machine.id)
-            boot_s = _next(self._boot_s)
-            if boot_s:
-                self.tasks.start_soon(self._boot, machine.id, boot_s)
+            boot_s, queue_s = _next(self._boot_s), _next(self._queue_s)
+            if queue_s:
+                self.queue(machine.id)
+            if boot_s or queue_s:
+                self.tasks.start_soon(self._boot, machine.id, boot_s, queue_s)
             else:
                 self._address(machine.id)
         await anyio.sleep(launch_s)
@@ -161,6 +167,16 @@ class FakeFleet:
         if told:
             self._say(MachineGone(machine, cause))
 
+    def queue(self, machine: MachineId, reason: str = "pending: Priority", starts_at: float | None = None) -> None:
+        """The machine waits for its turn; or what it waits for has changed."""
+        self._say(MachineQueued(machine, reason, starts_at))
+
+    def refuse(self, machine: MachineId, error: ProviderError) -> None:
+        """The machine will never be one, as the provider finds out after the launch."""
+        self.machines.pop(machine, None)
+        self.provider.alive.pop(machine, None)
+        self._say(MachineGone(machine, str(error), error))
+
     def give_notice(self, machine: MachineId, seconds: float = 120.0, source: str = "spot") -> None:
         self._say(PreemptionNotice(machine, source, seconds))
 
@@ -169,7 +185,11 @@ class FakeFleet:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    async def _boot(self, machine: MachineId, boot_s: float) -> None:
+    async def _boot(self, machine: MachineId, boot_s: float, queue_s: float) -> None:
+        if queue_s:
+            await anyio.sleep(queue_s)
+            if machine in self.machines:
+                self._say(MachineStarted(machine))
         await anyio.sleep(boot_s)
         if machine in self.machines:
             self._address(machine)

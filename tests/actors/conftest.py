@@ -372,6 +372,7 @@ DECIDERS = {
         "failure_detector",
         "fleet_controller",
         "generations",
+        "launch_queue",
         "ledger",
         "membership",
         "placement",

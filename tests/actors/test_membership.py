@@ -1,6 +1,7 @@
 """ROSTER-1 and 2: ranks are dense, and a replacement takes the seat that became empty.
 
 RANKS-1: a rank is overdue when it has been missed for so long on end, and not before.
+RANKS-2: the time for which a machine waits in its provider's queue does not count.
 """
 
 from __future__ import annotations
@@ -100,14 +101,14 @@ def test_who_misses_it_after_that_waits_as_long_again():
 
 
 class CountsAnew(Waits):
-    def missed(self, ranks, now):
+    def missed(self, ranks, now, **options):
         super().missed([], now)
-        super().missed(ranks, now)
+        super().missed(ranks, now, **options)
 
 
 class ForgetsNobody(Waits):
-    def missed(self, ranks, now):
-        super().missed({*ranks, *self._due_at}, now)
+    def missed(self, ranks, now, **options):
+        super().missed({*ranks, *self._due_at}, now, **options)
 
 
 @pytest.mark.parametrize("broken", [CountsAnew, ForgetsNobody])
@@ -117,3 +118,27 @@ def test_the_invariant_of_waits_falls_without_its_guard(broken, monkeypatch):
     with pytest.raises(AssertionError):
         test_a_rank_is_overdue_when_it_has_been_missed_on_end()
         test_one_that_was_there_meanwhile_is_waited_for_anew()
+
+
+def test_a_wait_begins_anew_when_no_machine_is_queued_any_more():
+    waits = Waits(60.0)
+    waits.missed([1], 0.0)
+    for now in (50.0, 500.0):
+        waits.missed([1], now, queued=True)
+        assert waits.overdue(now) == []
+    waits.missed([1, 2], 550.0)
+    assert waits.overdue(559.0) == []
+    assert waits.overdue(560.0) == [1]
+    assert waits.overdue(610.0) == [2]
+
+
+class CountsTheQueue(Waits):
+    def missed(self, ranks, now, *, queued=False):
+        super().missed(ranks, now)
+
+
+def test_the_invariant_of_queued_waits_falls_without_its_guard(monkeypatch):
+    """RANKS-2"""
+    monkeypatch.setitem(globals(), "Waits", CountsTheQueue)
+    with pytest.raises(AssertionError):
+        test_a_wait_begins_anew_when_no_machine_is_queued_any_more()

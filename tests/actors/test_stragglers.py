@@ -1,4 +1,4 @@
-"""STRAGGLER-1 to 4: who is a straggler, and when."""
+"""STRAGGLER-1 to 5: who is a straggler, and when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from outrider.actors import stragglers as module
 from outrider.actors.interfaces import NodeId
-from outrider.actors.stragglers import GRACE_S, Straggler, Stragglers
+from outrider.actors.stragglers import GRACE_S, TOGETHER_S, Straggler, Stragglers
 
 QUICK = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
@@ -38,6 +38,8 @@ class LaggardsMachine(RuleBasedStateMachine):
         self.launches: list[tuple[float, dict[NodeId, float | None]]] = []  # when, and when each answered
         self.longest: float | None = None
         self.queue: dict[NodeId, float] = {}  # those that had to wait for their turn; since when it is theirs
+        self.waiting: set[NodeId] = set()  # in their provider's queue
+        self.started: tuple[float, dict[NodeId, float | None]] | None = None  # the launch of those that left it last
         self.found: set[NodeId] = set()
         self.ever_found: set[NodeId] = set()
 
@@ -98,6 +100,33 @@ class LaggardsMachine(RuleBasedStateMachine):
         self.stragglers.tried(node, self.now)
         self.look()
 
+    @rule(data=st.data())
+    @precondition(lambda self: set(self.silent()) - self.ever_found)
+    def one_is_queued(self, data):
+        node = data.draw(st.sampled_from(sorted(set(self.silent()) - self.ever_found)))
+        for _, nodes in self.launches:
+            nodes.pop(node, None)
+        self.queue.pop(node, None)
+        self.waiting.add(node)
+        self.stragglers.queued(node)
+        self.look()
+
+    @rule(data=st.data(), runs=st.booleans())
+    @precondition(lambda self: self.waiting)
+    def one_leaves_the_queue(self, data, runs):
+        node = data.draw(st.sampled_from(sorted(self.waiting)))
+        self.waiting.discard(node)
+        if runs:
+            if self.started is None or self.now - self.started[0] > TOGETHER_S:
+                self.started = self.now, {}
+                self.launches.append(self.started)
+            self.started[1][node] = None
+            self.queue[node] = self.now
+            self.stragglers.started(node, self.now)
+        else:
+            self.stragglers.ended(node)
+        self.look()
+
     @rule(wanted=st.integers(1, 8))
     def the_user_resizes(self, wanted):
         self.wanted = self.stragglers.wanted = wanted
@@ -148,9 +177,10 @@ class LaggardsMachine(RuleBasedStateMachine):
         before = self.room
         overdue = self.stragglers.overdue(self.now)
         for node, waited_s, _ in overdue:
+            assert node not in self.waiting, "STRAGGLER-5: it waits in a queue"
             assert node in self.silent(), "STRAGGLER-2: it has answered, or ended"
             assert node not in self.ever_found, "STRAGGLER-1: a second time"
-            assert waited_s > 0
+            assert waited_s > 0, "STRAGGLER-1: it was launched just now"
             rule = "STRAGGLER-4" if self.queue.get(node, 0.0) + GRACE_S > self.now else "STRAGGLER-1"
             assert self.now >= self.due(node) - 1e-9, f"{rule}: a straggler too early"
         assert len(overdue) <= before, "STRAGGLER-3: too many"
@@ -217,6 +247,12 @@ class DoesNotHeedTheQueue(Stragglers):
         pass
 
 
+class TakesTheQueueForSilence(Stragglers):
+    def overdue(self, now):
+        late = super().overdue(now)
+        return late + [Straggler(node, 1.0, 1.0) for node in self._queued if self._longest_s is not None]
+
+
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
@@ -226,6 +262,7 @@ class DoesNotHeedTheQueue(Stragglers):
         (ForgetsWhoAnswered, "STRAGGLER-2"),
         (CallsAnyNumber, "STRAGGLER-3"),
         (DoesNotHeedTheQueue, "STRAGGLER-4"),
+        (TakesTheQueueForSilence, "STRAGGLER-5"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):

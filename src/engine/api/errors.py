@@ -55,6 +55,18 @@ class CapacityError(OutriderError):
         self.outcomes: tuple[Outcome, ...] = ()
 
 
+class StartTimeout(CapacityError, TimeoutError):
+    """A machine waited in its provider's queue for as long as the pool's ``start_timeout``, and was given up.
+
+    ``reason``: for what it waited, in the provider's words. ``limit_s``: the ``start_timeout``. ``starts_at``: when it
+    was expected to start, in unix time; None: nobody knew.
+    """
+
+    def __init__(self, message: str, *, reason: str = "", limit_s: float = 0.0, starts_at: float | None = None) -> None:
+        super().__init__(message)
+        self.reason, self.limit_s, self.starts_at = reason, limit_s, starts_at
+
+
 class QuotaError(CapacityError):
     """The account's limit, not the cloud's stock, is too low: ask for more quota, or for less."""
 

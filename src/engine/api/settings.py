@@ -324,6 +324,7 @@ class Settings:
     on_loss: OnLossOption
     checkpoints: str | None  # a URL
     boot_timeout_s: float
+    start_timeout_s: float | None
     replace_timeout_s: float
     lease_s: float
     max_lifetime_s: float | None

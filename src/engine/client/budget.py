@@ -2,8 +2,9 @@
 `BudgetWatch` raises at its limits.
 
 A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone, and at
-least for the time for which that provider bills any. A launch whose answer did not come costs as if all of its machines
-existed, until it is settled. Machines of a launch that was cancelled half way are not counted: the pool is ending.
+least for the time for which that provider bills any. One that waits in a queue of its provider's costs nothing. A
+launch whose answer did not come costs as if all of its machines existed, until it is settled. Machines of a launch that
+was cancelled half way are not counted: the pool is ending.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from ...providers.base import (
     MachineEvent,
     MachineGone,
     MachineId,
+    MachineQueued,
     MachineReachable,
+    MachineStarted,
 )
 from ..api.errors import BudgetExceeded
 from ..observe.descriptions import cents
@@ -147,13 +150,19 @@ class Metered:
     budget: Budget
     changed: Callable[[], object]
     clock: Callable[[], float] = clock
+    _hourly: dict[MachineId, float] = field(init=False, default_factory=dict)  # USD, when it runs
+    _queued: set[MachineId] = field(init=False, default_factory=set)  # those that do not run yet, and cost nothing
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
         since = self.clock()
         machines = await self.fleet.launch(request, count)
         for machine in machines:
             cost, least_s = machine.hourly_cost, machine.billed_at_least_s
-            self.budget.launched(machine.id, cost, self.clock(), since=since, least_s=least_s)
+            self._hourly[machine.id] = cost
+            if machine.id in self._queued:
+                self.budget.launched(machine.id, 0.0, self.clock())
+            else:
+                self.budget.launched(machine.id, cost, self.clock(), since=since, least_s=least_s)
         self.changed()
         return machines
 
@@ -169,8 +178,18 @@ class Metered:
             match event:
                 case MachineGone(gone):
                     self._ended([gone])
-                case MachineReachable(machine) if self.budget.counts(machine.id):  # else the answer to its launch does
-                    self._launched(machine.id, machine.hourly_cost)
+                case MachineQueued(queued):
+                    self._queued.add(queued)
+                    if self.budget.counts(queued):
+                        self._launched(queued, 0.0)
+                case MachineStarted(started):
+                    self._queued.discard(started)
+                    if self.budget.counts(started):
+                        self._launched(started, self._hourly.get(started, 0.0))
+                case MachineReachable(machine):
+                    self._queued.discard(machine.id)
+                    if self.budget.counts(machine.id):  # else the answer to its launch does
+                        self._launched(machine.id, machine.hourly_cost)
                 case LaunchUnsure():
                     self._launched(event.id, event.hourly_cost, self.clock() - (anyio.current_time() - event.asked_at))
                 case LaunchSettled(launch):
@@ -186,6 +205,8 @@ class Metered:
     def _ended(self, ids: Sequence[MachineId]) -> None:
         for machine in ids:
             self.budget.ended(machine, self.clock())
+            self._hourly.pop(machine, None)
+            self._queued.discard(machine)
         self.changed()
 
 

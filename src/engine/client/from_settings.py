@@ -101,6 +101,7 @@ def pool_spec(settings: Settings) -> PoolSpec:
         spare=nodes.spare,
         slots=settings.worker.concurrency,
         boot_timeout_s=settings.boot_timeout_s,
+        start_timeout_s=settings.start_timeout_s,
         replace_timeout_s=settings.replace_timeout_s,
         reconnect_s=RECONNECT_S,
         lease_s=settings.lease_s,

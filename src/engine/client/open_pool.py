@@ -301,11 +301,15 @@ class OpenPool(JobIntake):
             self._packer.node_modules = ImportableModules(preparing.result().includes.modules)
 
     async def _when_ready(self, ref: Ref[Any]) -> None:
-        within_s = self.settings.boot_timeout_s + self.settings.replace_timeout_s
-        with suppress(TimeoutError):
-            await ref.ask(WhenReady(), within_s=within_s)
-            return
-        state: PoolState = await ref.ask(Snapshot(), within_s=SNAPSHOT_S)
+        within_s = left_s = self.settings.boot_timeout_s + self.settings.replace_timeout_s
+        while True:
+            with suppress(TimeoutError):
+                await ref.ask(WhenReady(), within_s=left_s)
+                return
+            state: PoolState = await ref.ask(Snapshot(), within_s=SNAPSHOT_S)
+            if state.queued_ago_s is None or state.queued_ago_s >= within_s:
+                break
+            left_s = within_s - state.queued_ago_s  # the time in which a machine waited in a queue does not count
         ready = sum(node.rank is not None for node in state.nodes)
         raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from ...actors import events as ev
@@ -17,12 +18,18 @@ class Descriptions:
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}  # cause -> of what it was told
+        self._queued = ""  # what was last told of a queue: the nodes of one job wait for the same
 
     def line(self, event: ev.Event) -> str | None:
         if isinstance(event, ev.NodeFailed):
             event = replace(event, cause=self._once(event.cause, f"node {event.node}"))
         elif isinstance(event, ev.LaunchFailed):
             event = replace(event, error=self._once(event.error, "an earlier launch"))
+        elif isinstance(event, ev.NodeQueued):
+            before, self._queued = self._queued, queued(event)
+            return None if self._queued == before else self._queued
+        elif isinstance(event, ev.NodeStarted):
+            self._queued = ""
         return describe(event)
 
     def _once(self, cause: str, subject: str) -> str:
@@ -86,6 +93,8 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
 
 def _of_node(event: ev.NodeEvent) -> str | None:  # noqa: PLR0911 - a table
     match event:
+        case ev.NodeQueued():
+            return queued(event)
         case ev.NodeLate():
             silent = f"node {event.node} has not answered in {seconds(event.waited_s)}"
             return f"{silent}, others took {seconds(event.others_s)}: another machine is asked for"
@@ -110,6 +119,23 @@ def _of_node(event: ev.NodeEvent) -> str | None:  # noqa: PLR0911 - a table
             return f"node {event.node} lost: {_line(event.cause)}"
         case _:
             return None
+
+
+def queued(event: ev.NodeQueued) -> str:
+    """Return what a node waits for, as in "in the queue: job 4711 pending: Priority, expected 14:20". Local time."""
+    waits = f"in the queue: {_line(event.reason)}"
+    if event.starts_at is None:
+        return waits
+    return f"{waits}, expected {clock_time(event.starts_at, event.at or time.time())}"
+
+
+def clock_time(at: float, now: float) -> str:
+    """Return a unix time as people say it here: with its day if that is another one than that of ``now``."""
+    try:
+        day, today = time.localtime(at), time.localtime(now)
+        return time.strftime("%H:%M" if day[:3] == today[:3] else "%Y-%m-%d %H:%M", day)
+    except (OverflowError, ValueError, OSError):
+        return "at no known time"
 
 
 def _of_job(event: ev.JobEvent) -> str | None:

@@ -36,7 +36,7 @@ POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NodeState:
-    """One node's present state: launching, late, preparing, ready, standby, suspect, noticed or draining."""
+    """One node's present state: launching, queued, late, preparing, ready, standby, suspect, noticed or draining."""
 
     node: int
     state: str

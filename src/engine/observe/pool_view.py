@@ -8,6 +8,7 @@ from threading import Lock
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
+from .descriptions import clock_time
 from .prints import UnfinishedLines
 from .progress import Progress
 
@@ -15,6 +16,8 @@ LOST_SHOWN = 3
 RANKS = -1
 STATES: dict[type[ev.NodeEvent], str] = {  # a node's state from each of its events on
     ev.NodeLaunching: "launching",
+    ev.NodeQueued: "queued",
+    ev.NodeStarted: "launching",
     ev.NodeLate: "late",
     ev.NodePreparing: "preparing",
     ev.NodeReady: "ready",
@@ -81,13 +84,13 @@ class PoolView:
 
     @property
     def others(self) -> dict[str, int]:
-        """The numbers of nodes that have been ready or stand by, and are not counted as ``ready``; none is 0."""
+        """The numbers of nodes that are queued, have been ready or stand by, but are not ``ready``; none is 0."""
         states = Counter("leaving" if row.state in ABOUT_TO_LEAVE else row.state for row in self.rows.values())
-        return {state: states[state] for state in ("leaving", "suspect", "standby") if states[state]}
+        return {state: states[state] for state in ("leaving", "suspect", "standby", "queued") if states[state]}
 
     @property
     def hourly_cost(self) -> float:
-        return sum(row.hourly_cost for row in self.rows.values() if row.state != "lost")
+        return sum(row.hourly_cost for row in self.rows.values() if row.state not in ("lost", "queued"))
 
     def apply(self, event: ev.Event) -> None:
         with self.lock:
@@ -205,6 +208,9 @@ class PoolView:
 
 def _note(event: ev.NodeEvent) -> str:
     match event:
+        case ev.NodeQueued():
+            expected = "" if event.starts_at is None else f", expected {clock_time(event.starts_at, event.at)}"
+            return f"{event.reason}{expected}"
         case ev.NodeLate():
             return "it does not answer; another one is asked for"
         case ev.NodeNoticed():

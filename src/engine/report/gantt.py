@@ -197,7 +197,9 @@ def _sum(nodes: Sequence[Row], seconds: float) -> str:
     buckets = 240
     by_kind = counts(nodes, seconds, buckets)
     order = [
-        kind for kind in ("ready", "noticed", "draining", "suspect", "standby", "late", "launching") if kind in by_kind
+        kind
+        for kind in ("ready", "noticed", "draining", "suspect", "standby", "late", "launching", "queued")
+        if kind in by_kind
     ]
     base, most = [0] * buckets, max((sum(each) for each in zip(*by_kind.values(), strict=True)), default=1) or 1
     paths = []

@@ -14,6 +14,7 @@ from ..runs.checkpoints import SavedCheckpoint
 
 WORDS = {
     "launching": "being launched",
+    "queued": "in the provider's queue",
     "late": "not answering yet",
     "standby": "standing by",
     "ready": "ready",
@@ -85,6 +86,7 @@ class Timeline:
 
 STATES: dict[type[Any], str] = {
     ev.NodeLaunching: "launching",
+    ev.NodeStarted: "launching",
     ev.NodeLate: "late",
     ev.NodeStandby: "standby",
     ev.NodeReady: "ready",
@@ -131,6 +133,8 @@ class Rows:
                     began.end_s, began.fate = at_s, event.verdict
             case ev.NodeLost() | ev.NodeFailed() | ev.NodeDismissed():
                 self._node_left(event, at_s)
+            case ev.NodeQueued():
+                self._queued(self.node(event.node), event.reason, at_s)
             case ev.NodeEvent() if (kind := STATES.get(type(event))) is not None:
                 row = self.node(event.node)
                 rank = f"rank {event.rank}" if isinstance(event, ev.NodeReady) else ""
@@ -155,6 +159,11 @@ class Rows:
             for span in row.work:
                 span.end_s = at_s if span.end_s < 0 else span.end_s
         return rows
+
+    def _queued(self, row: Row, reason: str, at_s: float) -> None:
+        """Begin a span for what a node waits for; that its start is expected at another time begins none."""
+        if not row.spans or (row.spans[-1].kind, row.spans[-1].text) != ("queued", reason):
+            begin(row, "queued", at_s, reason)
 
     def _generation(self, event: ev.GenerationStarted, at_s: float) -> None:
         begin(self.job(event.job), "runs", at_s, f"g{event.generation}", event.job)

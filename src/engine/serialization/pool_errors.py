@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from ...actors.interfaces import ConnectFailed, NoWorkers
+from ...actors.interfaces import ConnectFailed, NoWorkers, QueuedTooLong
 from ...actors.kernel import ActorFailed
 from ...providers import errors as provider
 from ..api import errors
@@ -32,7 +32,7 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
             closed = errors.PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
             closed.__cause__ = plainly(error)
             return closed
-        case provider.ProviderError() | ConnectFailed() | NoWorkers():
+        case provider.ProviderError() | ConnectFailed() | NoWorkers() | QueuedTooLong():
             found = provider_error(failure) if isinstance(failure, provider.ProviderError) else no_node_error(failure)
             for note in getattr(failure, "__notes__", ()):  # what kept other nodes
                 found.add_note(note)
@@ -67,6 +67,8 @@ def no_node_error(failure: Exception) -> Exception:  # noqa: PLR0911  a table
             return errors.BootstrapError(story, phase=step)
         case ConnectFailed():
             return errors.ConnectionLost(f"{sentence(failure)}. So a node could not be reached.")
+        case QueuedTooLong():
+            return _start_timeout(failure)
         case NoWorkers():
             return errors.CapacityError(
                 f"{sentence(failure)}. So none of several nodes in a row could start a worker: look for the cause in "
@@ -74,6 +76,18 @@ def no_node_error(failure: Exception) -> Exception:  # noqa: PLR0911  a table
             )
         case _:
             return failure
+
+
+def _start_timeout(failure: QueuedTooLong) -> errors.StartTimeout:
+    at, expected = failure.starts_at, ""
+    if at is not None:
+        expected = f", expected to start at {time.strftime('%Y-%m-%d %H:%M', time.localtime(at))}"
+    story = (
+        f"A machine waited for {failure.limit_s:g} s, the pool's start_timeout, and has not started: "
+        f"{sentence(failure.reason)}{expected}. It was given back. Allow it more by Pool(start_timeout=...), ask for "
+        "fewer or smaller machines, or ask elsewhere."
+    )
+    return errors.StartTimeout(story, reason=failure.reason, limit_s=failure.limit_s, starts_at=at)
 
 
 def provider_error(error: provider.ProviderError) -> errors.OutriderError:

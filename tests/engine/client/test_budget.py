@@ -26,6 +26,7 @@ from outrider.providers.base import (
     MachineGone,
     MachineId,
     MachineReachable,
+    MachineStarted,
 )
 from outrider.providers.fake import Fake, FakeFleet
 
@@ -234,6 +235,40 @@ async def test_a_machine_that_is_reachable_before_its_launch_is_answered_costs_f
         async with aclosing(fleet.events()) as events:
             await fleet.launch(LaunchRequest("key", 1), 1)
         assert budget.cost(clock.now) == Cost(100.0, HOUR)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["started", "reachable"])
+async def test_a_machine_in_the_queue_costs_nothing_until_it_runs(how: str) -> None:
+    async with anyio.create_task_group() as tasks:
+        clock, budget, inner = Clock(), Budget(), Priced(Fake(), "p", tasks)
+        fleet = Metered(inner, budget, lambda: None, clock)
+        (first,) = await fleet.launch(LaunchRequest("key", 1), 1)
+        async with aclosing(fleet.events()) as events:
+            inner.queue(first.id)
+            await anext(events)
+            clock.now = 1000.0
+            assert budget.cost(clock.now) == Cost(0.0, 0.0)
+            inner._say(MachineStarted(first.id) if how == "started" else MachineReachable(first))
+            await anext(events)
+            clock.now = 1010.0
+            assert budget.cost(clock.now) == Cost(10.0, HOUR)
+
+
+@pytest.mark.anyio
+async def test_one_that_is_queued_before_its_launch_is_answered_costs_nothing_either() -> None:
+    async with anyio.create_task_group() as tasks:
+        clock, budget, inner = Clock(), Budget(), Priced(Fake(), "p", tasks)
+        fleet = Metered(inner, budget, lambda: None, clock)
+        async with aclosing(fleet.events()) as events:
+            inner.queue(MachineId("p-1"))
+            await anext(events)
+            await fleet.launch(LaunchRequest("key", 1), 1)
+            clock.now = 1000.0
+            assert budget.cost(clock.now) == Cost(0.0, 0.0)
+            await fleet.terminate([MachineId("p-1")])
+            clock.now = 2000.0
+            assert budget.cost(clock.now) == Cost(0.0, 0.0)
 
 
 @pytest.mark.anyio

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from outrider.actors import events as ev
 from outrider.engine.observe.descriptions import Descriptions, count, describe, seconds
 from outrider.engine.observe.plain import PlainSink
+
+
+def at_local(hour: int, minute: int = 0) -> float:
+    """That time of the 2nd of March 2026, here."""
+    return time.mktime((2026, 3, 2, hour, minute, 0, 0, 0, -1))
 
 
 def test_the_story_reads_well(story: list[ev.Event]) -> None:
@@ -28,6 +35,11 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
             ev.NodeLate(3, 21.04, 6.2),
             "node 3 has not answered in 21.0 s, others took 6.2 s: another machine is asked for",
         ),
+        (ev.NodeQueued(3, "job 4711 pending: Priority"), "in the queue: job 4711 pending: Priority"),
+        (ev.NodeQueued(3, "a\nb", at_local(14, 20), at=at_local(9)), "in the queue: a; b, expected 14:20"),
+        (ev.NodeQueued(3, "full", at_local(38), at=at_local(9)), "in the queue: full, expected 2026-03-03 14:00"),
+        (ev.NodeQueued(3, "full", 1e300, at=at_local(9)), "in the queue: full, expected at no known time"),
+        (ev.NodeStarted(3, 60.0), None),
         (ev.NodeNoticed(3, "spot", 120.0), "node 3 will be taken in 2:00 (spot)"),
         (ev.GenerationLost(7, 1, (2, 3), "gone"), "broadcast 7 lost nodes 2, 3: gone"),
         (ev.GenerationStarted(7, 2, (0, 1), (0, 1)), "broadcast 7 runs again on 2 ranks, generation 2"),
@@ -38,6 +50,15 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
 )
 def test_each_event_is_described_in_one_line(event: ev.Event, line: str | None) -> None:
     assert describe(event) == line
+
+
+def test_what_the_machines_of_one_job_wait_for_is_told_once() -> None:
+    lines = Descriptions()
+    told = [lines.line(ev.NodeQueued(node, "Priority")) for node in range(4)]
+    assert told == ["in the queue: Priority", None, None, None]
+    assert [lines.line(ev.NodeQueued(node, "Resources")) for node in range(2)] == ["in the queue: Resources", None]
+    assert lines.line(ev.NodeStarted(0)) is None
+    assert lines.line(ev.NodeQueued(5, "Resources")) == "in the queue: Resources", "of another job"
 
 
 def test_large_arguments_have_a_line_at_first_at_times_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:

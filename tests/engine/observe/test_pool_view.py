@@ -39,6 +39,18 @@ def test_a_late_node_is_marked_until_it_is_ready() -> None:
     assert board_after([*late, ready]).rows[3].state == "ready"
 
 
+def test_a_queued_node_says_what_it_waits_for_and_costs_nothing() -> None:
+    queued = [ev.NodeLaunching(3, "job-1", 2.0, at=1.0), ev.NodeQueued(3, "job 1 pending: Priority", at=1.0)]
+    view = board_after(queued)
+    assert (view.rows[3].state, view.rows[3].note) == ("queued", "job 1 pending: Priority")
+    assert (view.others, view.hourly_cost) == ({"queued": 1}, 0.0)
+    view.apply(ev.NodeQueued(3, "job 1 pending: Priority", 7200.0, at=2.0))
+    assert view.rows[3].note.startswith("job 1 pending: Priority, expected ")
+    view.apply(ev.NodeStarted(3, 9.0, at=10.0))
+    assert (view.rows[3].state, view.rows[3].note, view.rows[3].since) == ("launching", "", 10.0)
+    assert (view.others, view.hourly_cost) == ({}, 2.0)
+
+
 def test_a_running_task_stands_at_its_node(story: list[ev.Event]) -> None:
     pool_view = board_after(until(story, ev.TaskStarted))
     assert list(pool_view.rows[0].running.values()) == [("train", 1.0)]

@@ -47,6 +47,25 @@ def test_nodes_generations_and_what_ran_where() -> None:
     assert line.nodes[0].spans[-1].end_s == 10.0, "nothing lasts longer than its pool"
 
 
+def test_the_wait_in_a_queue_is_apart_from_the_boot() -> None:
+    events = [
+        ev.NodeLaunching(0, at=100.0),
+        ev.NodeQueued(0, "Priority", at=100.0),
+        ev.NodeQueued(0, "Resources", at=130.0),
+        ev.NodeQueued(0, "Resources", 150.0, at=140.0),
+        ev.NodeStarted(0, 60.0, at=160.0),
+        ev.NodeReady(0, 0, 1, 1, at=165.0),
+    ]
+    (row,) = timeline_of(events, 100.0, 170.0).nodes
+    spans = [(span.kind, span.text, span.begin_s, span.end_s) for span in row.spans if span.end_s > span.begin_s]
+    assert spans == [
+        ("queued", "Priority", 0.0, 30.0),
+        ("queued", "Resources", 30.0, 60.0),
+        ("launching", "", 60.0, 65.0),
+        ("ready", "rank 0", 65.0, 70.0),
+    ]
+
+
 SAVED = SavedCheckpoint(104.0, "run-7", 1200, 3_100_000, 1, 0, 0)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from outrider import errors
-from outrider.actors.interfaces import ConnectFailed, GaveUp, NodeId, Reason, Settled, Verdict
+from outrider.actors.interfaces import ConnectFailed, GaveUp, NodeId, QueuedTooLong, Reason, Settled, Verdict
 from outrider.engine.api.errors import (
     BroadcastFailed,
     CapacityError,
@@ -391,3 +391,17 @@ def test_without_any_the_failures_are_a_group() -> None:
     with pytest.raises(BroadcastFailed) as caught:
         unpack_all([returned("good", 0), exited], PAYLOAD)
     assert caught.value.outcomes[0].result() == "good"
+
+
+def test_a_wait_in_the_providers_queue_that_was_too_long_says_for_what_and_what_to_do() -> None:
+    error = pool_error(QueuedTooLong("job 4711 pending: Priority", 300.0, 86400.0 * 20000), "unstarted")
+
+    assert type(error) is errors.StartTimeout
+    assert isinstance(error, errors.CapacityError)
+    assert isinstance(error, TimeoutError)
+    assert (error.reason, error.limit_s, error.starts_at) == ("job 4711 pending: Priority", 300.0, 86400.0 * 20000)
+    assert "for 300 s, the pool's start_timeout" in str(error)
+    assert "job 4711 pending: Priority, expected to start at 2024-10-0" in str(error)
+    assert "Pool(start_timeout=...)" in str(error)
+    unknown = pool_error(QueuedTooLong("busy", 300.0, None), "unstarted")
+    assert "expected" not in str(unknown)
