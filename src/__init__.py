@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .engine.sync import SyncPool as SyncPool
     from .providers.aws.provider import AWS as AWS
     from .providers.local.provider import Local as Local
+    from .providers.slurm.provider import Slurm as Slurm
     from .providers.ssh import SSH as SSH, Host as Host
 
 _IMPORTER = os.getpid()  # a process that has this module, and another id, is a fork of the program
@@ -88,6 +89,7 @@ _HOMES = {
     "engine.api.volume": ("Volume",),
     "providers.aws.provider": ("AWS",),
     "providers.local.provider": ("Local",),
+    "providers.slurm.provider": ("Slurm",),
     "providers.ssh": ("SSH", "Host"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

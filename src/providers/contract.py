@@ -55,12 +55,12 @@ async def launch_gives_distinct_machines_that_become_reachable(subject: Subject)
         machines = await _launch(subject, fleet, 2)
         _check(len(machines) == 2, f"asked for 2 machines, got {len(machines)}")
         _check(len({machine.id for machine in machines}) == 2, "two machines have one id")
-        by_ssh = [machine for machine in machines if machine.ssh]
+        reached = await _all_reachable(subject, fleet, machines)
+        by_ssh = [machine for machine in reached if machine.ssh]
         _check(all(machine.host_key for machine in by_ssh), "a machine has no host key to pin")
         keys = {machine.host_key for machine in by_ssh}
         replaced = all(machine.rotate_host_key for machine in by_ssh)
         _check(len(keys) == len(by_ssh) or replaced, "two machines share a host key for good")
-        await _all_reachable(subject, fleet, machines)
         _check(await subject.alive() == 2, f"{await subject.alive()} machines exist, not 2")
 
 
@@ -218,18 +218,20 @@ async def _launch(subject: Subject, fleet: Fleet, machines: int) -> Sequence[Mac
         return await fleet.launch(subject.request, machines)
 
 
-async def _all_reachable(subject: Subject, fleet: Fleet, machines: Sequence[Machine]) -> None:
-    waiting = {machine.id for machine in machines if machine.address is None}
-    if not waiting:
-        return
+async def _all_reachable(subject: Subject, fleet: Fleet, machines: Sequence[Machine]) -> Sequence[Machine]:
+    """Wait until all have an address. Returns them as they are then."""
+    reached = {machine.id: machine for machine in machines}
 
-    def last(event: MachineEvent) -> bool:
+    def all_are(event: MachineEvent) -> bool:
         if isinstance(event, MachineReachable):
             _check(event.machine.address is not None, "a reachable machine has no address")
-            waiting.discard(event.machine.id)
-        return not waiting
+            if event.machine.id in reached:
+                reached[event.machine.id] = event.machine
+        return all(machine.address is not None for machine in reached.values())
 
-    await _event(subject, fleet, last)
+    if any(machine.address is None for machine in machines):
+        await _event(subject, fleet, all_are)
+    return list(reached.values())
 
 
 async def _event(subject: Subject, fleet: Fleet, wanted: Callable[[MachineEvent], bool]) -> MachineEvent:

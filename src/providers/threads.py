@@ -21,6 +21,14 @@ T = TypeVar("T")
 THREADS = 32  # the maximum; further calls wait for a free one
 
 
+async def uninterrupted(run: Callable[[], T]) -> T:
+    """Run ``run`` in a thread to its end, uncancelled: a lock whose result is lost would be held for ever."""
+    results: list[T] = []
+    with anyio.CancelScope(shield=True):
+        results.append(await in_thread(run))
+    return results[0]
+
+
 async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = False) -> T:
     """Call ``function(*args)`` in a thread and return its result.
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ...providers.option_names import closest
 
-_CLOUDS = "machines come from Local, SSH and AWS, or from a provider of your own"
+_CLOUDS = "machines come from Local, SSH, Slurm and AWS, or from a provider of your own"
 _PROGRAM = "a pool lives in your program, which you start with Python"
 _COLLECTIONS = "there are no shared collections: return values, and use checkpoints for what has to survive"
 MEANING = {

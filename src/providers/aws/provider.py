@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
@@ -13,12 +13,11 @@ from ...lazy_dataclass import dataclass
 from ..base import EntryPoints, LaunchRequest, MachineOffer
 from ..errors import UnknownOption
 from ..option_names import checking_options
-from ..threads import in_thread
+from ..threads import uninterrupted
 
 if TYPE_CHECKING:
     from .fleet import AWSFleet
 
-T = TypeVar("T")
 Several = str | Iterable[str]
 
 
@@ -145,8 +144,8 @@ class AWS:
         opened = RecordedApi.open(region=self.region, endpoint_url=self.endpoint_url, profile=self.profile)
         async with opened as api:
             assert isinstance(api, RecordedApi)
-            journal = await _uninterrupted(Journal.open)
-            ownership = await _uninterrupted(partial(journal.own, pool, self.name, place_of(api)))
+            journal = await uninterrupted(Journal.open)
+            ownership = await uninterrupted(partial(journal.own, pool, self.name, place_of(api)))
             try:
                 api.record(journal, pool)
                 async with anyio.create_task_group() as tasks:
@@ -159,15 +158,7 @@ class AWS:
                             await fleet.close()
                         tasks.cancel_scope.cancel()
             finally:
-                await _uninterrupted(ownership.close)
-
-
-async def _uninterrupted(run: Callable[[], T]) -> T:
-    """Run ``run`` in a thread to its end, uncancelled: a lock whose result is lost would be held for ever."""
-    results: list[T] = []
-    with anyio.CancelScope(shield=True):
-        results.append(await in_thread(run))
-    return results[0]
+                await uninterrupted(ownership.close)
 
 
 def _several(option: str, given: Several | None) -> tuple[str, ...] | None:

@@ -1,12 +1,12 @@
 """Write the batch script of a job. No I/O.
 
-The job's folder is on the disk that the login host and the nodes share, and is this user's alone. The client puts
-``step.py`` and ``authorized_keys`` there before it submits. The script starts ``step.py serve`` once on each node:
+The job's folder is on the disk that the login host and the nodes share, and is this user's alone. The client puts the
+programs of `.step` and ``authorized_keys`` there before it submits. The script starts the step server on each node:
 
 - `node_file` of the node appears, whole, when the step can be connected to: JSON with ``host_key`` ("ssh-ed25519
   AAAA"), ``step`` ("4711.0"), ``user``, ``address`` (by which other nodes reach it), ``lease`` and ``notice`` (files).
 - `relay` is the command that reaches it: its standard streams are an SSH connection.
-- `LIMIT` appears when the time limit comes near: the step programs tell of a preemption in `SIGNAL_S`.
+- `LIMIT` appears when the time limit comes near, with the seconds until then.
 - `END` or ``end.NODE`` appears before a step is sent SIGTERM which shall end at once. Another SIGTERM is a preemption.
 
 SCRIPT-1: each node has an srun of its own. One srun for all of them dies whole if a node fails while it starts.
@@ -22,10 +22,14 @@ from collections.abc import Sequence
 from ...lazy_dataclass import dataclass
 from .durations import text_of
 
-STEP, KEYS, LIMIT, END, NODES = "step.py", "authorized_keys", "limit", "end", "nodes"
+SERVER, RELAY = "step_server.py", "relay.py"
+BATCH, KEYS, LIMIT, END, NODES = "batch.sh", "authorized_keys", "limit", "end", "nodes"
+GRACE_S = 30.0  # between SIGTERM and SIGKILL of a step, where the partition does not say so: Slurm's KillWait
 SIGNAL_S = 120.0  # before the time limit; Slurm may be up to a minute early (sbatch(1), --signal)
 SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the last part of so many
 
+# A step that has all of its job's share of a node, and leaves room for others to be run beside it.
+_STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--export=ALL")
 _SCRIPT = """\
 #!/bin/bash
 {setup}
@@ -33,11 +37,10 @@ cd {folder} || exit 1
 umask 077
 mkdir -p {nodes}
 unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV
-trap ': > {limit}' USR1
+trap 'echo {signal_s:g} >{limit}.new && mv {limit}.new {limit}' USR1
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
-  srun --nodelist="$node" --nodes=1 --ntasks=1 --overlap --mem=0 --cpu-bind=none --kill-on-bad-exit=0 \\
-    ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} --export=ALL --input=none \\
-    {python} {folder}/{step} serve {arguments} &
+  srun --nodelist="$node" {step} --input=none ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
+    {python} -I -S {folder}/{server} {arguments} &
 done
 while [ -n "$(jobs -pr)" ]; do wait; done
 """
@@ -50,21 +53,34 @@ class Script:
     folder: str  # absolute
     lease_s: float
     lifetime_s: float | None = None
+    time_s: float | None = None  # its time limit; None: the site's
+    grace_s: float = GRACE_S
     setup: Sequence[str] = ()
     python: str = "python3"
 
+    @property
+    def arguments(self) -> list[str]:
+        """Return those of the step server."""
+        lifetime = [] if self.lifetime_s is None else [f"--lifetime={self.lifetime_s:g}"]
+        return [self.folder, f"--lease={self.lease_s:g}", f"--grace={self.grace_s:g}", *lifetime]
+
+    def step(self, job: str, node: str, cpus_per_task: str | None) -> list[str]:
+        """Return the command that starts the step server on one node of a job, as the batch script does."""
+        cpus = [f"--cpus-per-task={cpus_per_task}"] if cpus_per_task else []
+        srun = ["srun", f"--jobid={job}", f"--nodelist={node}", *_STEP, "--input=none", *cpus]
+        return [*srun, self.python, "-I", "-S", f"{self.folder}/{SERVER}", *self.arguments]
+
     def text(self) -> str:
-        arguments = [self.folder, f"--lease={self.lease_s:g}"]
-        if self.lifetime_s is not None:
-            arguments.append(f"--lifetime={self.lifetime_s:g}")
         return _SCRIPT.format(
             setup="\n".join(self.setup),
             folder=shlex.quote(self.folder),
             python=shlex.quote(self.python),
-            arguments=shlex.join(arguments),
+            arguments=shlex.join(self.arguments),
+            step=" ".join(_STEP),
             nodes=NODES,
             limit=LIMIT,
-            step=STEP,
+            signal_s=signal_s(self.time_s),
+            server=SERVER,
         )
 
 
@@ -75,8 +91,8 @@ def node_file(folder: str, node: str) -> str:
 
 def relay(job: str, node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:
     """Return the command that reaches the step on a node. Without ``-u`` an SSH handshake hangs for good."""
-    step = ("srun", "-u", "--quiet", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
-    return (*step, "--mem=0", "--cpu-bind=none", "--export=ALL", python, f"{folder}/{STEP}", "relay", folder)
+    srun = ("srun", "-u", "--quiet", f"--jobid={job}", f"--nodelist={node}", *_STEP)
+    return (*srun, python, "-I", "-S", f"{folder}/{RELAY}", folder)
 
 
 def signal_s(time_s: float | None) -> float:

@@ -70,7 +70,7 @@ def holds_script_1(site: Site) -> None:
     until(lambda: len(site.sruns()) == 2)
     for node, line in zip(["c0", "c1"], sorted(site.sruns()), strict=True):
         assert f"--nodelist={node} " in line
-        assert line.endswith(f"python3 {site.folder}/step.py serve {site.folder} --lease=30")
+        assert line.endswith(f"python3 -I -S {site.folder}/step_server.py {site.folder} --lease=30 --grace=30")
     site.end("c0", "c1")
     assert done.wait(4) == 0
 
@@ -80,6 +80,7 @@ def holds_script_3(site: Site) -> None:
     until(lambda: len(site.sruns()) == 2)
     shell.send_signal(signal.SIGUSR1)
     until(lambda: (site.folder / LIMIT).exists())
+    assert (site.folder / LIMIT).read_text() == "120\n"
     site.end("c0")
     time.sleep(0.3)
     assert shell.poll() is None
@@ -121,7 +122,7 @@ def test_setup_runs_before_the_steps_and_its_variables_reach_them(site: Site) ->
 
 BROKEN = {
     "SCRIPT-1": (holds_script_1, "for node in $(scontrol show hostnames", 'for node in "$SLURM_JOB_NODELIST"; do # $('),
-    "SCRIPT-3": (holds_script_3, "trap ': > {limit}' USR1", "trap ': > {limit}; exit' USR1"),
+    "SCRIPT-3": (holds_script_3, "mv {limit}.new {limit}' USR1", "mv {limit}.new {limit}; exit' USR1"),
 }
 
 
@@ -151,7 +152,7 @@ def test_the_relay_is_unbuffered() -> None:
     command = relay("4711", "c0", "/home/me/job")
     assert command[:2] == ("srun", "-u")
     assert {"--jobid=4711", "--overlap", "--nodelist=c0"} <= set(command)
-    assert command[-3:] == ("/home/me/job/step.py", "relay", "/home/me/job")
+    assert command[-2:] == ("/home/me/job/relay.py", "/home/me/job")
 
 
 def test_the_limit_is_told_in_time() -> None:

@@ -1,0 +1,304 @@
+"""`Slurm.current()`: the nodes of the job that the program itself runs in, under salloc or in a batch script."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import anyio
+
+from ...lazy_dataclass import dataclass
+from ..base import (
+    Address,
+    EntryPoints,
+    LaunchRequest,
+    Machine,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+    Warned,
+)
+from ..errors import BadRequest, NoCapacity, ProviderError
+from ..threads import in_thread
+from .durations import read_or_none
+from .hostlist import expand
+from .login_host import Here
+from .script import END, KEYS, LIMIT, NODES, SIGNAL_S, Script, relay
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+LOOK_S = 0.1
+END_S = 15.0  # for steps that were told to end; then their sruns are
+LAST_BYTES = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The nodes of one job, in the order of its allocation. `Slurm.current` makes it. The job outlives its pools."""
+
+    job: str
+    nodes: tuple[str, ...]
+    cpus_per_task: str | None = None
+    python: str = "python3"
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], *, python: str = "python3") -> Allocation:
+        """Return the job that these variables tell of.
+
+        Raises:
+            BadRequest: they tell of none, or of one copy of the program beside others.
+        """
+        job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
+        if not job or not nodes:
+            raise BadRequest(
+                "Slurm.current(): this program runs in no job",
+                advice="Start it under salloc or by sbatch, or give Slurm(host=...) for a job of its own.",
+            )
+        if environ.get("SLURM_STEP_ID", "").isdecimal() and int(environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+            raise BadRequest(
+                "Slurm.current(): srun has started several copies of this program, and each would use all nodes",
+                advice="Start it once: without srun in the batch script, or by `srun --ntasks=1`.",
+            )
+        return cls(job=job, nodes=tuple(expand(nodes)), cpus_per_task=environ.get("SLURM_CPUS_PER_TASK"), python=python)
+
+    @property
+    def name(self) -> str:
+        return "slurm"
+
+    @property
+    def local(self) -> bool:
+        return False
+
+    @property
+    def free(self) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[AllocationFleet]:  # noqa: ARG002
+        async with anyio.create_task_group() as tasks:
+            fleet = AllocationFleet(self, pool, tasks)
+            try:
+                yield fleet
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await fleet.close()
+                tasks.cancel_scope.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    machine: Machine
+    node: str
+    srun: subprocess.Popen[bytes]
+    log: Path
+    reached: bool = False
+    ending: bool = False
+
+
+class AllocationFleet:
+    """A pool's nodes of a job that others own, a `providers.base.Fleet`. Each has a step of the pool's."""
+
+    def __init__(self, allocation: Allocation, pool: str, tasks: TaskGroup) -> None:
+        self._allocation, self._pool, self._tasks = allocation, pool, tasks
+        root = Path(os.environ.get("OUTRIDER_CACHE") or "~/.cache/outrider").expanduser()
+        self._folder = root / "jobs" / uuid4().hex[:16]
+        self._steps: dict[MachineId, _Step] = {}
+        self._unusable: set[str] = set()
+        self._next = 0
+        self._events: deque[MachineEvent] = deque()
+        self._news = anyio.Event()
+        self._begun = self._closed = False
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        """Start a step on up to ``count`` nodes that have none of this pool's.
+
+        Raises:
+            BadRequest: the pool needs more nodes than the job has; or the shared folder cannot be written.
+            NoCapacity: all are in use.
+        """
+        allocation = self._allocation
+        if request.least > len(allocation.nodes):
+            raise BadRequest(
+                f"the pool needs {request.least} nodes, and job {allocation.job} has {len(allocation.nodes)}",
+                advice="Ask for more by `salloc --nodes=...`, or for fewer by Pool(nodes=...).",
+            )
+        used = {step.node for step in self._steps.values()} | self._unusable
+        free = [node for node in allocation.nodes if node not in used][:count]
+        if not free:
+            left = len(allocation.nodes) - len(self._unusable)
+            raise NoCapacity(
+                f"all nodes of job {allocation.job} are in use, or have failed",
+                retry_after_s=1.0 if request.least <= left else None,
+            )
+        script = Script(
+            folder=str(self._folder),
+            lease_s=request.lease_s,
+            lifetime_s=request.max_lifetime_s,
+            python=allocation.python,
+        )
+        with anyio.CancelScope(shield=True):
+            try:
+                await in_thread(self._make_folder, request.client_key)
+            except OSError as error:
+                raise BadRequest(f"{self._folder} cannot be written: {error.strerror}") from error
+            made = [await in_thread(self._start, script, node) for node in free]
+        if not self._begun:
+            self._begun = True
+            self._tasks.start_soon(self._follow)
+            self._tasks.start_soon(self._warn_of_the_limit)
+        return made
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        """End the steps of these machines. Their nodes stay with the job, and are used again."""
+        steps = [step for each in ids if (step := self._steps.get(each)) is not None]
+        for step in steps:
+            step.ending = True
+            await in_thread((self._folder / f"{END}.{step.node}").touch)
+        await self._ended(steps)
+        for step in steps:
+            with suppress(FileNotFoundError):
+                await in_thread((self._folder / f"{END}.{step.node}").unlink)
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:  # noqa: ARG002
+        step = self._steps.get(machine)
+        if for_good and step is not None:
+            self._unusable.add(step.node)
+
+    async def events(self) -> AsyncIterator[MachineEvent]:
+        """Yield events until the fleet is closed."""
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self._closed:
+                return
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    async def close(self) -> None:
+        """End all steps."""
+        steps = list(self._steps.values())
+        if self._begun:
+            for step in steps:
+                step.ending = True
+            with suppress(OSError):
+                await in_thread((self._folder / END).touch)
+            await self._ended(steps)
+            await in_thread(shutil.rmtree, self._folder, True)
+        self._closed = True
+        self._news.set()
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def _make_folder(self, client_key: str) -> None:
+        from .step.programs import texts
+
+        if self._folder.exists():
+            return
+        self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700)
+        for name, text in {**texts(), KEYS: f"{client_key}\n"}.items():
+            (self._folder / name).write_text(text)
+
+    def _start(self, script: Script, node: str) -> Machine:
+        allocation, number = self._allocation, self._next
+        self._next += 1
+        (self._folder / NODES / node).unlink(missing_ok=True)
+        machine = Machine(
+            MachineId(f"{self._pool}/{allocation.job}-{number}"), None, "", facts={"job": allocation.job, "node": node}
+        )
+        log = self._folder / f"step-{number}.out"
+        with log.open("wb") as output:
+            srun = subprocess.Popen(  # noqa: S603
+                script.step(allocation.job, node, allocation.cpus_per_task),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._steps[machine.id] = _Step(machine, node, srun, log)
+        return machine
+
+    async def _follow(self) -> None:
+        while True:
+            for step in list(self._steps.values()):
+                if step.srun.poll() is not None and not step.ending:
+                    del self._steps[step.machine.id]
+                    self._tell(MachineGone(step.machine.id, self._cause(step)))
+                elif not step.reached and (said := await in_thread(self._said, step.node)):
+                    self._reachable(step, said)
+            await anyio.sleep(LOOK_S)
+
+    def _said(self, node: str) -> dict[str, str]:
+        try:
+            list((self._folder / NODES).iterdir())  # with which NFS looks at the disk
+            return dict(json.loads((self._folder / NODES / node).read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def _reachable(self, step: _Step, said: Mapping[str, str]) -> None:
+        if "host_key" not in said:
+            return  # it says why in its log, and ends
+        step.reached = True
+        allocation, machine = self._allocation, step.machine
+        made = Machine(
+            machine.id,
+            Address(
+                step.node,
+                user=said["user"],
+                command=relay(allocation.job, step.node, str(self._folder), python=allocation.python),
+            ),
+            said["host_key"],
+            private_address=said.get("address", ""),
+            notices=(f"file,path={said['notice']}",) if "notice" in said else (),
+            lease=said.get("lease", ""),
+            facts=machine.facts,
+        )
+        self._tell(MachineReachable(made))
+
+    def _cause(self, step: _Step) -> str:
+        try:
+            said = " ".join(step.log.read_text(errors="replace")[-LAST_BYTES:].split())
+        except OSError:
+            said = ""
+        return f"its step on {step.node} ended with status {step.srun.returncode}{f': {said}' if said else ''}"
+
+    async def _warn_of_the_limit(self) -> None:
+        """Tell the steps of the job's time limit, as our own batch scripts do."""
+        question = ["squeue", "--noheader", f"--jobs={self._allocation.job}", "--format=%L"]
+        try:
+            left_s = read_or_none((await Here().run(question)).stdout.strip())
+        except ProviderError as error:
+            self._tell(Warned(f"the job's time limit is not known, so nobody is told before it ({error})"))
+            return
+        if left_s is None:
+            return
+        with suppress(OverflowError):
+            await anyio.sleep(max(0.0, left_s - SIGNAL_S))
+        new = self._folder / f"{LIMIT}.new"
+        with suppress(OSError):
+            await in_thread(new.write_text, f"{min(left_s, SIGNAL_S):g}")
+            await in_thread(new.rename, self._folder / LIMIT)
+
+    async def _ended(self, steps: Sequence[_Step]) -> None:
+        until = anyio.current_time() + END_S
+        for step in steps:
+            while step.srun.poll() is None and anyio.current_time() < until:  # noqa: ASYNC110 - a process
+                await anyio.sleep(LOOK_S / 2)
+            if step.srun.poll() is None:
+                step.srun.terminate()
+            await in_thread(step.srun.wait)
+            self._steps.pop(step.machine.id, None)
+
+    def _tell(self, event: MachineEvent) -> None:
+        self._events.append(event)
+        self._news.set()

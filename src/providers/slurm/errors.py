@@ -1,0 +1,156 @@
+"""Turn what Slurm's commands say when they fail into errors with whose fault it is and the next step. No I/O.
+
+SLURMERR-1: what may pass by itself is worth another try, and nothing else is: the controller, munge, and time-outs.
+SLURMERR-2: Slurm's own words are in every error.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ...lazy_dataclass import dataclass
+from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+
+AGAIN_S = 5.0
+TIMED_OUT = (124, 137)  # how timeout(1) ends
+NOT_FOUND = 127
+MOST = 600  # characters of a command's words in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a command on the login host. ``status``: None: a signal ended it."""
+
+    status: int | None
+    stdout: str = ""
+    stderr: str = ""
+
+
+class SlurmAway(ProviderError):
+    """The login host, the controller or munge does not answer at present. Whether the command was carried out, nobody
+    knows.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    kind: type[ProviderError]
+    words: str
+    advice: str
+    patterns: tuple[str, ...]  # of what Slurm says
+
+
+_SINFO = "`sinfo -s` lists the partitions."
+_LIMITS = "`sacctmgr show assoc where user=$USER` and `sacctmgr show qos` say the limits: ask for less."
+_MEANINGS = (
+    _Meaning(
+        SlurmAway,
+        "Slurm's authentication fails",
+        "Have munge looked at on the login host: `munge -n | unmunge`.",
+        ("munge", "protocol authentication", "invalid credential", "authentication plugin"),
+    ),
+    _Meaning(
+        SlurmAway,
+        "Slurm's controller does not answer",
+        "`scontrol ping` on the login host says whether it is up.",
+        (
+            "unable to contact slurm controller",
+            "connect failure",
+            "connection refused",
+            "socket timed out",
+            "zero bytes were trans",
+            "unable to establish (?:controller|configuration)",
+            "controller is (?:not responding|in standby)",
+            "temporarily unable",
+        ),
+    ),
+    _Meaning(BadRequest, "There is no such partition", _SINFO, ("invalid partition",)),
+    _Meaning(
+        NotAuthorized,
+        "Slurm does not know this user's account, or it may not use this partition",
+        "`sacctmgr show assoc where user=$USER` lists your accounts: name one with Slurm(account=...).",
+        ("invalid account or account/partition",),
+    ),
+    _Meaning(BadRequest, "There is no such QOS for this account", "`sacctmgr show qos` lists them.", ("invalid qos",)),
+    _Meaning(
+        QuotaExceeded,
+        "A limit of the account or of its QOS is reached",
+        _LIMITS,
+        ("accounting/qos policy", "job submit limit", "qosmax", "assocmax", "assocgrp", "qosgrp", "maxsubmit"),
+    ),
+    _Meaning(
+        BadRequest,
+        "The cluster has no such device",
+        "`sinfo -o '%P %G'` lists them: Slurm(gres='gpu:TYPE:COUNT').",
+        ("invalid generic resource", "invalid gres", "gres.*invalid", "invalid trackable resource"),
+    ),
+    _Meaning(
+        BadRequest,
+        "The time limit is not allowed",
+        "`scontrol show partition` says the longest: Slurm(time=...).",
+        ("time limit.*(?:invalid|exceeds|partition)", "time limit specification"),
+    ),
+    _Meaning(
+        BadRequest,
+        "The partition never has so many nodes for a job",
+        _SINFO,
+        ("node count specification", "more nodes than", "too many nodes", "nodes.*exceed"),
+    ),
+    _Meaning(
+        BadRequest,
+        "No node has what is asked for",
+        "`sinfo -o '%P %D %c %m %G %f'` lists what the nodes have.",
+        (
+            "node configuration is not available",
+            "memory specification",
+            "more processors",
+            "invalid feature",
+            "can ?not be satisfied",
+            "cpu count per node",
+        ),
+    ),
+    _Meaning(
+        NotAuthorized,
+        "Slurm refuses this user",
+        "Ask the site's administrators: the account may be locked, or not allowed in this partition.",
+        ("user.*(?:not permitted|denied|not allowed)", "access/permission denied", "account.*locked", "invalid user"),
+    ),
+    _Meaning(
+        BadRequest,
+        "sbatch does not take an option",
+        "Look at Slurm(options={...}), and at `man sbatch` there.",
+        ("unrecognized option", "invalid option", "invalid argument", "ambiguous", "invalid --", "bad value"),
+    ),
+    _Meaning(ProviderError, "Slurm does not know the job any more", "", ("invalid job id",)),
+    _Meaning(NoCapacity, "No node is up", "`sinfo -R` says why.", ("down, drained", "no nodes available")),
+    _Meaning(
+        BadRequest,
+        "The job's folder cannot be written on the login host",
+        "Look at `quota` and `df ~` there; OUTRIDER_CACHE names another folder, which the nodes must see as well.",
+        ("no space left", "disk quota", "read-only file system", "permission denied", "file exists"),
+    ),
+)
+
+
+def error_of(command: str, ended: Ended, where: str = "here") -> ProviderError:
+    """Return the error for a command that has failed. ``where``: "here", or "on login"."""
+    said = " ".join(f"{ended.stderr}\n{ended.stdout}".split())[:MOST]
+    quoted = f": {command} says {said!r}" if said else f": {command} ended with status {ended.status}, and says nothing"
+    if ended.status == NOT_FOUND or re.search(rf"\b{re.escape(command)}\b.*(?:not found|no such file)", said, re.I):
+        return BadRequest(
+            f"There is no {command} {where}{quoted}",
+            code="NoSlurm",
+            advice="Name the login host, Slurm(host='login'), or have its PATH lead to Slurm without a terminal.",
+        )
+    if ended.status in TIMED_OUT:
+        return SlurmAway(f"{command} {where} did not end in time{quoted}", retry_after_s=AGAIN_S, code="TimedOut")
+    for meaning in _MEANINGS:
+        if re.search("|".join(meaning.patterns), said, re.I):
+            passes = AGAIN_S if meaning.kind in {SlurmAway, NoCapacity} else None
+            return meaning.kind(f"{meaning.words}{quoted}", retry_after_s=passes, advice=meaning.advice)
+    return ProviderError(f"Slurm refuses what it is asked for{quoted}")
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether the command may have been carried out all the same."""
+    return isinstance(error, SlurmAway) or not isinstance(error, ProviderError)

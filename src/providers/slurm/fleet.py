@@ -1,0 +1,433 @@
+"""One pool's machines in a Slurm cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from getpass import getuser
+from math import inf
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import anyio
+
+from ..base import (
+    Address,
+    LaunchRequest,
+    Machine,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineQueued,
+    MachineReachable,
+    MachineStarted,
+    Warned,
+)
+from ..errors import JournalError, NotGone, ProviderError
+from ..journal import Intent, Journal
+from ..threads import in_thread
+from . import gres, script
+from .errors import SlurmAway
+from .jobs import Gone, Job, JobBook, Never, Queued, Runs
+from .reasons import Reason
+from .site import Around
+from .site import Slurm as Commands
+from .squeue import Label
+from .submissions import Submission
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from .login_host import Commands as Runner
+    from .provider import Slurm
+
+JOB = "slurm-job"  # the kind of its intents in the journal
+POLL_S, CALM_POLL_S = 1.0, 5.0  # while something is expected to change; while nothing is
+CALM_AFTER_S = 60.0
+END_POLL_S = 0.1
+AWAY_S = 10.0  # the longest pause between two questions while Slurm does not answer
+FORCE_AFTER_S = 3.0  # steps that were told to end have ended by then, unless their node is gone
+CONFIRM_S = 120.0  # a job's end takes KillWait, and the site's epilog
+LEASE_S, LEASE_MORE_S = 120.0, 60.0
+TOKEN_LETTERS = 16
+
+
+class SlurmFleet:
+    """A pool's jobs, a `providers.base.Fleet`. `start` it; `close` it, shielded, before its tasks end."""
+
+    def __init__(self, provider: Slurm, pool: str, runner: Runner, journal: Journal, tasks: TaskGroup) -> None:
+        self._provider, self._pool, self._journal, self._tasks = provider, pool, journal, tasks
+        self._slurm = Commands(runner)
+        self._book = JobBook(pool)
+        self._machines: dict[MachineId, Machine] = {}
+        self._reached: set[MachineId] = set()
+        self._submissions: list[Submission] = []
+        self._around: Around | None = None
+        self._looking = anyio.Lock()
+        self._polling = anyio.Lock()
+        self._events: deque[MachineEvent] = deque()
+        self._news = anyio.Event()
+        self._wake = anyio.Event()
+        self._changed_at = self._polled_at = -inf
+        self._closed = False
+        self._lease_s = LEASE_S
+
+    def start(self) -> None:
+        self._tasks.start_soon(self._follow)
+
+    # --- called by the pool -------------------------------------------------------------------------------------------
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        """Submit one job of ``count`` nodes; or as many jobs of one node, if they need not start together.
+
+        Cancelled, it ends after the call of sbatch that is under way.
+
+        Raises:
+            ProviderError: nothing was submitted.
+        """
+        arguments = [*self._provider.arguments(), *gres.arguments(request, self._provider.gres)]
+        around = await self._site()
+        self._lease_s = request.lease_s
+        if self._provider.together:
+            return await self._submit(request, count, arguments, around)
+        machines: list[Machine] = []
+        for _ in range(count):
+            try:
+                machines += await self._submit(request, 1, arguments, around)
+            except ProviderError:
+                if not machines:
+                    raise
+                break
+        return machines
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        """End machines of this pool; others are ignored. A job's other nodes go on.
+
+        Raises:
+            ProviderError: Slurm refused, does not answer, or has not shown the end within `CONFIRM_S`.
+        """
+        jobs = self._book.ending(ids)
+        for job in jobs:
+            if job.machines:
+                ended = list(job.ending)
+                await self._shrink(job)
+                job.ending = [machine for machine in job.ending if machine not in ended]
+        whole = {job.id: job.folder for job in jobs if not job.machines}
+        if whole:
+            await self._end(whole)
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        pass  # Slurm decides on which nodes a job runs
+
+    async def events(self) -> AsyncIterator[MachineEvent]:
+        """Yield events until the fleet is closed."""
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self._closed:
+                return
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    async def close(self) -> None:
+        """End all jobs of the pool; return when Slurm shows that. Transient errors are waited out for the lease.
+
+        Raises:
+            NotGone: something may be left; says what.
+        """
+        try:
+            await self._give_back()
+        finally:
+            self._closed = True
+            self._news.set()
+
+    # --- submitting ---------------------------------------------------------------------------------------------------
+
+    async def _site(self) -> Around:
+        async with self._looking:
+            if self._around is None:
+                self._around = await self._slurm.look_around()
+            return self._around
+
+    async def _submit(
+        self, request: LaunchRequest, count: int, arguments: Sequence[str], around: Around
+    ) -> list[Machine]:
+        token = uuid4().hex[:TOKEN_LETTERS]
+        submission = Submission(token, f"{around.root}/{token}", count)
+        with anyio.CancelScope(shield=True):
+            intent = await self._intend(submission)
+            self._submissions.append(submission)
+            submission.submitting()
+            try:
+                files, said = self._job(submission, request, arguments)
+                submission.answered(await self._slurm.submit(submission.folder, files, said))
+            except ProviderError as error:
+                if not isinstance(error, SlurmAway):
+                    submission.was_refused()
+                    await self._happened(intent, [])
+                    raise
+                submission.lost(anyio.current_time())
+            else:
+                self._submitted(submission)
+                await self._happened(intent, [submission.job or ""])
+        while submission.open:
+            await self._look(submission)
+        if submission.job is None:
+            raise SlurmAway("sbatch did not answer, and made no job", retry_after_s=POLL_S)
+        if submission.lost_at is not None:
+            await self._happened(intent, [submission.job])
+        return [self._machines[machine] for machine in self._submitted(submission)]
+
+    def _submitted(self, submission: Submission) -> Sequence[MachineId]:
+        assert submission.job is not None
+        ids = self._book.submitted(submission.job, submission.folder, submission.count, anyio.current_time())
+        for machine in ids:
+            facts = {"job": submission.job, "partition": self._provider.partition or ""}
+            made = Machine(machine, None, "", lease="", facts={key: value for key, value in facts.items() if value})
+            self._machines.setdefault(machine, made)
+            self._tell(MachineQueued(machine, f"job {submission.job} pending"))
+        self._changed()
+        return ids
+
+    def _job(
+        self, submission: Submission, request: LaunchRequest, arguments: Sequence[str]
+    ) -> tuple[Mapping[str, str], Sequence[str]]:
+        """Return the files of a job's folder, and the arguments of sbatch."""
+        from .step.programs import texts
+
+        provider, folder = self._provider, submission.folder
+        time_s = provider.time_s
+        batch = script.Script(
+            folder=folder,
+            lease_s=request.lease_s,
+            lifetime_s=request.max_lifetime_s,
+            time_s=time_s,
+            setup=provider.setup,
+            python=provider.python,
+        )
+        label = Label(self._pool, _owner(), submission.token)
+        own = script.own_arguments(
+            name=self._pool, count=submission.count, comment=str(label), folder=folder, time_s=time_s
+        )
+        keys = f"{request.client_key}\n"
+        files = {**texts(), script.KEYS: keys, script.BATCH: batch.text()}
+        return files, [*arguments, *own, f"{folder}/{script.BATCH}"]
+
+    async def _look(self, submission: Submission) -> None:
+        """Look once for the job of a call whose answer was lost."""
+        await anyio.sleep(POLL_S)
+        around, asked_at = await self._site(), anyio.current_time()
+        try:
+            views = await self._slurm.jobs(around.user, self._pool)
+        except SlurmAway:
+            return
+        submission.looked(views, asked_at)
+
+    async def _intend(self, submission: Submission) -> Intent:
+        facts = {"folder": submission.folder, "count": str(submission.count)}
+        place = {"host": self._provider.where}
+        return await in_thread(self._journal.intend, self._pool, JOB, submission.token, place, facts)
+
+    async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
+        try:
+            await in_thread(self._journal.happened, intent, ids)
+        except JournalError:
+            pass  # the intent is there, and the job has its token
+
+    # --- what becomes of them -----------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Ask for the pool's jobs again and again, for as long as there are any."""
+        failures = 0
+        while True:
+            pause_s = self._pause_s()
+            if self._book.open_jobs:
+                try:
+                    await self._poll()
+                    for job in self._book.open_jobs:
+                        if job.never and not job.machines and not job.running:
+                            await self._slurm.cancel([job.id])
+                        elif job.machines and not job.given_back.issuperset(job.unused_nodes):
+                            await self._shrink(job)
+                except ProviderError as error:
+                    failures += 1
+                    if failures == 2:
+                        self._tell(
+                            Warned(f"Slurm does not say what becomes of the pool's jobs, and is asked again ({error})")
+                        )
+                    pause_s = min(AWAY_S, POLL_S * 2 ** min(failures, 8))
+                else:
+                    failures = 0
+            else:
+                await self._wake.wait()
+            self._wake = anyio.Event()
+            with anyio.move_on_after(pause_s):
+                await self._wake.wait()
+
+    def _pause_s(self) -> float:
+        calm = anyio.current_time() - self._changed_at > CALM_AFTER_S
+        return CALM_POLL_S if calm else POLL_S
+
+    async def _poll(self) -> None:
+        async with self._polling:
+            around, asked_at = await self._site(), anyio.current_time()
+            views = await self._slurm.jobs(around.user, self._pool)
+            self._polled_at = anyio.current_time()
+            for event in self._book.answer(views, asked_at):
+                self._handle(event)
+            await self._ask_nodes()
+
+    def _handle(self, event: Queued | Runs | Gone | Never) -> None:
+        self._changed_at = anyio.current_time()
+        match event:
+            case Queued(job, machines, reason, starts_at):
+                for machine in machines:
+                    self._tell(MachineQueued(machine, f"job {job} pending: {_said(reason)}", starts_at))
+            case Never(job, machines, reason):
+                error = reason.error(job)
+                for machine in machines:
+                    self._tell(MachineGone(machine, str(error), error))
+                self._book.ending(machines)
+            case Runs(_, nodes, _):
+                for machine, node in nodes:
+                    self._tell(MachineStarted(machine))
+                    known = self._machines[machine]
+                    self._machines[machine] = replace(known, facts={**known.facts, "node": node})
+            case Gone(machine, cause):
+                self._tell(MachineGone(machine, cause))
+
+    async def _ask_nodes(self) -> None:
+        """Look whether nodes that run can be reached."""
+        waiting = [
+            job for job in self._book.open_jobs if job.running and any(m not in self._reached for m in job.machines)
+        ]
+        for job in waiting:
+            said = await self._slurm.node_files([job.folder])
+            for machine in list(job.machines):
+                node = job.node_of.get(machine, "")
+                if machine not in self._reached and node in said:
+                    self._reachable(job, machine, node, said[node])
+
+    def _reachable(self, job: Job, machine: MachineId, node: str, said: Mapping[str, str]) -> None:
+        self._changed_at = anyio.current_time()
+        self._reached.add(machine)
+        if "host_key" not in said:
+            self._tell(
+                MachineGone(machine, said.get("error", f"the step on node {node} does not say how it is reached"))
+            )
+            return
+        provider = self._provider
+        command = script.relay(job.id, node, job.folder, python=provider.python)
+        self._machines[machine] = made = replace(
+            self._machines[machine],
+            address=Address(node, user=said.get("user"), command=command),
+            host_key=said["host_key"],
+            private_address=said.get("address", ""),
+            login=None if provider.host is None else replace(provider.login(), jump=provider.place().text),
+            notices=(f"file,path={said['notice']}",) if "notice" in said else (),
+            lease=said.get("lease", ""),
+        )
+        self._tell(MachineReachable(made))
+
+    def _tell(self, event: MachineEvent) -> None:
+        self._events.append(event)
+        self._news.set()
+
+    def _changed(self) -> None:
+        self._changed_at = anyio.current_time()
+        self._wake.set()
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    async def _shrink(self, job: Job) -> None:
+        """End what a job has more than its machines need. The node of its batch shell stays with it, unused."""
+        await self._poll()
+        unused = job.unused_nodes  # none: it still waits. What it has too much is given back when it starts
+        if not unused:
+            return
+        await self._slurm.end_steps(job.folder, unused)
+        job.given_back.update(unused)
+        keeps = [node for node in job.nodes if node not in unused or node == job.batch_node]
+        if len(keeps) < len(job.nodes):
+            await self._slurm.keep_nodes(job.id, keeps)
+        until = anyio.current_time() + CONFIRM_S
+        while left := (await self._slurm.node_files([job.folder])).keys() & set(unused) & set(job.nodes):
+            if anyio.current_time() > until:
+                raise ProviderError(f"the steps on {', '.join(sorted(left))} have not ended", retry_after_s=5.0)
+            await anyio.sleep(END_POLL_S)
+            if anyio.current_time() >= self._polled_at + POLL_S:  # a node without power is taken from the job
+                await self._poll()
+
+    async def _end(self, jobs: Mapping[str, str]) -> None:
+        """End jobs, given with their folders, and wait until they are over."""
+        await self._slurm.end_jobs(jobs)
+        began, forced = anyio.current_time(), False
+        while left := await self._left(jobs):
+            lasts_s = anyio.current_time() - began
+            if lasts_s > CONFIRM_S:
+                raise ProviderError(f"Slurm has not ended the jobs {', '.join(left)}", retry_after_s=5.0)
+            if lasts_s > FORCE_AFTER_S and not forced:
+                await self._slurm.cancel(left)
+                forced = True
+            await anyio.sleep(END_POLL_S if lasts_s < FORCE_AFTER_S else POLL_S)
+        for job in jobs:
+            if job in self._book.jobs:
+                self._book.jobs[job].over = True
+
+    async def _left(self, jobs: Mapping[str, str]) -> list[str]:
+        around = await self._site()
+        views = await self._slurm.jobs(around.user, self._pool)
+        return [view.id for view in views if view.id in jobs and not view.over]
+
+    async def _give_back(self) -> None:
+        """End everything that was ever submitted for the pool."""
+        patience_s = self._lease_s + LEASE_MORE_S
+        until = anyio.current_time() + patience_s
+        while True:
+            try:
+                await self._sweep()
+                break
+            except ProviderError as error:
+                if error.retry_after_s is None or anyio.current_time() + error.retry_after_s > until:
+                    if not any(each.open or each.job for each in self._submissions):
+                        break  # nothing was submitted, and the pool's closer has seen the error
+                    left = [f"job {each.job}" for each in self._submissions if each.job is not None]
+                    unsure = any(each.open for each in self._submissions)
+                    raise NotGone(str(error), machines=left, by=time.time() + patience_s, unsure=unsure) from error
+                self._tell(Warned(f"the end of the pool's jobs is not confirmed yet, and is asked for again ({error})"))
+                await anyio.sleep(error.retry_after_s)
+        try:
+            await in_thread(self._journal.settled, self._pool, {"host": self._provider.where})
+        except JournalError as error:
+            self._tell(Warned(str(error)))
+
+    async def _sweep(self) -> None:
+        while any(each.open for each in self._submissions):
+            for each in self._submissions:
+                if each.open:
+                    await self._look(each)
+        jobs = {each.job: each.folder for each in self._submissions if each.job is not None}
+        if not jobs:
+            return
+        left = {
+            job: folder for job, folder in jobs.items() if job not in self._book.jobs or not self._book.jobs[job].over
+        }
+        if left:
+            await self._end(left)
+        await self._slurm.remove(list(jobs.values()))
+
+
+def _said(reason: Reason) -> str:
+    """Return Slurm's word and what it means: people search for the one, and understand the other."""
+    return reason.word if reason.words == reason.word else f"{reason.word} ({reason.words})"
+
+
+def _owner() -> str:
+    try:
+        user = getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}".replace(":", "_")

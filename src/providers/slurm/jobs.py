@@ -1,0 +1,233 @@
+"""Know what becomes of a pool's jobs and of their machines from one answer of squeue to the next. No I/O, no clock.
+
+JOBS-1: a machine is told to be running at most once, and gone at most once; after that nothing more is told of it.
+JOBS-2: the machines of a job get its nodes in the allocation's order, when it starts, and keep them: when a node is
+taken away, the others' stay as they are.
+JOBS-3: a job that answers lack is gone only after two of them in a row that were asked for after it was submitted.
+JOBS-4: a reason that never ends is told at once, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+
+from ...lazy_dataclass import dataclass
+from ..base import MachineId
+from .reasons import Reason, reason_of
+from .squeue import ENDS, QUEUED, RUNS, JobView
+
+CAUSE_S = 2.0  # a job that is ending may soon say why
+MISSING = 2  # answers without it, after which a job is gone
+MOVED_S = 30.0  # an expected start that moves by less is no news
+
+_ENDS = {
+    "TIMEOUT": "job {job} reached its time limit",
+    "PREEMPTED": "job {job} was preempted for another one",
+    "NODE_FAIL": "a node of job {job} failed",
+    "CANCELLED": "job {job} was cancelled",
+    "OUT_OF_MEMORY": "job {job} was ended for more memory than it had asked for",
+    "BOOT_FAIL": "a node of job {job} did not boot",
+    "DEADLINE": "job {job} reached its deadline",
+}
+_REASONS = {"TimeLimit": "TIMEOUT", "Preempted": "PREEMPTED", "NodeDown": "NODE_FAIL", "NodeFailure": "NODE_FAIL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A job waits in the queue, or waits for another reason than before."""
+
+    job: str
+    machines: tuple[MachineId, ...]
+    reason: Reason
+    starts_at: float | None  # unix time
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A job has started: its machines have their nodes."""
+
+    job: str
+    nodes: tuple[tuple[MachineId, str], ...]
+    left_s: float | None  # until its time limit
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A machine has ended, or was taken away."""
+
+    machine: MachineId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """A job will wait for ever."""
+
+    job: str
+    machines: tuple[MachineId, ...]
+    reason: Reason
+
+
+JobEvent = Queued | Runs | Gone | Never
+
+
+@dataclass(slots=True)
+class Job:
+    """The knowledge of one job. ``machines``: those that nobody has ended, in order."""
+
+    id: str
+    folder: str
+    submitted_at: float
+    machines: list[MachineId]
+    node_of: dict[MachineId, str] = field(default_factory=dict)  # also of those that have ended
+    ending: list[MachineId] = field(default_factory=list)  # whose end is not confirmed
+    running: bool = False
+    over: bool = False
+    nodes: tuple[str, ...] = ()  # that it has at present
+    first_node: str | None = None
+    given_back: set[str] = field(default_factory=set)  # also where its batch shell keeps it
+    left_s: float | None = None
+    told: tuple[str, float | None] | None = None
+    never: bool = False
+    missing: int = 0
+    ending_since: float | None = None
+
+    @property
+    def unused_nodes(self) -> list[str]:
+        """The nodes that it has for none of its machines."""
+        used = {self.node_of.get(machine) for machine in self.machines}
+        return [node for node in self.nodes if node not in used]
+
+    @property
+    def batch_node(self) -> str | None:
+        """The node of its batch shell, which cannot be given back."""
+        return self.first_node
+
+
+def machine_ids(pool: str, job: str, count: int) -> list[MachineId]:
+    return [MachineId(f"{pool}/{job}-{number}") for number in range(count)]
+
+
+class JobBook:
+    """All jobs of one pool that are known."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self.jobs: dict[str, Job] = {}
+        self._job_of: dict[MachineId, Job] = {}
+
+    def submitted(self, job: str, folder: str, count: int, now: float) -> Sequence[MachineId]:
+        """Take in a job that sbatch has just made. Returns its machines; the same job again is no news."""
+        if job not in self.jobs:
+            machines = machine_ids(self._pool, job, count)
+            self.jobs[job] = made = Job(job, folder, now, machines)
+            self._job_of |= dict.fromkeys(machines, made)
+        return list(self.jobs[job].machines)
+
+    def job_of(self, machine: MachineId) -> Job | None:
+        return self._job_of.get(machine)
+
+    def node_of(self, machine: MachineId) -> str | None:
+        job = self._job_of.get(machine)
+        return None if job is None else job.node_of.get(machine)
+
+    @property
+    def open_jobs(self) -> list[Job]:
+        """The jobs that may still wait or run, in the order of their submission."""
+        return [job for job in self.jobs.values() if not job.over]
+
+    @property
+    def living(self) -> list[MachineId]:
+        return [machine for job in self.open_jobs for machine in job.machines]
+
+    def ending(self, ids: Iterable[MachineId]) -> list[Job]:
+        """Note that machines are being ended, of which nothing is told any more. Returns their jobs, if their end is
+        not confirmed yet.
+        """
+        found: dict[str, Job] = {}
+        for machine in ids:
+            job = self._job_of.get(machine)
+            if job is None or job.over:
+                continue
+            if machine in job.machines:
+                job.machines.remove(machine)
+                job.ending.append(machine)
+            if machine in job.ending:
+                found[job.id] = job
+        return list(found.values())
+
+    # --- answers of squeue --------------------------------------------------------------------------------------------
+
+    def answer(self, views: Iterable[JobView], asked_at: float) -> list[JobEvent]:
+        """Take in all jobs that squeue showed when it was asked at ``asked_at``."""
+        shown = {view.id: view for view in views}
+        events: list[JobEvent] = []
+        for job in self.open_jobs:
+            view = shown.get(job.id)
+            if view is not None:
+                job.missing = 0
+                events += self._seen(job, view, asked_at)
+            elif asked_at > job.submitted_at:
+                job.missing += 1
+                if job.missing >= MISSING:
+                    events += self._over(job, f"Slurm does not know job {job.id} any more")
+        return events
+
+    def _seen(self, job: Job, view: JobView, now: float) -> list[JobEvent]:
+        if view.state in QUEUED and not job.running:
+            return self._waits(job, view)
+        if view.state in QUEUED:
+            return self._over(job, f"job {job.id} was put back into the queue")
+        if view.state in RUNS:
+            job.left_s = view.left_s
+            return [*self._starts(job, view), *self._loses(job, view)]
+        cause = _ENDS.get(_REASONS.get(view.reason, view.state))
+        if view.state in ENDS:
+            job.ending_since = now if job.ending_since is None else job.ending_since
+            if cause is None and now - job.ending_since < CAUSE_S:
+                return []
+            return self._lost(job, (cause or "job {job} is ending").format(job=job.id))
+        return self._over(job, (cause or "the steps of job {job} have ended").format(job=job.id))
+
+    def _waits(self, job: Job, view: JobView) -> list[JobEvent]:
+        reason = reason_of(view.reason)
+        if reason.never_ends:
+            told, job.never = job.never, True
+            return [] if told else [Never(job.id, tuple(job.machines), reason)]
+        before, job.told = job.told, (reason.word, view.starts_at)
+        if before is not None and before[0] == reason.word and not _moved(before[1], view.starts_at):
+            job.told = before
+            return []
+        return [Queued(job.id, tuple(job.machines), reason, view.starts_at)]
+
+    def _starts(self, job: Job, view: JobView) -> list[JobEvent]:
+        if job.running or not view.nodes:
+            return []
+        job.running, job.nodes, job.first_node = True, view.nodes, view.nodes[0]
+        job.node_of = dict(zip(job.machines, view.nodes, strict=False))
+        return [Runs(job.id, tuple(job.node_of.items()), view.left_s)]
+
+    def _loses(self, job: Job, view: JobView) -> list[JobEvent]:
+        if not job.running:
+            return []
+        job.nodes = view.nodes
+        lost = [machine for machine in job.machines if job.node_of.get(machine) not in view.nodes]
+        for machine in lost:
+            job.machines.remove(machine)
+        why = f"Slurm took it from job {job.id}, as nodes are that are down or do not answer"
+        return [Gone(machine, f"node {job.node_of.get(machine, 'without a name')}: {why}") for machine in lost]
+
+    def _lost(self, job: Job, cause: str) -> list[JobEvent]:
+        lost, job.machines = job.machines, []
+        return [Gone(machine, cause) for machine in lost]
+
+    def _over(self, job: Job, cause: str) -> list[JobEvent]:
+        job.over = True
+        return self._lost(job, cause)
+
+
+def _moved(before: float | None, now: float | None) -> bool:
+    if before is None or now is None:
+        return before is not now
+    return abs(now - before) >= MOVED_S

@@ -1,0 +1,184 @@
+"""Run commands where Slurm is: on a login host by SSH, as the user would, or on this computer."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from ...lazy_dataclass import dataclass
+from ..base import Login
+from ..errors import BadRequest, NotAuthorized
+from .errors import AGAIN_S, Ended, SlurmAway, error_of
+from .submissions import COMMAND_S
+
+if TYPE_CHECKING:
+    import asyncssh
+
+KILL_S = 5.0  # between SIGTERM and SIGKILL of a command that takes too long
+ANSWER_S = COMMAND_S + KILL_S + 10.0
+CONNECT_S = 10.0
+ALIVE_S = 15.0
+AT_ONCE = 6  # commands; sshd's MaxSessions is 10
+KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+LIMITED = ("timeout", f"--kill-after={KILL_S:g}", f"{COMMAND_S:g}")
+
+
+class Commands(Protocol):
+    """A place where Slurm's commands are. ``where``: "here", or "on login"."""
+
+    @property
+    def where(self) -> str: ...
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+        """Run a command, which ends itself after `COMMAND_S`. Cancelled, it may go on for as long.
+
+        Raises:
+            SlurmAway: nobody knows whether it ran.
+            NotAuthorized: the login host lets nobody in, or is not the one that was known.
+        """
+        ...
+
+
+class Here:
+    """The commands of this computer."""
+
+    where = "here"
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+        try:
+            with anyio.fail_after(ANSWER_S):
+                done = await anyio.run_process([*LIMITED, *argv], input=stdin, check=False)
+        except TimeoutError as error:
+            raise SlurmAway(f"{argv[0]} did not end in time", retry_after_s=AGAIN_S) from error
+        status = done.returncode if done.returncode >= 0 else None
+        return Ended(status, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The login host as the user names it, and how to get in."""
+
+    host: str
+    port: int | None = None
+    user: str | None = None
+    login: Login = field(default_factory=Login)
+
+    @property
+    def text(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{f'{self.user}@' if self.user else ''}{host}{f':{self.port}' if self.port else ''}"
+
+
+class LoginHost:
+    """One SSH connection to the login host, made when a command needs it, and made anew when it is lost."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._connecting = anyio.Lock()
+        self._turns = anyio.Semaphore(AT_ONCE)
+
+    @property
+    def where(self) -> str:
+        return f"on {self._place.host}"
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+        import asyncssh
+
+        async with self._turns:
+            connection = await self._connected()
+            try:
+                with anyio.fail_after(ANSWER_S):
+                    done = await connection.run(shlex.join([*LIMITED, *argv]), input=stdin, encoding=None)
+            except (OSError, TimeoutError, asyncssh.Error) as error:
+                await self.close()
+                raise SlurmAway(
+                    f"The connection to {self._place.host} was lost: {error}", retry_after_s=AGAIN_S
+                ) from error
+        if done.exit_status is None and done.exit_signal is None:
+            raise SlurmAway(f"The connection to {self._place.host} was lost", retry_after_s=AGAIN_S)
+        return Ended(None if done.exit_signal else done.exit_status, _text(done.stdout), _text(done.stderr))
+
+    async def _connected(self) -> asyncssh.SSHClientConnection:
+        async with self._connecting:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await _connect(self._place)
+            return self._connection
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+
+async def _connect(place: Place) -> asyncssh.SSHClientConnection:
+    import asyncssh
+
+    try:
+        return await asyncssh.connect(place.host, **await _options(place))
+    except asyncssh.HostKeyNotVerifiable as error:
+        raise NotAuthorized(
+            f"The host key of {place.host} is not the one that is known here, or none is: {error}",
+            code="HostKey",
+            advice=f"Log in once with `ssh {place.host}` and compare the key with what the site publishes.",
+        ) from error
+    except asyncssh.PermissionDenied as error:
+        raise NotAuthorized(
+            f"{place.text} does not let this user in: {error}",
+            code="Login",
+            advice=f"`ssh -o BatchMode=yes {place.text} true` must work: add your key there, or to the agent.",
+        ) from error
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, asyncssh.ConfigParseError) as error:
+        raise BadRequest(f"The way to {place.text} cannot be read from its files: {error}") from error
+    except (OSError, asyncssh.Error) as error:
+        raise SlurmAway(f"{place.text} cannot be reached: {error}", retry_after_s=AGAIN_S, code="Unreached") from error
+
+
+async def _options(place: Place) -> dict[str, Any]:
+    """Return how asyncssh is to connect. Host keys are always checked."""
+    import asyncssh
+
+    login = place.login
+    wishes: dict[str, Any] = {
+        "config": list(login.config) or None,
+        "agent_forwarding": False,
+        "preferred_auth": "gssapi-with-mic,publickey",
+        "gss_kex": False,  # with it Kerberos would vouch for the host, and its key be compared with none
+        "gss_delegate_creds": False,
+        "connect_timeout": CONNECT_S,
+        "login_timeout": CONNECT_S,
+        "keepalive_interval": ALIVE_S,
+    }
+    wishes |= {} if place.port is None else {"port": place.port}
+    wishes |= {} if place.user is None else {"username": place.user}
+    wishes |= {"client_keys": list(login.keys), "agent_path": None} if login.keys else {}
+    wishes |= {"tunnel": login.jump} if login.jump else {}
+    said: Any = None
+    if login.config and not login.known_hosts:
+        said = (await asyncssh.SSHClientConnectionOptions.construct(host=place.host, **wishes)).known_hosts
+    nobody: Any = ([], [], [])  # never None, with which asyncssh would check nothing
+    return {**wishes, "known_hosts": _files(login.known_hosts or said or KNOWN_HOSTS) or nobody}
+
+
+def _files(paths: Sequence[object]) -> list[str]:
+    found = (Path(str(each)).expanduser() for each in paths)
+    return [str(each) for each in found if each.is_file()]
+
+
+def _text(data: object) -> str:
+    return data.decode(errors="replace") if isinstance(data, bytes) else str(data or "")
+
+
+def refuse_failed(command: str, ended: Ended, where: str) -> None:
+    """Raise the error of a command that has failed.
+
+    Raises:
+        ProviderError
+    """
+    if ended.status != 0:
+        raise error_of(command, ended, where)

@@ -1,0 +1,299 @@
+"""`Slurm`: the nodes of a cluster that one has an account on, as jobs in its queue."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import anyio
+
+from ...lazy_dataclass import dataclass
+from ..base import EntryPoints, Login
+from ..errors import UnknownOption
+from ..option_names import checking_options
+from ..threads import uninterrupted
+from .durations import seconds_of
+
+if TYPE_CHECKING:
+    from .allocation import Allocation
+    from .fleet import SlurmFleet
+    from .login_host import Place
+
+Reach = Literal["auto", "ssh", "srun"]
+StrPath = str | os.PathLike[str]
+CONFIG = "~/.ssh/config"
+_OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
+OURS = {  # options of sbatch that its jobs need as they are, and what to say instead
+    "parsable": "",
+    "nodes": "Pool(nodes=...)",
+    "ntasks": "@compute and Worker(...) say what runs on a node",
+    "ntasks-per-node": "plugins.torch(ranks_per_node=...)",
+    "job-name": "Pool(name=...)",
+    "array": "pool.map(...)",
+    "wrap": "@compute",
+    "comment": "",
+    "signal": "",
+    "no-kill": "",
+    "requeue": "",
+    "no-requeue": "",
+    "output": "",
+    "error": "",
+    "chdir": "",
+    "export": "Slurm(setup=['export NAME=VALUE'])",
+    "wait": "",
+    "test-only": "",
+    "partition": "Slurm(partition=...)",
+    "time": "Slurm(time=...)",
+    "gres": "Slurm(gres=...)",
+    "exclusive": "Slurm(exclusive=True)",
+    "constraint": "Slurm(constraint=...)",
+    "qos": "Slurm(qos=...)",
+    "account": "Slurm(account=...)",
+    "cpus-per-task": "Pool(vcpus=...)",
+    "mem": "Pool(memory_gb=...)",
+}
+
+
+@partial(checking_options, error=UnknownOption)
+@dataclass(frozen=True, slots=True, init=False)
+class Slurm:
+    """Nodes of a Slurm cluster. A pool's nodes are one job, which ends with the pool; no port is opened on them.
+
+    ``host``: the login host, as in ``ssh host``, with its host key known; None: sbatch is on this computer.
+    ``partition``, ``gres``, ``constraint``, ``qos``, ``account``: as sbatch has them. ``time``: the job's limit, as in
+    ``"1:00:00"`` or ``"2-0"``; by default the partition's. ``exclusive``: nobody else's jobs on its nodes. ``gres``: by
+    default what the pool's accelerator says; its vcpus and memory_gb become ``--cpus-per-task`` and ``--mem``.
+    ``setup``: lines of shell before the steps, such as ``"module load cuda/12"``; tasks have their variables.
+    ``together``: False makes a job for each node, which starts when it can. ``reach``: how nodes are reached:
+    ``"srun"`` works everywhere; ``"ssh"`` goes to them by SSH from the login host; ``"auto"`` is ``"srun"`` so far.
+    ``options``: further options of sbatch, such as ``{"mail-type": "END", "nice": 100}``; True: one without a value.
+    ``key``, ``known_hosts``, ``config``: as for `SSH`, but that ``~/.ssh/config`` is read where there is one.
+    ``python``: the interpreter of the step on the nodes; the tasks' own comes from the pool's image.
+
+    Raises:
+        ValueError: an option can never work.
+        TypeError: there is no such option.
+    """
+
+    host: str | None
+    partition: str | None
+    time: str | None
+    gres: str | None
+    exclusive: bool
+    constraint: str | None
+    qos: str | None
+    account: str | None
+    setup: tuple[str, ...]
+    together: bool
+    reach: Reach
+    options: tuple[tuple[str, str | None], ...]
+    key: str | None
+    known_hosts: tuple[str, ...]
+    config: tuple[str, ...]
+    python: str
+
+    def __init__(
+        self,
+        host: str | None = None,
+        *,
+        partition: str | None = None,
+        time: str | int | None = None,
+        gres: str | None = None,
+        exclusive: bool = False,
+        constraint: str | None = None,
+        qos: str | None = None,
+        account: str | None = None,
+        setup: Sequence[str] = (),
+        together: bool = True,
+        reach: Reach = "auto",
+        options: Mapping[str, str | int | float | bool] | None = None,
+        key: StrPath | None = None,
+        known_hosts: StrPath | Sequence[StrPath] | None = None,
+        config: bool | StrPath = True,
+        python: str = "python3",
+    ) -> None:
+        if reach not in get_args(Reach):
+            raise ValueError(f"Slurm(reach=...) is 'auto', 'ssh' or 'srun', not {reach!r}")
+        if isinstance(setup, str):
+            raise ValueError(f"Slurm(setup=...) takes a list of lines: write Slurm(setup=[{setup!r}])")
+        given: dict[str, object] = {
+            "host": host,
+            "partition": partition,
+            "time": _time(time),
+            "gres": gres,
+            "exclusive": bool(exclusive),
+            "constraint": constraint,
+            "qos": qos,
+            "account": account,
+            "setup": tuple(setup),
+            "together": bool(together),
+            "reach": reach,
+            "options": _options(options or {}),
+            "key": None if key is None else str(Path(key).expanduser()),
+            "known_hosts": _paths(known_hosts),
+            "config": _config(config),
+            "python": python,
+        }
+        for name, value in given.items():
+            if value == "" or (isinstance(value, str) and "\n" in value):
+                raise ValueError(f"Slurm({name}=...) is empty or has several lines: leave it out for its default")
+            object.__setattr__(self, name, value)
+        if host is not None:
+            self.place()
+
+    @staticmethod
+    def current(*, python: str = "python3") -> Allocation:
+        """Return a provider of the nodes of the job that this program runs in, under salloc or in a batch script.
+
+        Nothing is submitted: pools use the job's nodes, in the order of the allocation, and the job outlives them.
+        Several pools of one job share its nodes.
+
+        Raises:
+            BadRequest: it runs in no job; or srun has started several copies of it.
+        """
+        from .allocation import Allocation
+
+        return Allocation.of(os.environ, python=python)
+
+    @property
+    def name(self) -> str:
+        return "slurm"
+
+    @property
+    def local(self) -> bool:
+        return False
+
+    @property
+    def free(self) -> bool:
+        """True: Slurm counts shares and not money."""
+        return True
+
+    @property
+    def time_s(self) -> float | None:
+        """The time limit in seconds; None: the partition's."""
+        return None if self.time is None else seconds_of(self.time)
+
+    @property
+    def where(self) -> str:
+        return self.host or os.uname().nodename
+
+    def login(self) -> Login:
+        keys = () if self.key is None else (self.key,)
+        return Login(keys=keys, known_hosts=self.known_hosts, config=self.config)
+
+    def place(self) -> Place:
+        """Return the login host.
+
+        Raises:
+            ValueError: it is none.
+        """
+        from .login_host import Place
+
+        text = self.host or ""
+        user, _, rest = text.rpartition("@")
+        name, port = rest, ""
+        if rest.startswith("["):
+            name, _, port = rest[1:].partition("]")
+            port = port.removeprefix(":")
+        elif rest.count(":") == 1:
+            name, _, port = rest.partition(":")
+        if not name or name.startswith("-") or any(c.isspace() for c in text) or (port and not port.isdecimal()):
+            raise ValueError(f"Slurm(host={text!r}): write host, user@host or user@host:port, as for ssh")
+        return Place(name, int(port) if port else None, user or None, self.login())
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of sbatch that the options stand for, without the time limit."""
+        named = {
+            "partition": self.partition,
+            "constraint": self.constraint,
+            "qos": self.qos,
+            "account": self.account,
+        }
+        found = [f"--{name}={value}" for name, value in named.items() if value is not None]
+        found += ["--exclusive"] if self.exclusive else []
+        return found + [f"--{name}" if value is None else f"--{name}={value}" for name, value in self.options]
+
+    @asynccontextmanager
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SlurmFleet]:  # noqa: ARG002
+        """Open a fleet. The login host is connected to in the background; `launch` raises what fails there.
+
+        Raises:
+            JournalError: the journal cannot be written.
+            BadRequest: the pool has another owner.
+        """
+        from ..journal import Journal
+        from .fleet import SlurmFleet
+        from .login_host import Here, LoginHost
+
+        journal = await uninterrupted(Journal.open)
+        ownership = await uninterrupted(partial(journal.own, pool, self.name, {"host": self.where}))
+        login = None if self.host is None else LoginHost(self.place())
+        try:
+            async with anyio.create_task_group() as tasks:
+                fleet = SlurmFleet(self, pool, login or Here(), journal, tasks)
+                fleet.start()
+                try:
+                    yield fleet
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await fleet.close()
+                    tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                if login is not None:
+                    await login.close()
+                await uninterrupted(ownership.close)
+
+
+def _time(given: str | int | None) -> str | None:
+    if given is None:
+        return None
+    text = str(given)
+    try:
+        seconds = seconds_of(text)
+    except ValueError as error:
+        raise ValueError(f"Slurm(time=...): {error}") from None
+    if not seconds:
+        raise ValueError("Slurm(time=...) is no time at all: leave it out for the partition's default")
+    return text
+
+
+def _options(given: Mapping[str, str | int | float | bool]) -> tuple[tuple[str, str | None], ...]:
+    found: list[tuple[str, str | None]] = []
+    for name, value in given.items():
+        plain = str(name).lstrip("-").replace("_", "-")
+        if not _OPTION.fullmatch(plain):
+            raise ValueError(f"Slurm(options=...): {name!r} is no long option of sbatch, such as 'mail-type'")
+        if plain in OURS:
+            instead = f": say it by {OURS[plain]}" if OURS[plain] else ", which Outrider sets itself"
+            raise ValueError(f"Slurm(options=...): {plain} is not taken here{instead}")
+        if value is False or "\n" in str(value):
+            raise ValueError(f"Slurm(options=...): {plain} is {value!r}: leave it out, or give it a text or True")
+        found.append((plain, None if value is True else str(value)))
+    return tuple(found)
+
+
+def _paths(given: StrPath | Sequence[StrPath] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    files = [Path(each).expanduser() for each in ([given] if isinstance(given, str | os.PathLike) else given)]
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"Slurm(known_hosts=...): {file} is not a file")
+    return tuple(map(str, files))
+
+
+def _config(given: bool | StrPath) -> tuple[str, ...]:
+    if given is False:
+        return ()
+    file = Path(CONFIG if given is True else given).expanduser()
+    if not file.is_file():
+        if given is True:
+            return ()
+        raise ValueError(f"Slurm(config=...): {file} is not a file")
+    return (str(file),)

@@ -1,0 +1,151 @@
+"""Slurm's commands of one login host, as a fleet needs them: each is one call there, with its errors in types."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Mapping, Sequence
+
+from ...lazy_dataclass import dataclass
+from ..errors import ProviderError
+from . import squeue
+from .errors import Ended, error_of
+from .login_host import Commands, refuse_failed
+from .script import END, NODES
+from .squeue import JobView
+
+# What login scripts print comes before it, so each of our lines says that it is one.
+_LOOK_AROUND = """
+umask 077
+root=${OUTRIDER_CACHE:-$HOME/.cache/outrider}/jobs
+mkdir -p "$root" && chmod 700 "$root" && cd "$root" || exit 1
+command -v sbatch >/dev/null || { echo "sbatch: command not found" >&2; exit 127; }
+printf 'outrider:root:%s\\noutrider:user:%s\\n' "$(pwd -P)" "$(id -un)"
+"""
+# The folder is new, or nothing is submitted: the same call never makes two jobs.
+_SUBMIT = """
+umask 077
+folder=$1; shift
+mkdir "$folder" && tar -xf - -C "$folder" || exit 1
+exec sbatch "$@"
+"""
+_NODE_FILES = """
+for folder; do
+  for file in "$folder"/*; do
+    [ -f "$file" ] && printf 'outrider:node:%s:%s\\n' "${file##*/}" "$(cat "$file")"
+  done
+done
+true
+"""
+# Steps that end by themselves are gone in a tenth of a second. What scancel ends takes KillWait: the batch shell stays.
+_END = """
+until [ "$1" = -- ]; do : >"$1"; shift; done
+shift
+[ $# = 0 ] && exit
+scancel --quiet --state=PENDING "$@"
+exec scancel --quiet --signal=TERM "$@"
+"""
+_JOB = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
+_ALREADY = re.compile(r"invalid job id|already completing or completed|not found", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The facts of a login host. ``root``: the folder of all jobs' folders."""
+
+    root: str
+    user: str
+
+
+class Slurm:
+    """Slurm's commands, run by ``commands``. Each method raises a ProviderError; see `login_host.Commands`."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+
+    @property
+    def where(self) -> str:
+        return self._commands.where
+
+    async def look_around(self) -> Around:
+        ended = await self._commands.run(["sh", "-c", _LOOK_AROUND])
+        refuse_failed("sbatch", ended, self.where)
+        found = _marked(ended.stdout)
+        try:
+            return Around(found["root"], found["user"])
+        except KeyError:
+            raise ProviderError(f"A shell {self.where} says nothing where it should: {ended.stdout[-200:]!r}") from None
+
+    async def submit(self, folder: str, files: Mapping[str, str], arguments: Sequence[str]) -> str:
+        """Make the folder with these files, and submit. Returns the job's id."""
+        packed = _packed(files)
+        ended = await self._commands.run(["sh", "-c", _SUBMIT, "submit", folder, *arguments], stdin=packed)
+        refuse_failed("sbatch", ended, self.where)
+        for line in reversed(ended.stdout.splitlines()):
+            if found := _JOB.fullmatch(line.strip()):
+                return found[1]
+        raise error_of("sbatch", ended, self.where)
+
+    async def jobs(self, user: str, name: str | None) -> list[JobView]:
+        ended = await self._commands.run(squeue.command(user=user, name=name))
+        refuse_failed("squeue", ended, self.where)
+        return squeue.read(ended.stdout)
+
+    async def node_files(self, folders: Sequence[str]) -> dict[str, Mapping[str, str]]:
+        """Return what step servers have written, by node. To list the folder has NFS look at the disk."""
+        places = [f"{folder}/{NODES}" for folder in folders]
+        ended = await self._commands.run(["sh", "-c", _NODE_FILES, "nodes", *places])
+        found: dict[str, Mapping[str, str]] = {}
+        for line in ended.stdout.splitlines():
+            if line.startswith("outrider:node:"):
+                node, _, text = line.removeprefix("outrider:node:").partition(":")
+                try:
+                    said = json.loads(text)
+                except ValueError:
+                    continue
+                if isinstance(said, dict):
+                    found[node] = {str(key): str(value) for key, value in said.items()}
+        return found
+
+    async def end_jobs(self, jobs: Mapping[str, str]) -> None:
+        """Take jobs, given with their folders, out of the queue, or tell their steps to end, which they do at once.
+        What fails for a node that does not answer is no error: the queue shows what is left.
+        """
+        files = [f"{folder}/{END}" for folder in jobs.values()]
+        await self._commands.run(["sh", "-c", _END, "end", *files, "--", *jobs])
+
+    async def end_steps(self, folder: str, nodes: Sequence[str]) -> None:
+        """Tell the steps on nodes of a job to end, which they do within a second."""
+        await self._commands.run(["sh", "-c", _END, "end", *(f"{folder}/{END}.{node}" for node in nodes), "--"])
+
+    async def cancel(self, jobs: Sequence[str]) -> None:
+        """End jobs by force, which takes the site's KillWait."""
+        ended = await self._commands.run(["scancel", *jobs])
+        if ended.status != 0 and ended.stderr.strip() and not _ALREADY.search(ended.stderr):
+            raise error_of("scancel", ended, self.where)
+
+    async def keep_nodes(self, job: str, nodes: Sequence[str]) -> Ended:
+        """Give back the others."""
+        return await self._commands.run(["scontrol", "update", f"JobId={job}", f"NodeList={','.join(nodes)}"])
+
+    async def remove(self, folders: Sequence[str]) -> None:
+        if folders:
+            await self._commands.run(["rm", "-rf", "--", *folders])
+
+
+def _marked(text: str) -> dict[str, str]:
+    lines = [line.split(":", 2) for line in text.splitlines() if line.startswith("outrider:")]
+    return {line[1]: line[2] for line in lines if len(line) == 3}
+
+
+def _packed(files: Mapping[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, text in files.items():
+            data = text.encode()
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o600
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()

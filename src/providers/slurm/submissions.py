@@ -1,0 +1,77 @@
+"""Decide what to do about a call of sbatch until it is known what it made. No I/O, no clock.
+
+A job has its call's token in its comment, and the journal has the token before the call. The call itself can be
+carried out once only: it makes the job's folder, named by the token, and stops where that exists.
+
+SUBMIT-1: one token is submitted once; after a lost answer the queue is asked, and the call is never repeated.
+SUBMIT-2: a lost call has made nothing only when an answer says so that was asked for when the call was surely over.
+SUBMIT-3: a job with the token is the call's, whenever it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from ...lazy_dataclass import dataclass
+from .squeue import JobView, label_of
+
+COMMAND_S = 60.0  # a command on the login host ends itself after so long
+OVER_S = COMMAND_S + 15.0  # so long after its last sign of life, nothing of it runs any more
+
+Step = Literal["submit", "look", "job", "nothing", "refused"]
+
+
+@dataclass(slots=True)
+class Submission:
+    """One call of sbatch, for ``count`` nodes."""
+
+    token: str
+    folder: str
+    count: int
+    job: str | None = None
+    asked: bool = False
+    refused: bool = False
+    lost_at: float | None = None
+    nothing: bool = False
+
+    @property
+    def next_step(self) -> Step:
+        """Return what is to be done: to submit it, to look for its job in the queue; or what came of it."""
+        if self.job is not None:
+            return "job"
+        if self.refused:
+            return "refused"
+        if self.nothing:
+            return "nothing"
+        return "look" if self.asked else "submit"
+
+    @property
+    def open(self) -> bool:
+        """Return whether it may still turn out to have made a job."""
+        return self.next_step in {"submit", "look"}
+
+    def submitting(self) -> None:
+        assert self.next_step == "submit", f"the submission {self.token} is under way, or has been answered"
+        self.asked = True
+
+    def answered(self, job: str) -> None:
+        self.job = job
+
+    def was_refused(self) -> None:
+        """Note that sbatch has said no: there is no job."""
+        self.refused = True
+
+    def lost(self, now: float) -> None:
+        """Note that its answer will not come."""
+        self.lost_at = now
+
+    def looked(self, views: Iterable[JobView], asked_at: float) -> None:
+        """Take in an answer of squeue, which was asked at ``asked_at``."""
+        for view in views:
+            label = label_of(view.comment)
+            if label is not None and label.token == self.token:
+                self.job = view.id
+                return
+        if self.next_step == "look" and self.lost_at is not None and asked_at - self.lost_at >= OVER_S:
+            self.nothing = True
