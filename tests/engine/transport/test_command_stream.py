@@ -35,11 +35,15 @@ BIG = os.urandom(3 << 20)
 def relay(port: int) -> tuple[str, ...]:
     """A command whose standard streams are a connection to that port."""
     folder = str(Path(programs.__file__).parent)
-    code = "import socket, sys; sys.path.insert(0, sys.argv[1]); import relay; sock = socket.create_connection"
-    carry = (
-        "(('127.0.0.1', int(sys.argv[2]))); sys.stderr.write('it begins'); sys.stderr.flush(); relay.carry(0, 1, sock)"
-    )
-    return (sys.executable, "-I", "-S", "-c", code + carry, folder, str(port))
+    code = """
+import socket, sys
+sys.path.insert(0, sys.argv[1])
+import relay
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+sys.stderr.write("it begins")
+relay.carry(relay.Side(0, 1), relay.Side(sock.fileno(), sock.fileno(), hang_up=sock))
+"""
+    return (sys.executable, "-I", "-S", "-c", code, folder, str(port))
 
 
 def machine(site: Any, *command: str, login: Login | None = None) -> Machine:

@@ -78,10 +78,15 @@ class Job:
     def said(self) -> dict[str, str]:
         return json.loads(self.file.read_text())
 
-    def ssh(self, command: str, *, key: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def ssh(
+        self, command: str, *, key: Path | None = None, through: list[str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         known = self.folder.parent / "known_hosts"
         known.write_text(f"step {self.said()['host_key']}\n")
-        options = {"ProxyCommand": shlex.join(self.program(programs.RELAY)), "UserKnownHostsFile": str(known)}
+        options = {
+            "ProxyCommand": shlex.join(through or self.program(programs.RELAY)),
+            "UserKnownHostsFile": str(known),
+        }
         options |= {"HostKeyAlias": "step", "StrictHostKeyChecking": "yes", "BatchMode": "yes", "IdentitiesOnly": "yes"}
         given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         argv = ["ssh", "-F", os.devnull, "-i", str(key or self.key), *given, f"{self.said()['user']}@step", command]
@@ -137,6 +142,40 @@ def test_a_connection_has_the_variables_of_the_step(job):
     assert job.said().items() >= {"job": JOB, "step": f"{JOB}.0", "node": NODE}.items()
     assert (job.folder / "nodes").stat().st_mode & 0o777 == 0o700
     assert Path(job.said()["socket"]).parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_framed_relays_carry_much_both_ways_and_the_commands_end(job):
+    """Through a command that sends pieces of at most 1024 bytes, as Slurm does."""
+    python, relay = [sys.executable, "-I", "-S"], str(job.folder / programs.RELAY)
+    pieces = "dd bs=1000 status=none"
+    node = shlex.join([*python, relay, "--framed", str(job.folder)])
+    through = [*python, relay, "--run", "sh", "-c", f"{pieces} | {node} | {pieces}; exit 7"]
+    job.start()
+    done = job.ssh("head -c 3000000 /dev/zero | tr '\\0' x; wc -c; exit 3", through=through)
+    assert (done.returncode, done.stdout) == (3, "x" * 3_000_000 + "0\n")
+    ran = subprocess.run(
+        [*python, relay, "--run", "sh", "-c", "echo no step >&2; exit 5"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WITHIN_S, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (5, "", "no step\n")
+
+
+STALLED = """
+import sys, time
+first, rest = b"\\0\\0\\0\\5he", b"llo"
+sys.stdout.buffer.write(first)
+sys.stdout.flush()
+answer = sys.stdin.buffer.raw.read(4)
+sys.stdout.buffer.write(rest if answer == b"\\0\\0\\0\\0" else b"bad")
+"""
+
+
+def test_a_relay_whose_frame_has_stopped_half_way_makes_the_other_end_go_on(job):
+    relay = [sys.executable, "-I", "-S", str(job.folder / programs.RELAY), "--run", sys.executable, "-c", STALLED]
+    done = subprocess.Popen(relay, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with done:
+        assert done.stdout is not None
+        assert done.stdout.read() == b"hello"
 
 
 def test_another_key_is_let_in_nowhere(job, tmp_path):

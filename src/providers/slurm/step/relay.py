@@ -1,10 +1,16 @@
 """Join standard input and output to the step server of this node: what `srun --unbuffered --overlap` runs there.
 
     python3 -I -S relay.py FOLDER
+    python3 -I -S relay.py --run srun -u [options] python3 -I -S relay.py --framed FOLDER
 
 This file must be understood by Python 3.6. It knows the socket by ``FOLDER/nodes/NODE`` (see "A Slurm job's nodes" in
 docs/protocol.md), for which it waits a little. It ends with status 0 when the server hangs up, and with 1 and a
 sentence where there is none.
+
+Slurm sends streams in pieces of 1024 bytes, and its sockets have no TCP_NODELAY: of two small pieces the second waits
+until the first is acknowledged, for which the other end takes 40 ms unless it has something to send. So the second form
+has a relay at each end of srun. They say how much belongs together, and one that has waited `STALL_S` for the rest
+sends an empty frame, which takes the acknowledgement along. A frame is its length, 4 bytes, and so many bytes.
 """
 
 import errno
@@ -12,23 +18,42 @@ import json
 import os
 import select
 import socket
+import struct
+import subprocess
 import sys
 import time
 
 CHUNK_BYTES = 256 << 10
 WAIT_S = 5.0  # for a step that has just begun
 LOOK_S = 0.05
+STALL_S = 0.0003  # of a frame of which a part has come: pieces that are on their way come sooner
+LENGTH = struct.Struct("!I")
+EMPTY = LENGTH.pack(0)
 
 
 def main() -> int:
-    folder, node = sys.argv[1], os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    if sys.argv[1] == "--run":
+        return run(sys.argv[2:])
+    folder, node = sys.argv[-1], os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     try:
         server = connected(described(os.path.join(folder, "nodes", node), time.monotonic() + WAIT_S), node)
     except LookupError as error:
         sys.stderr.write(f"outrider: {error.args[0]}\n")
         return 1
-    carry(0, 1, server)
+    near, ours = Side(server.fileno(), server.fileno(), hang_up=server), Side(0, 1)
+    carry(Framed(ours), near) if sys.argv[1] == "--framed" else carry(ours, near)
     return 0
+
+
+def run(argv: "list[str]") -> int:
+    """Run the command with this process's streams, which are framed on their way to it. Return its status."""
+    command = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
+    assert command.stdin is not None
+    assert command.stdout is not None
+    carry(Side(0, 1), Framed(Side(command.stdout.fileno(), command.stdin.fileno(), hang_up=command.stdin)))
+    command.stdin.close()
+    command.stdout.close()
+    return command.wait()
 
 
 def described(path: str, until: float) -> "dict[str, str]":
@@ -57,64 +82,120 @@ def connected(said: "dict[str, str]", node: str) -> socket.socket:
     return server
 
 
-def carry(source: int, sink: int, server: socket.socket) -> None:
-    """Carry bytes both ways until the server hangs up, or nobody reads ``sink``. A side that takes nothing stops its
-    own direction alone. The end of ``source`` is passed on.
-    """
-    server.setblocking(False)
-    os.set_blocking(sink, False)  # a pipe or a terminal of this process's own
-    up = down = b""
-    hears = True  # the server takes what comes from the source
-    reads_source = True
-    while True:
-        reading = [each for each, wanted in ((source, reads_source and not up), (server, not down)) if wanted]
-        writing = [each for each, wanted in ((server, up), (sink, down)) if wanted]
-        readable, writable, _ = select.select(reading, writing, [])
-        if source in readable:
-            more = read(source)
-            if more == b"":
-                reads_source = False
-                if hears:
-                    hang_up(server)
-            up = (more or b"") if hears else b""
-        if up and (source in readable or server in writable):
-            try:
-                up = up[server.send(up) :]
-            except BlockingIOError:
-                pass
-            except OSError:  # it has what it wanted: what it still says goes out
-                up, hears = b"", False
-        if server in readable:
-            more = read(server.fileno())
-            if more == b"":
-                return
-            down = more or b""
-        if down and (server in readable or sink in writable):
-            try:
-                down = down[os.write(sink, down) :]
-            except BlockingIOError:
-                pass
-            except OSError:  # nobody reads on
-                return
+class Side:
+    """One side of a relay: where it reads, and where it writes what the other side has read."""
 
+    stalled = False  # a part of a frame has come, and not its rest
 
-def read(fd: int) -> "bytes | None":
-    """Return what has come; empty: the source has ended; None: there was nothing after all."""
-    try:
-        return os.read(fd, CHUNK_BYTES)
-    except BlockingIOError:
-        return None
-    except OSError as error:
-        if error.errno in {errno.EIO, errno.ECONNRESET}:  # a terminal, or a socket, that is closed at its other end
+    def __init__(self, source: int, sink: int, hang_up: "socket.socket | object | None" = None) -> None:
+        self.source, self.sink, self._hang_up = source, sink, hang_up
+        self.open = True  # the source has not ended
+        self.takes = True  # the sink has not ended
+        self.waiting = memoryview(b"")  # for the sink
+        os.set_blocking(source, False)
+        os.set_blocking(sink, False)
+
+    def read(self) -> bytes:
+        """Return what has come, if anything."""
+        try:
+            data = os.read(self.source, CHUNK_BYTES)
+        except BlockingIOError:
             return b""
-        raise
+        except OSError as error:
+            if error.errno not in {errno.EIO, errno.ECONNRESET}:  # a terminal, or a socket, closed at its other end
+                raise
+            data = b""
+        self.open = self.open and bool(data)
+        return data
+
+    def write(self, data: bytes) -> None:
+        """Write what the other side has read, while nothing waits."""
+        if self.takes and data:
+            self.waiting = memoryview(data)
+            self.flush()
+
+    def flush(self) -> None:
+        try:
+            self.waiting = self.waiting[os.write(self.sink, self.waiting) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody reads on
+            self.takes, self.waiting = False, memoryview(b"")
+
+    def nudge(self) -> None:
+        """Send what makes the other end go on."""
+
+    def end(self) -> None:
+        """Tell the sink that nothing more comes."""
+        if isinstance(self._hang_up, socket.socket):
+            try:
+                self._hang_up.shutdown(socket.SHUT_WR)
+            except OSError:  # it has hung up itself
+                pass
+        elif self._hang_up is not None:
+            self.takes = False
+            self._hang_up.close()  # type: ignore[attr-defined]
 
 
-def hang_up(server: socket.socket) -> None:
-    try:
-        server.shutdown(socket.SHUT_WR)
-    except OSError:  # it has hung up itself
-        pass
+class Framed(Side):
+    """A side that reads and writes frames."""
+
+    def __init__(self, side: Side) -> None:
+        super().__init__(side.source, side.sink, side._hang_up)
+        self._left = 0  # bytes of the frame that has begun
+        self._head = b""  # of the next one
+
+    def read(self) -> bytes:
+        raw, found, at = super().read(), [], 0
+        while at < len(raw):
+            if self._left:
+                part = raw[at : at + self._left]
+                found.append(part)
+                at += len(part)
+                self._left -= len(part)
+            else:
+                part = raw[at : at + LENGTH.size - len(self._head)]
+                self._head += part
+                at += len(part)
+                if len(self._head) == LENGTH.size:
+                    [self._left] = LENGTH.unpack(self._head)
+                    self._head = b""
+        self.stalled = bool(self._left or self._head)
+        return b"".join(found)
+
+    def write(self, data: bytes) -> None:
+        if data:
+            super().write(LENGTH.pack(len(data)) + data)
+
+    def nudge(self) -> None:
+        self.stalled = False  # once: the rest comes, or another part
+        if not self.waiting:
+            super().write(EMPTY)
+
+
+def carry(far: Side, near: Side) -> None:
+    """Carry bytes both ways until the source of ``near`` has ended, or nobody takes what comes from there. A sink that
+    takes nothing stops its own direction alone. The end of the other source is passed on.
+    """
+    while True:
+        reading = [one.source for one, other in ((far, near), (near, far)) if one.open and not other.waiting]
+        writing = [side.sink for side in (far, near) if side.waiting]
+        stalled = [side for side in (far, near) if side.stalled and side.open]
+        readable, writable, _ = select.select(reading, writing, [], STALL_S if stalled else None)
+        if not readable and not writable:
+            for side in stalled:
+                side.nudge()
+        for side in (far, near):
+            if side.waiting and side.sink in writable:
+                side.flush()
+        if far.source in readable:
+            near.write(far.read())
+            if not far.open:
+                near.end()
+        if near.source in readable:
+            far.write(near.read())
+        if not far.takes or (not near.open and not far.waiting):
+            return
 
 
 if __name__ == "__main__":
