@@ -9,7 +9,7 @@ import anyio
 
 from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
-from . import clouds
+from . import surveys
 from .exit_codes import NOTHING, SOMETHING, UNKNOWN
 from .flags import AsJson, Flag
 from .orphans import FoundPool, Verdict, verdict
@@ -71,14 +71,14 @@ async def _removed(journal: Journal, pool: FoundPool) -> str:
     from ..client.adoption import lease_kept
     from ..serialization.pool_errors import by_lease
 
-    cloud = clouds.CLOUDS[pool.provider] if pool.place else None
+    surveyor = surveys.SURVEYORS[pool.provider] if pool.place else None
     try:
-        if cloud is not None and pool.standing == "unknown":
-            await cloud.sweep_others(pool.place, pool.pool, journal)
+        if surveyor is not None and pool.standing == "unknown":
+            await surveyor.sweep_others(pool.place, pool.pool, journal)
             return ""
         with journal.own(pool.pool, pool.provider, adopt=True) as owned:  # so that no client attaches meanwhile
-            if cloud is not None:
-                await cloud.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
+            if surveyor is not None:
+                await surveyor.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
             journal.settled(pool.pool, pool.place or None)
     except PoolOwned as error:
         return f"it has found an owner meanwhile: {error.owner or error}"

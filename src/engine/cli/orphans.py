@@ -9,30 +9,9 @@ from ...lazy_dataclass import dataclass
 from ...providers.journal import PoolRecord
 from ...providers.pool_lock import Place
 from ...providers.resource_ownership import Claim, Thing
+from ...providers.survey import FoundMachine, PlaceAnswer
 
 Standing = Literal["alive", "dead", "elsewhere", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMachine(Thing):
-    kind: str  # "g5.xlarge"
-    market: str
-    zone: str
-    state: str
-    launched_at: float  # unix time
-    address: str = ""
-    hourly_usd: float | None = None  # None: unknown
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceAnswer:
-    """The answer of one place. ``error``: why it did not answer; nothing is known of it then."""
-
-    provider: str
-    place: Place
-    machines: tuple[FoundMachine, ...] = ()
-    others: tuple[Thing, ...] = ()  # security groups and the like, which cost nothing
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

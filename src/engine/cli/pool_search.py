@@ -11,11 +11,12 @@ from ...lazy_dataclass import dataclass
 from ...providers.errors import ProviderError
 from ...providers.journal import Journal
 from ...providers.pool_lock import Place
+from ...providers.survey import PlaceAnswer
 from ..api.printable import plain
-from . import clouds
+from . import surveys
 from .exit_codes import UNKNOWN
 from .flags import Flag
-from .orphans import FoundPool, PlaceAnswer, pools_found
+from .orphans import FoundPool, pools_found
 
 
 @Parameter(name="*")
@@ -33,6 +34,8 @@ class SearchOptions:
         The profile in ~/.aws to use for them.
     endpoint_url:
         The endpoint of another cloud with EC2's interface, to use for them.
+    place:
+        A place of any provider, as in aws:region=us-east-1,profile=lab; may be given several times.
     """
 
     region: Annotated[list[str] | None, Flag] = None
@@ -40,9 +43,13 @@ class SearchOptions:
     profile: Annotated[str | None, Parameter(env_var="AWS_PROFILE")] = None
     endpoint_url: Annotated[str | None, Parameter(env_var="AWS_ENDPOINT_URL")] = None
 
+    place: Annotated[list[str] | None, Flag] = None
+
     @property
     def places(self) -> list[tuple[str, Place]]:
-        return [("aws", {"region": region, **self._access}) for region in self.region or ()]
+        """Return the places with their providers; exit with 2 where one is not written as it should be."""
+        regions: list[tuple[str, Place]] = [("aws", {"region": region, **self._access}) for region in self.region or ()]
+        return regions + [_place_named(text) for text in self.place or ()]
 
     @property
     def everywhere(self) -> tuple[str, Place] | None:
@@ -57,6 +64,20 @@ class SearchOptions:
 NO_OTHER_PLACES = SearchOptions()
 
 
+def _place_named(text: str) -> tuple[str, Place]:
+    provider, _, options = text.partition(":")
+    pairs = [each.partition("=") for each in options.split(",")]
+    place = {name.strip(): value.strip() for name, _, value in pairs}
+    if provider not in surveys.SURVEYORS or not all(place) or not all(place.values()):
+        known = ", ".join(surveys.SURVEYORS)
+        said = (
+            f"--place takes a provider and where, as in aws:region=us-east-1, not {plain(text)!r}; providers: {known}"
+        )
+        print(f"outrider: {said}", file=sys.stderr)
+        raise SystemExit(UNKNOWN)
+    return provider, place
+
+
 def open_journal() -> Journal:
     """Open this user's journal; exit with 2 where that fails."""
     try:
@@ -67,5 +88,5 @@ def open_journal() -> Journal:
 
 
 async def find_pools(journal: Journal, where: SearchOptions) -> tuple[list[FoundPool], list[PlaceAnswer]]:
-    answers = await clouds.ask(journal.records(), where.places, everywhere=where.everywhere)
+    answers = await surveys.ask(journal.records(), where.places, everywhere=where.everywhere)
     return pools_found(journal.records(), answers), [asked for asked in answers if asked.error]

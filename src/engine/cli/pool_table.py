@@ -17,7 +17,8 @@ from ..api.printable import one_line, plain
 
 if TYPE_CHECKING:
     from ...providers.pool_lock import Place
-    from .orphans import FoundPool, PlaceAnswer
+    from ...providers.survey import PlaceAnswer
+    from .orphans import FoundPool
 
 FILE_COLUMNS = 1000  # of a table that no terminal shows
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.cli import clouds
+from outrider.engine.cli import surveys
 from outrider.engine.cli.main import app
-from outrider.engine.cli.orphans import FoundMachine, PlaceAnswer
 from outrider.providers.errors import NotAuthorized, NotGone
 from outrider.providers.journal import Intent, Journal
 from outrider.providers.pool_lock import Place
 from outrider.providers.resource_ownership import Thing
+from outrider.providers.survey import FoundMachine, PlaceAnswer
 
 
 @dataclass
 class Sky:
-    """A cloud as a dictionary: what there is by region. Implements `clouds.Cloud`."""
+    """A cloud as a dictionary: what there is by region. Implements `survey.Surveyor`."""
 
     regions: dict[str, list[Thing]] = field(default_factory=dict)
     swept: list[tuple[str, str]] = field(default_factory=list)
@@ -92,7 +92,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
 @pytest.fixture
 def sky(monkeypatch: pytest.MonkeyPatch) -> Sky:
     sky = Sky()
-    monkeypatch.setattr(clouds, "CLOUDS", {"aws": sky})
+    monkeypatch.setattr(surveys, "SURVEYORS", {"aws": sky})
     return sky
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from outrider.engine.cli.orphans import FoundMachine
 from outrider.providers import pool_lock
 from outrider.providers.journal import Journal
 from outrider.providers.resource_ownership import Thing
+from outrider.providers.survey import FoundMachine
 
 if TYPE_CHECKING:
     from .conftest import Outrider, Sky

@@ -8,10 +8,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.cli.orphans import FoundMachine, PlaceAnswer, pools_found, verdict
+from outrider.engine.cli.orphans import pools_found, verdict
 from outrider.providers.journal import Intent, PoolRecord, Standing
 from outrider.providers.pool_lock import Owner
 from outrider.providers.resource_ownership import OURS, Thing, whose
+from outrider.providers.survey import FoundMachine, PlaceAnswer
 
 EAST, WEST = {"region": "us-east-1"}, {"region": "us-west-2"}
 ME = Owner("me", "here", 12, "", "", 0.0)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.engine.cli.orphans import FoundMachine, FoundPool
+from outrider.engine.cli.orphans import FoundPool
 from outrider.engine.cli.pool_table import age, machines, place, price
 from outrider.providers.journal import Journal
+from outrider.providers.survey import FoundMachine
 
 if TYPE_CHECKING:
     from .conftest import Outrider, Sky

@@ -195,10 +195,7 @@ def fleet_questions(cloud: EC2, ask: Mapping[str, Any], tags_of: Callable[[str],
 def called() -> set[str]:
     """Every ``api.call("...")`` and ``api.pages("...")``, as IAM names it."""
     found = set()
-    for module in [
-        *(ROOT / "src" / "providers" / "aws").glob("*.py"),
-        ROOT / "src" / "engine" / "cli" / "aws_cloud.py",
-    ]:
+    for module in (ROOT / "src" / "providers" / "aws").glob("*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.Constant) and re.fullmatch(r"describe_[a-z_]+", str(node.value)):
                 found.add(f"ec2:{_camel(str(node.value))}")  # also one that is passed on

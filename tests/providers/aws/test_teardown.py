@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import AWS
-from outrider.engine.cli.clouds import AWSCloud
 from outrider.providers.aws import fleet as fleets
 from outrider.providers.aws import listing, teardown
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.end_tracker import LEASE_MORE_S, EndTracker
 from outrider.providers.aws.instance_inventory import GRACE_S, InstanceView, State
+from outrider.providers.aws.surveyor import AWSSurveyor
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
 from outrider.providers.errors import NotGone
 from outrider.providers.journal import Intent, Journal
@@ -82,7 +82,7 @@ async def test_who_sweeps_a_dead_pool_in_vain_knows_when_its_lease_ends_it(
     cloud.faults.add(refusal)
     place = {"region": cloud.region, "endpoint_url": cloud.endpoint_url}
     with pytest.raises(NotGone) as raised:
-        await AWSCloud().sweep(place, "one", Journal.open(journal_path), lease_s=120.0)
+        await AWSSurveyor().sweep(place, "one", Journal.open(journal_path), lease_s=120.0)
     assert sorted(raised.value.machines) == sorted(left)
     assert raised.value.by is not None
     assert raised.value.by - time.time() <= 120.0 + LEASE_MORE_S

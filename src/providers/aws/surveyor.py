@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING
 
-from ...providers.errors import ProviderError
-from ...providers.journal import Intent, Journal
-from ...providers.pool_lock import Place
-from .orphans import FoundMachine, PlaceAnswer
+from ..errors import ProviderError
+from ..journal import Intent, Journal
+from ..pool_lock import Place
+from ..survey import FoundMachine, PlaceAnswer
 
 if TYPE_CHECKING:
-    from ...providers.aws.api import Api
-    from ...providers.aws.listing import MachineSeen
+    from .api import Api
+    from .listing import MachineSeen
 
 
-class AWSCloud:
-    """Implements `clouds.Cloud`. A place has a region, and optionally an endpoint_url and a profile."""
+class AWSSurveyor:
+    """Implements `survey.Surveyor`. A place has a region, and optionally an endpoint_url and a profile."""
 
     def has(self, place: Place) -> bool:
         return "region" in place
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
         """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags."""
-        from ...providers.aws.listing import survey
-        from ...providers.aws.teardown import FLEET
+        from .listing import survey
+        from .teardown import FLEET
 
         machines = [machine for intent in known if intent.kind == FLEET for machine in intent.ids or ()]
         async with _api(place) as api:
@@ -38,14 +38,14 @@ class AWSCloud:
 
         ``lease_s``: the lease of its machines; None: not known.
         """
-        from ...providers.aws.teardown import sweep
+        from .teardown import sweep
 
         async with _api(place) as api:
             await sweep(api, pool, journal=journal, lease_s=lease_s)
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
         """End everything in a place that has the pool's tag and yet is not the pool's, confirmed."""
-        from ...providers.aws.teardown import sweep_others
+        from .teardown import sweep_others
 
         async with _api(place) as api:
             await sweep_others(api, pool, journal=journal)
@@ -58,7 +58,7 @@ class AWSCloud:
 
 
 def _api(place: Place) -> AbstractAsyncContextManager[Api]:
-    from ...providers.aws.api import Api
+    from .api import Api
 
     region, endpoint_url, profile = (place.get(key) or None for key in ("region", "endpoint_url", "profile"))
     return Api.open(region=region, endpoint_url=endpoint_url, profile=profile)
@@ -66,7 +66,7 @@ def _api(place: Place) -> AbstractAsyncContextManager[Api]:
 
 async def _prices(api: Api, machines: Sequence[MachineSeen]) -> dict[tuple[str, str], float]:
     """USD per hour by (type, zone) for spot and (type, "") on demand. Empty where prices are not to be had."""
-    from ...providers.aws.catalogue import on_demand_prices, spot_prices
+    from .catalogue import on_demand_prices, spot_prices
 
     found: dict[tuple[str, str], float] = {}
     with suppress(ProviderError):
