@@ -110,7 +110,7 @@ class Broadcasts:
 
     def leaving(self, node: NodeId, now: float, *, noticed: bool) -> None:
         for gang in self._each(now):
-            gang.leaving(node, noticed=noticed)
+            gang.leaving(node, now, noticed=noticed)
 
     def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
         """Send the notice about ``node`` to all nodes whose ranks work with those on it."""

@@ -77,7 +77,7 @@ class Losses:
         self.nodes: tuple[NodeId, ...] = ()  # lost under this generation
         self.in_row = 0  # generations that followed lost ones without a steady one between
         self.failures = 0  # generations in which a rank failed, and that another followed
-        self.stalls = 0  # generations that stalled, and that another followed
+        self.stalls = 0  # generations that stalled, and that another follows
         self.failed_by: str | None = None  # why this generation is being fenced, if no node was lost
         self.stalled = False  # whether that is because it stalled
         self._steady_s = steady_s  # a generation that ran for so long ends the row
@@ -103,10 +103,14 @@ class Losses:
         self.all += ((node, cause),)
         self.nodes += (node,)
 
+    def stall(self, why: str) -> None:
+        """Count this generation as stalled. Nodes that it lost before, whose ranks ran again alone, are not why."""
+        self.stalls += 1
+        self.failed_by, self.stalled, self.nodes = why, True, ()
+
     def count(self) -> None:
         """Count this generation as lost, or as failed if no node was lost: a loss is taken as a failure's cause."""
         if not self.nodes:
-            self.stalls += self.stalled
             self.failures += not self.stalled
         elif self._first_at - self._began_at >= self._steady_s:
             self.in_row = 1

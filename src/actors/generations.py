@@ -11,17 +11,21 @@ GANG-1: a broadcast ends exactly once, with one ending per rank.
 GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.
 GANG-3: a generation's ranks are 0..n-1 on distinct nodes, and all see the same world.
 GANG-4: (RESTART) the results that end a broadcast are all of its last generation.
-GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no rank runs again more often than that. At
-    most ``max_restarts`` generations follow one in which a rank failed by itself.
+GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no rank runs again alone more often than
+    that. At most ``max_restarts`` generations follow one in which a rank failed by itself.
 GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
 GANG-7: a generation's ports were free where they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
-GANG-9: with too few nodes it waits ``replace_timeout_s`` for one more at most, and while one waits in a queue.
+GANG-9: with too few nodes, or a rank that waits for one to run again on, it waits ``replace_timeout_s`` for one more at
+    most, and while one waits in a queue.
 GANG-10: an attempt ends by the report of the node that it was given to, and of no other.
 GANG-11: no node is asked for more ports than it has at once: that wait would never end.
 GANG-12: the end of a watched rank is told once, when it is known, and is the one that the broadcast ends with.
 GANG-13: a rank that its caller has left is killed, and ends no other.
 GANG-14: at most ``restarts`` generations follow one that stalled; then the broadcast ends with that.
+GANG-15: ranks run again alone (RESEND) in a generation that runs, and in no other. Each of its ranks runs, has ended,
+    or waits: for a node, for ports, or for the other ranks of its lost node. When the generation is fenced or ends,
+    none waits any more.
 """
 
 from __future__ import annotations
@@ -74,6 +78,7 @@ class Gang(BroadcastSeats):
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
         self._attempts = RankAttempts(attempts)
         self._endings: dict[int, Ending] = {}
+        self._begun = 0  # generations of all ranks
         self._left: set[int] = set()  # ranks of which the caller wants no more
         self._gaps = Gaps()
         self._losses = Losses(steady_s=spec.steady_s)
@@ -95,7 +100,7 @@ class Gang(BroadcastSeats):
         if queued and self._replace_by is not None:
             self._replace_by = now + self._replace_timeout_s
         if self.phase is Phase.WAITING and count < self._needed:
-            self._replace_by = self._replace_by or now + self._replace_timeout_s
+            self._wait_for_a_node(now)
         elif self.phase is Phase.WAITING and not self.generation:
             self._replace_by = None
 
@@ -104,7 +109,7 @@ class Gang(BroadcastSeats):
         self._facts = dict(ranked)
         self.seats.update(granted)
         if self.phase is Phase.WAITING:
-            self._choose()
+            self._choose(now)
         elif self.phase is Phase.FENCING or (self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART):
             self._reserve()
         else:
@@ -153,12 +158,12 @@ class Gang(BroadcastSeats):
         self.seats.discard(node)
         self._leaving.pop(node, None)
         if self.phase is Phase.RUNNING:
-            self._regap(node)
+            self._regap(node, now)
             if ranks:
                 self._lost_ranks(node, ranks, cause, now, since=since)
         elif self.phase in {Phase.WAITING, Phase.PORT}:
             if held:
-                self._want()
+                self._want_another(now)
         elif ranks:
             if self._losses.failed_by is not None and not self._losses.nodes:  # fenced for a failed rank until now
                 self._replace_by = now + self._replace_timeout_s
@@ -174,17 +179,17 @@ class Gang(BroadcastSeats):
         if self._losses.stalls >= self.spec.restarts:
             self._end_with(Reason.STALLED, why)
             return False
-        self._losses.failed_by, self._losses.stalled = why, True
+        self._losses.stall(why)
         self._fence(self._world.head, now)
         return True
 
-    def leaving(self, node: NodeId, *, noticed: bool) -> None:
+    def leaving(self, node: NodeId, now: float, *, noticed: bool) -> None:
         """Handle that ``node`` takes no new work: what runs there may end, but the next generation does not use it."""
         self._leaving[node] = noticed
         if self.phase in {Phase.WAITING, Phase.PORT} and node in self.seats:
             self._release(node)
-            self._want()
-        elif self._regap(node):
+            self._want_another(now)
+        elif self._regap(node, now):
             self._release(node)
         elif self._on_loss is OnLoss.RESTART and self.phase in {Phase.RUNNING, Phase.FENCING}:
             self._reserve()
@@ -243,12 +248,23 @@ class Gang(BroadcastSeats):
         self._needed = max(1, self.minimum) if fewer else self.size()
         self._claim()
 
-    def _choose(self) -> None:
+    def _want_another(self, now: float) -> None:
+        """Claim another node in place of one that is gone. Seats of a broadcast that has begun wait for a time only."""
+        self._want()
+        if self.generation:
+            self._wait_for_a_node(now)
+
+    def _wait_for_a_node(self, now: float) -> None:
+        self._replace_by = self._replace_by or now + self._replace_timeout_s
+
+    def _choose(self, now: float) -> None:
         if self._choose_nodes():
             self.phase = Phase.PORT
             self._ask(self._ports_of_chosen())
-        else:
-            self._claim()
+            return
+        self._claim()
+        if self.generation:
+            self._wait_for_a_node(now)
 
     def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
         """Ask for free ports, or give up if a node never has so many (GANG-11)."""
@@ -262,6 +278,7 @@ class Gang(BroadcastSeats):
     def _begin(self, given: Sequence[tuple[int, ...]], now: float) -> None:
         self.phase = Phase.RUNNING
         self._make_world(given)
+        self._begun += 1
         self._losses.generation_began(now)
         self._expires_at = self._replace_by = self._kill_at = None
         self._killed = self._overdue = False
@@ -282,11 +299,10 @@ class Gang(BroadcastSeats):
 
     def _failed(self, now: float) -> None:
         """Handle that a rank, and so the broadcast, has failed: wait only for the outcomes of the other ranks."""
-        if self.spec.collective:
-            if self._kill_at is None and not self._killed:
-                self._kill_at = now + GRACE_S
-        elif self._gaps.waiting or self._gaps.half_lost:
+        if self._gaps.waiting or self._gaps.half_lost or self._asked:
             self._give_up_gaps(Reason.LOST)
+        if self.spec.collective and self._kill_at is None and not self._killed:
+            self._kill_at = now + GRACE_S
 
     def _ended_on(self, node: NodeId, now: float) -> None:
         keeps_seat = self.phase is Phase.FENCING or (self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART)
@@ -338,7 +354,7 @@ class Gang(BroadcastSeats):
             self._fence(node, now)
             return
         self.effects.append(ev.GenerationLost(self.spec.job, self.generation, self._losses.nodes, self._losses.cause))
-        losing = any(self._attempts.latest[rank].number > self.spec.restarts for rank in ranks)
+        losing = any(self._attempts.latest[rank].number - self._begun >= self.spec.restarts for rank in ranks)
         if self._on_loss is OnLoss.RESEND and not losing and not self._has_failed():
             self._leave_gap(node, ranks, now)
         else:
@@ -353,14 +369,17 @@ class Gang(BroadcastSeats):
         """Have these ranks run again elsewhere, once no other rank of ``node`` runs there."""
         if not self._gaps.add(node, ranks, complete=not self._attempts.on[node]):
             return
-        self._replace_by = self._replace_by or now + self._replace_timeout_s
+        self._wait_for_a_node(now)
         self._claim_beside(len(self._gaps.waiting))
 
     def _has_failed(self) -> bool:
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
 
     def _fence(self, node: NodeId, now: float) -> None:
+        """End this generation, and what waits to run again in it: the next one runs all ranks."""
         self.phase = Phase.FENCING
+        self._drop_gaps()
+        self.effects.append(WithdrawClaim())
         self._kill_at = None
         self._replace_by = now + self._replace_timeout_s
         self.effects += self._attempts.kills()
@@ -387,19 +406,18 @@ class Gang(BroadcastSeats):
         elif self.phase is Phase.RUNNING and self._gaps.waiting:
             if may_shrink:
                 self._overdue = True
-                self._drop_gaps()
-                self.effects.append(WithdrawClaim())
                 self._fence(self._losses.all[-1][0], now)
             else:
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
                 self._ended_on(self._losses.all[-1][0], now)
-        elif self.phase is Phase.WAITING and ready >= self.size():
+        elif self.phase is Phase.WAITING and ready >= self._needed:
             if self.generation:  # others, who may wait for our seats, hold the nodes: free the seats, queue anew
                 self._release(*sorted(self.seats))
-                self._want()
+                self._want(fewer=self._needed < self.size())
         elif self.phase is Phase.WAITING:
             if may_shrink:
                 self._want(fewer=True)
+                self._wait_for_a_node(now)
             else:
                 self._end_with(Reason.NO_REPLACEMENT)
 
@@ -428,18 +446,20 @@ class Gang(BroadcastSeats):
             self._replace_by = None
         self._run(gap.ranks)
 
-    def _regap(self, node: NodeId) -> bool:
+    def _regap(self, node: NodeId, now: float) -> bool:
         """Claim another replacement if ``node``, now gone, was one that waited for ports; return whether it was."""
         again = [asked for asked in self._asked if asked.gap is not None and asked.of[0][0] == node]
         self._asked = [asked for asked in self._asked if asked not in again]
         self._gaps.waiting += [asked.gap for asked in again if asked.gap is not None]
         if again:
+            self._wait_for_a_node(now)
             self._claim_beside(len(self._gaps.waiting))
         return bool(again)
 
     def _give_up_gaps(self, reason: Reason) -> None:
         self._replace_by = None
         self.effects.append(WithdrawClaim())
+        self._release(*[asked.of[0][0] for asked in self._asked])  # where they waited for ports
         self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for rank in self._drop_gaps()})
 
     def _drop_gaps(self) -> list[int]:

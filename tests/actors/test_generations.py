@@ -1,4 +1,4 @@
-"""GANG-1 to 13 hold whatever happens, and each of them falls when its guard is taken away."""
+"""GANG-1 to 15 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ QUICK = settings(
 )
 WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
 REPLACE_S = 600.0
+STALLED = "no sign of life for 3 s"
 FAILURES = [Verdict.RAISED, Verdict.DIED, Verdict.TERMINATED]
 
 
@@ -109,6 +110,8 @@ class GangMachine(RuleBasedStateMachine):
         self.runs_of: Counter[int] = Counter()
         self.lost_in_row = 0
         self.failures = 0  # generations that were given up because a rank failed by itself
+        self.stalls = 0  # generations that were given up because they stalled
+        self.all_ranks = 0  # the last generation in which all ranks began
         self.begun = 0  # generations of all ranks
         self.began_at = 0.0
         self.over = False
@@ -222,13 +225,18 @@ class GangMachine(RuleBasedStateMachine):
         if self.asked:
             self.give_ports()
 
+    @rule()
+    @precondition(lambda self: self.running and not self.watched)
+    def it_stalls(self):
+        self.stall()
+
     @rule(data=st.data(), noticed=st.booleans())
     @precondition(lambda self: self.present - self.leaving)
     def a_node_is_to_leave(self, data, noticed):
         node = data.draw(st.sampled_from(sorted(self.present - self.leaving)))
         self.leaving.add(node)
         self.roster.leave(node)
-        self.gang.leaving(node, noticed=noticed)
+        self.gang.leaving(node, self.now, noticed=noticed)
         self.act()
 
     @rule(data=st.data())
@@ -292,7 +300,7 @@ class GangMachine(RuleBasedStateMachine):
                 self.gang.lost(node, "lost", self.now)
             else:
                 self.leaving.add(node)
-                self.gang.leaving(node, noticed=True)
+                self.gang.leaving(node, self.now, noticed=True)
         self.seated.update(granted)
         self.gang.seated(granted, [(node, self.facts(node)) for node in self.roster.ranked], self.now)
         self.act()
@@ -318,6 +326,16 @@ class GangMachine(RuleBasedStateMachine):
         self.gang.leave_rank(rank)
         self.act()
         assert runs <= set(self.kills[killed:]), "GANG-13: a rank that was left goes on"
+
+    def stall(self):
+        before, killed = set(self.running), len(self.kills)
+        self.may_kill |= not self.spec.at_most_once
+        again = self.gang.stalled(STALLED, self.now)
+        self.stalls += again
+        self.act()
+        assert self.stalls <= self.spec.restarts, "GANG-14: run again after one stall too many"
+        assert not again or before <= set(self.kills[killed:]), "GANG-2: a rank of a generation that stalled goes on"
+        return again
 
     def lose(self, node, *, since=None):
         self.present.discard(node)
@@ -388,8 +406,8 @@ class GangMachine(RuleBasedStateMachine):
                 assert rank not in self.told, "GANG-12: a rank's end was told twice"
                 assert self.endings is None, "GANG-12: a rank's end was told after the broadcast's"
                 self.told[rank] = ending
-            case GenerationLost(nodes=()):
-                self.failures += 1
+            case GenerationLost(nodes=(), cause=cause):
+                self.failures += cause != STALLED
                 assert self.failures <= self.spec.max_restarts, "GANG-5: run again after one failure too many"
             case GenerationLost():
                 if self.restarts_all:
@@ -404,7 +422,7 @@ class GangMachine(RuleBasedStateMachine):
     def check_start(self, world, ranks):
         assert self.endings is None, "GANG-1: it goes on after its end"
         assert self.lost_in_row <= self.spec.restarts, "GANG-5: one generation too many"
-        if self.restarts_all:
+        if self.restarts_all or len(ranks) == world.size:
             assert not self.running, "GANG-2: the last generation still runs"
             assert set(world.nodes) <= self.seated, "GANG-3: a rank without a seat"
         assert self.world is None or world.generation == self.world.generation + 1
@@ -425,10 +443,12 @@ class GangMachine(RuleBasedStateMachine):
             self.used_ports.add(port)
         assert world.head_address == self.facts(world.head).address, "GANG-3: the head is elsewhere"
         self.world, self.began_at = world, self.now
+        self.all_ranks = world.generation if len(ranks) == world.size else self.all_ranks
         self.begun += len(ranks) == world.size  # one rank of one: counted too, which is lenient
         self.ranks_started = ranks
 
     def check_run(self, node, order):
+        assert self.gang.phase is Where.RUNNING, "GANG-2: a rank begins while its generation is being ended"
         assert order.world == self.world, "GANG-3: another world"
         assert order.rank in self.ranks_started
         assert self.world.nodes[order.rank // self.world.ranks_per_node] == node, "GANG-3: a rank on another's node"
@@ -455,7 +475,8 @@ class GangMachine(RuleBasedStateMachine):
             if isinstance(ending, Settled):
                 assert ending.outcome != "stale", "GANG-4"
                 assert ending.outcome != "forged", "GANG-10"
-                assert ending.generation == generation or not self.restarts_all, "GANG-4: a result of a lost generation"
+                least = generation if self.restarts_all else self.all_ranks
+                assert ending.generation >= least, "GANG-4: a result of a lost generation"
                 failed = ending.verdict in FAILURES and self.restarts_all
                 assert not failed or self.failures >= self.spec.max_restarts, "GANG-5: a failure was not followed up"
 
@@ -480,6 +501,31 @@ class GangMachine(RuleBasedStateMachine):
             if self.gang.phase is Where.WAITING and len(self.roster) < self.gang._needed:
                 assert self.gang.wake_at() is not None, "GANG-9: it waits for ever"
                 assert self.gang.wake_at() <= self.now + REPLACE_S, "GANG-9: it waits for too long"
+            if self.gang.phase is Where.WAITING and self.gang.generation and self.seated:
+                assert self.gang.wake_at() is not None, "GANG-9: it holds seats for ever"
+
+    @invariant()
+    def ranks_run_again_alone_in_a_generation_that_runs(self):
+        if not hasattr(self, "gang"):
+            return
+        gang, gaps = self.gang, self.gang._gaps
+        for_ports = {asked.of[0][0]: asked.gap for asked in gang._asked if asked.gap is not None}
+        if gang.phase is not Where.RUNNING:
+            assert not any((gaps.waiting, gaps.half_lost, for_ports)), "GANG-15: a rank waits to run again alone"
+            assert gang._kill_at is None, "GANG-15: what does not run is to be killed"
+            return
+        alone = [rank for gap in (*gaps.waiting, *for_ports.values()) for rank in gap.ranks]
+        alone += [rank for ranks in gaps.half_lost.values() for rank in ranks]
+        where = sorted([*alone, *(rank for rank, _ in self.running.values()), *gang._endings])
+        assert where == [*range(self.world.size)], "GANG-15: a rank neither runs, nor has ended, nor is to run again"
+        assert set(gaps.half_lost) <= {node for _, node in self.running.values()}, "GANG-15: it waits for no neighbour"
+        if gaps.waiting:
+            assert self.claim, "GANG-15: a rank waits for a node that nobody has claimed"
+            assert gang.wake_at() is not None, "GANG-9: a rank waits for a node for ever"
+            assert gang.wake_at() <= self.now + REPLACE_S, "GANG-9: a rank waits for a node for too long"
+        if self.spec.on_loss is not OnLoss.RESTART:
+            needed = {node for _, node in self.running.values()} | for_ports.keys()
+            assert self.seated <= needed, "GANG-6: a seat for nobody"
 
 
 TestGang = GangMachine.TestCase
@@ -538,14 +584,14 @@ class WaitsForPorts(Gang):
 
 
 class TakesLeavingNodes(Gang):
-    def leaving(self, node, *, noticed):
+    def leaving(self, node, now, *, noticed):
         self._leaving[node] = noticed
 
-    def _choose(self):
+    def _choose(self, now):
         self._facts = {
             node: NodeFacts("", f"10.0.0.{node}", tuple(range(32))) for node in sorted({*self._facts, *self.seats})
         }
-        super()._choose()
+        super()._choose(now)
 
 
 class KeepsOldResults(Gang):
@@ -615,6 +661,27 @@ class LeavesNothing(Gang):
         pass
 
 
+class KeepsItsGaps(Gang):
+    def _drop_gaps(self):
+        return [] if self.phase is Where.FENCING else super()._drop_gaps()
+
+
+class WaitsForTheNextNode(Gang):
+    def _regap(self, node, now):
+        before = self._replace_by
+        again = super()._regap(node, now)
+        self._replace_by = before
+        return again
+
+
+class ForgivesEachStall(Gang):
+    def stalled(self, why, now):
+        self._losses.stalls = 0
+        return super().stalled(why, now)
+
+
+RESENDING = {"on_loss": OnLoss.RESEND, "once": False, "nodes": 4, "minimum": 3, "restarts": 2, "started": True}
+RESENDING |= {"collective": False, "poor": 0}
 WATCHED = {"once": True, "watched": True, "nodes": 4, "minimum": 3, "started": True, "collective": True}
 RESTARTING = {"on_loss": OnLoss.RESTART, "once": False, "nodes": 4, "minimum": 3, "restarts": 2, "started": True}
 FOCUS = {
@@ -628,6 +695,9 @@ FOCUS = {
     TellsNoLosses: WATCHED,
     FailsByWhatWasLeft: WATCHED,
     LeavesNothing: WATCHED,
+    KeepsItsGaps: RESENDING,
+    WaitsForTheNextNode: RESENDING | {"every": True},
+    ForgivesEachStall: RESENDING,
 }
 
 
@@ -652,6 +722,9 @@ FOCUS = {
         (WaitsForEver, "GANG-9"),
         (BelievesEveryNode, "GANG-10"),
         pytest.param(WaitsForPorts, "GANG-11", marks=pytest.mark.nightly),
+        (ForgivesEachStall, "GANG-14"),
+        (KeepsItsGaps, "GANG-15"),
+        pytest.param(WaitsForTheNextNode, "GANG-9", marks=pytest.mark.nightly),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -790,7 +863,7 @@ def test_and_as_soon_as_one_is_noticed(withdrawn):
     play = Play().start()
     play.leaving.add(2)
     play.roster.leave(2)
-    play.gang.leaving(2, noticed=True)
+    play.gang.leaving(2, play.now, noticed=True)
     play.act()
     play.join()
     play.grant()
@@ -949,6 +1022,150 @@ def test_resend_without_a_replacement_begins_anew_with_fewer_nodes_in_an_elastic
     assert [(ending.verdict, ending.generation) for ending in play.endings] == [(Verdict.RETURNED, 2)] * 3
 
 
+def ends_what_stalled(play):
+    assert play.stall()
+    assert play.gang.phase is Where.FENCING
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    return play
+
+
+@pytest.mark.parametrize("on_loss", [OnLoss.RESTART, OnLoss.RESEND, OnLoss.FAIL])
+def test_a_broadcast_that_stalls_is_run_again_on_its_nodes_as_often_as_allowed(on_loss):
+    play = Play(on_loss=on_loss, collective=on_loss is not OnLoss.RESEND).start()
+    for generation in (2, 3):
+        ends_what_stalled(play).start()
+        assert (play.world.generation, play.world.nodes) == (generation, (1, 2, 3, 4))
+    assert not play.stall()
+    assert {ending.reason for ending in play.endings} == {Reason.STALLED}
+
+
+def test_a_rank_that_waits_for_a_replacement_when_the_others_stall_runs_again_with_them():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(2)
+    ends_what_stalled(play)
+    assert [(loss.nodes, loss.cause) for loss in play.losses] == [((2,), "lost 2"), ((), STALLED)]
+    play.join()
+    play.start()
+    assert sorted(rank for rank, _ in play.running.values()) == [0, 1, 2, 3]
+    play.finish_all()
+    assert [(ending.verdict, ending.generation) for ending in play.endings] == [(Verdict.RETURNED, 2)] * 4
+
+
+def test_ports_that_come_while_what_stalled_is_ended_start_no_rank():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(1)
+    play.join()
+    play.grant()
+    (asked,) = play.asked
+    assert play.stall()
+    assert not play.gang.ports(asked, [(30_000,)], play.now), "they stay free"
+    assert not play.gang.effects
+    play.asked.clear()
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    play.start()
+    assert play.world.nodes == (5, 2, 3, 4)
+    play.finish_all()
+    assert {ending.verdict for ending in play.endings} == {Verdict.RETURNED}
+
+
+def test_what_stalls_in_a_pool_that_became_smaller_claims_no_node_for_the_rank_that_it_lost():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(2)
+    play.gang.resized(minimum=3, wanted=3)
+    play.act()
+    assert play.stall()
+    assert play.claim is None
+
+
+def test_ranks_that_ran_again_for_a_stall_may_run_again_alone_as_often_as_before():
+    play = Play(collective=False, on_loss=OnLoss.RESEND, restarts=1).start()
+    ends_what_stalled(play).start()
+    play.lose(2)
+    assert play.endings is None
+    play.join()
+    play.grant()
+    play.lose(5)
+    play.finish_all()
+    assert [type(ending) for ending in play.endings] == [Settled, GaveUp, Settled, Settled]
+    assert play.endings[1].reason is Reason.LOSING
+
+
+def test_a_loss_before_a_stall_does_not_pardon_it():
+    play = Play(collective=False, on_loss=OnLoss.RESEND, restarts=1).start()
+    for rank in (1, 2):
+        play.pass_time(61.0)
+        play.lose(play.world.nodes[rank])
+        play.join()
+        play.grant()
+        if rank == 1:
+            ends_what_stalled(play).start()
+    assert not play.stall()
+    assert {ending.reason for ending in play.endings if isinstance(ending, GaveUp)} == {Reason.STALLED}
+
+
+def test_a_replacement_that_is_lost_while_it_waits_for_ports_is_waited_for_no_longer_than_others():
+    play = Play(every=True, collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(2)
+    play.lose(3)
+    for _ in range(2):
+        play.join()
+        play.grant()
+    first, second = play.asked
+    play.asked = [first]
+    play.give_ports()
+    play.asked = [second]
+    play.pass_time(REPLACE_S)
+    play.lose(6)
+    assert play.gang.wake_at() == play.now + REPLACE_S
+    play.pass_time(REPLACE_S)
+    play.finish_all()
+    assert [type(ending) for ending in play.endings] == [Settled, Settled, GaveUp, Settled]
+
+
+def test_a_generation_that_loses_a_node_while_it_waits_long_for_ports_holds_its_seats_for_a_time():
+    """Found by reading: the time for a replacement was over by then, and nothing else would have freed the seats."""
+    play = Play().start()
+    play.lose(1)
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    play.join()
+    play.grant()
+    play.pass_time(REPLACE_S)
+    play.join()
+    play.lose(5)
+    assert play.gang.wake_at() == play.now + REPLACE_S
+    play.pass_time(REPLACE_S)
+    assert not play.seated
+
+
+def test_in_a_collective_too_a_failure_ends_the_wait_of_ranks_that_were_to_run_again_alone():
+    play = Play(on_loss=OnLoss.RESEND, each=2).start()
+    play.leaving.add(2)
+    play.roster.leave(2)
+    play.gang.leaving(2, play.now, noticed=True)
+    play.finish(play.of_rank(2), Verdict.TERMINATED)  # its neighbour still runs
+    play.finish(play.of_rank(3), Verdict.RAISED)
+    play.pass_time(GRACE_S)
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    assert play.endings[2] == GaveUp(Reason.LOST, ((2, play.losses[0].cause),), 2)
+    assert play.endings[3].verdict is Verdict.RAISED
+
+
+def test_a_failure_ends_the_wait_for_ports_too():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(1)
+    play.join()
+    play.grant()
+    play.finish(play.of_rank(1), Verdict.RAISED)
+    assert 5 not in play.seated
+    play.give_ports()
+    play.finish_all()
+    assert play.endings[0] == GaveUp(Reason.LOST, ((1, "lost 1"),), 0)
+
+
 def test_where_every_rank_listens_each_has_a_port_of_its_own_node():
     play = Play(every=True, each=2).start()
     ports = play.world.ports
@@ -1025,7 +1242,7 @@ def test_a_death_after_a_notice_is_the_machines_doing():
     play = Play().start()
     play.leaving.add(2)
     play.roster.leave(2)
-    play.gang.leaving(2, noticed=True)
+    play.gang.leaving(2, play.now, noticed=True)
     play.finish(play.of_rank(1), Verdict.TERMINATED)
     assert play.gang.phase is Where.FENCING
     for rank in (0, 2, 3):
@@ -1040,7 +1257,7 @@ def test_a_rank_that_overruns_or_exits_after_a_notice_has_failed_by_itself(verdi
     play = Play().start()
     play.leaving.add(2)
     play.roster.leave(2)
-    play.gang.leaving(2, noticed=True)
+    play.gang.leaving(2, play.now, noticed=True)
     play.finish(play.of_rank(1), verdict)
     play.pass_time(GRACE_S)
     while play.running:
@@ -1068,7 +1285,7 @@ def test_ranks_of_one_node_run_again_in_one_place():
     play = Play(on_loss=OnLoss.RESEND, collective=False, each=2, every=True).start()
     play.leaving.add(2)
     play.roster.leave(2)
-    play.gang.leaving(2, noticed=True)
+    play.gang.leaving(2, play.now, noticed=True)
     play.finish(play.of_rank(2), Verdict.TERMINATED)
     play.join()
     assert play.grantable() is None, "its neighbour still runs"
