@@ -173,10 +173,10 @@ class Gang(BroadcastSeats):
             self._ended_on(node, now)
 
     def stalled(self, why: str, now: float) -> bool:
-        """Handle that no rank gives a sign of life; return whether all run again, or it was done too often."""
-        if self.phase is not Phase.RUNNING or self.spec.at_most_once or self._has_failed():
+        """Handle that no rank gives a sign of life; return whether all run again. Else the broadcast ends with that."""
+        if self.phase is not Phase.RUNNING or self.spec.at_most_once:
             return False
-        if self._losses.stalls >= self.spec.restarts:
+        if self._losses.stalls >= self.spec.restarts or self._has_failed():  # what is silent may never end by itself
             self._end_with(Reason.STALLED, why)
             return False
         self._losses.stall(why)

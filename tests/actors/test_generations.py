@@ -329,10 +329,12 @@ class GangMachine(RuleBasedStateMachine):
 
     def stall(self):
         before, killed = set(self.running), len(self.kills)
+        runs = self.gang.phase is Where.RUNNING and not self.spec.at_most_once
         self.may_kill |= not self.spec.at_most_once
         again = self.gang.stalled(STALLED, self.now)
         self.stalls += again
         self.act()
+        assert not runs or again or self.endings, "GANG-14: what hangs is neither run again nor ended"
         assert self.stalls <= self.spec.restarts, "GANG-14: run again after one stall too many"
         assert not again or before <= set(self.kills[killed:]), "GANG-2: a rank of a generation that stalled goes on"
         return again
@@ -1050,6 +1052,20 @@ def test_a_rank_that_waits_for_a_replacement_when_the_others_stall_runs_again_wi
     assert sorted(rank for rank, _ in play.running.values()) == [0, 1, 2, 3]
     play.finish_all()
     assert [(ending.verdict, ending.generation) for ending in play.endings] == [(Verdict.RETURNED, 2)] * 4
+
+
+@pytest.mark.parametrize("on_loss", [OnLoss.RESEND, OnLoss.FAIL])
+def test_what_stalls_after_a_rank_has_failed_ends(on_loss):
+    """Found by the simulator: nothing was run again any more, and nothing would have ended the ranks that hung."""
+    play = Play(collective=False, on_loss=on_loss, restarts=0).start()
+    play.finish(play.of_rank(0), Verdict.RETURNED)
+    play.lose(2)
+    assert not play.stall()
+    assert play.endings[0].verdict is Verdict.RETURNED
+    assert [ending.reason for ending in play.endings[1:]] == [play.endings[1].reason, *[Reason.STALLED] * 2]
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    assert play.over
 
 
 def test_ports_that_come_while_what_stalled_is_ended_start_no_rank():
