@@ -49,7 +49,7 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
     if large:
         return scenario
     scaled = _with_amounts(_by_load(scenario, Random(f"scale {seed}")), Random(f"amounts {seed}"))  # noqa: S311
-    return _with_stalls(scaled, Random(f"stalls {seed}"))  # noqa: S311
+    return _with_hangs(_with_stalls(scaled, Random(f"stalls {seed}")), Random(f"hangs {seed}"))  # noqa: S311
 
 
 def _by_load(scenario: Scenario, dice: Random) -> Scenario:
@@ -82,6 +82,28 @@ def _with_stalls(scenario: Scenario, dice: Random) -> Scenario:
         timeout_s = None if restarts and job.ends == "hangs" else job.timeout_s
         jobs.append(replace(job, stall_s=stall_s, stall_restarts=restarts, timeout_s=timeout_s))
     return replace(scenario, jobs=tuple(jobs))
+
+
+def _with_hangs(scenario: Scenario, dice: Random) -> Scenario:
+    """Return the scenario, or the same with jobs that hang at first, and machines that die about when they stall."""
+    jobs: list[Job] = []
+    faults = list(scenario.faults)
+    for job in scenario.jobs:
+        if job.stall_s is None or not job.stall_restarts or job.ends != "returns" or dice.random() < 0.5:
+            jobs.append(job)
+            continue
+        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # what does not hang ends
+        hanging = replace(job, stall_s=stall_s, hangs=dice.choice((1, 1, 2)))
+        if job.ranks:
+            if dice.random() < 0.5:
+                hanging = replace(hanging, on_loss=OnLoss.RESEND, collective=False, max_restarts=0)
+            for _ in range(dice.choice((0, 1, 1, 2))):
+                at_s, after = round(stall_s * dice.uniform(0.0, 1.1), 4), ("generation_started", dice.randint(1, 3))
+                whom: tuple[f.Who, ...] = ("head", round(dice.random(), 3))
+                who, reported_s = dice.choice(whom), dice.choice((0.2, 20.0))
+                faults.append(f.Death(at_s=at_s, after=after, who=who, reported_s=reported_s))
+        jobs.append(hanging)
+    return replace(scenario, jobs=tuple(jobs), faults=tuple(faults))
 
 
 def _cloud(dice: Random) -> CloudSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from ....actors.interfaces import AttemptId
 from ...wire.messages import Cause, Done, Failed, Run, Value
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Process:
         sim.referee.began(host, run.attempt)
         if job.ends == "poison":
             self._ends = host.later(POISON_S, lambda: self._poison(run.attempt))
-        elif job.ends == "hangs":
+        elif job.ends == "hangs" or sim.orders[AttemptId(run.attempt)].number <= job.hangs:
             pass
         elif job.ranks and job.collective:
             self._meeting = sim.meeting(run.attempt)

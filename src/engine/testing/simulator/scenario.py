@@ -42,6 +42,7 @@ class Job:
     listens: bool = False  # every rank has a port of its own
     stall_s: float | None = None  # nothing that is played gives a sign of life but its beginning
     stall_restarts: bool = False
+    hangs: int = 0  # so many of the first attempts, of each rank, never end
     peers_notice_s: float | None = None  # a rank whose peer is gone raises after so long; None: it hangs
 
 

@@ -14,7 +14,7 @@ from outrider.actors.failure_detector import FailureDetector
 from outrider.actors.fleet_controller import STEPS, FleetController, NodePhase
 from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
-from outrider.actors.interfaces import ScaleByLoad, Settled
+from outrider.actors.interfaces import OnLoss, ScaleByLoad, Settled
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Membership
 from outrider.actors.node_lives import NodeLives
@@ -47,6 +47,11 @@ def heeds_no_sign_of_life(patch: Patch) -> None:
         answered(self, node, question, {each: sight._replace(quiet_s=1e9) for each, sight in seen.items()}, now)
 
     patch.setattr(StallWatch, "answered", deaf)
+
+
+def leaves_ranks_that_were_to_run_again(patch: Patch) -> None:
+    drop = Gang._drop_gaps
+    patch.setattr(Gang, "_drop_gaps", lambda self: [] if self.phase is GangPhase.FENCING else drop(self))
 
 
 def settles_twice(patch: Patch) -> None:
@@ -305,7 +310,22 @@ def keeps_what_is_idle(patch: Patch) -> None:
     patch.setattr(Autoscaler, "_shrink", lambda self, needed, there, missing, now: None)
 
 
-DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
+def stalls_with_a_node_lost(seed: int) -> Scenario:
+    """What is seldom drawn: ranks hang, one of them is lost, and there is no other node before they have stalled."""
+    job = Job(
+        id=1, at_s=0.0, takes_s=5.0, ranks=1, on_loss=OnLoss.RESEND, collective=False, stall_s=10.0,
+        stall_restarts=True, hangs=1,
+    )  # fmt: skip
+    death = f.Death(at_s=4.0, after=("generation_started", 1), who=0.9, reported_s=0.2)
+    cloud = CloudSpec(boot_s=(20.0, 40.0))
+    return Scenario(seed=seed, nodes=3, min=3, max=3, cloud=cloud, jobs=(job,), faults=(death,))
+
+
+BY_HAND = {
+    leaves_seats_to_tasks: busy_with_a_spare,
+    blames_every_executor_that_ends: used_and_barren,
+    leaves_ranks_that_were_to_run_again: stalls_with_a_node_lost,
+}
 
 
 @pytest.mark.parametrize(
@@ -322,6 +342,7 @@ DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
         ("SIM-7", runs_beside_the_slots),
         ("SIM-8", blames_nobody),
         ("SIM-9", forgets_what_comes_back),
+        ("SIM-9", leaves_ranks_that_were_to_run_again),
         ("SIM-10", goes_on_with_fewer),
         ("SIM-11", replaces_nothing),
         ("SIM-12", terminates_nothing),
@@ -352,7 +373,7 @@ DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:
     without(monkeypatch)
     fell: dict[str, int] = {}
-    scenario = DRAWN_BY_HAND.get(promise, draw)
+    scenario = BY_HAND.get(without, draw)
     for seed in count():
         violation = play(scenario(seed), keep=0).violation
         if violation is not None:
@@ -362,7 +383,7 @@ def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patc
         assert seed < SEEDS, f"only {fell} fell"
 
 
-@pytest.mark.parametrize("scenario", DRAWN_BY_HAND.values())
+@pytest.mark.parametrize("scenario", BY_HAND.values())
 def test_a_scenario_of_our_own_keeps_its_promises(scenario: Callable[[int], Scenario]) -> None:
     assert [play(scenario(seed)).violation for seed in range(20)] == [None] * 20
 
