@@ -97,7 +97,8 @@ class Gang(BroadcastSeats):
         self.ready(ready, now)
 
     def ready(self, count: int, now: float, *, queued: bool = False) -> None:
-        if queued and self._replace_by is not None:
+        busy = self.phase is Phase.WAITING and count >= self._needed  # no further node is waited for
+        if queued and self._replace_by is not None and not busy:
             self._replace_by = now + self._replace_timeout_s
         if self.phase is Phase.WAITING and count < self._needed:
             self._wait_for_a_node(now)

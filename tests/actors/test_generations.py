@@ -259,6 +259,14 @@ class GangMachine(RuleBasedStateMachine):
         self.gang.unreplaceable(self.now, ready=len(self.roster))
         self.act()
 
+    @rule()
+    def a_machine_waits_in_its_providers_queue(self):
+        before = self.gang.wake_at()
+        self.gang.ready(len(self.roster), self.now, queued=True)
+        if self.gang.phase is Where.WAITING and len(self.roster) >= self.gang._needed:
+            assert not self.seated or self.gang.wake_at() == before, "GANG-9: nodes are there, and it holds seats on"
+        self.act()
+
     @rule(wanted=st.integers(1, 5))
     def the_pool_is_resized(self, wanted):
         self.gang.resized(minimum=min(self.gang.minimum, wanted), wanted=wanted)
@@ -693,7 +701,7 @@ FOCUS = {
     NeverStops: RESTARTING,
     NeverRestarts: RESTARTING | {"max_restarts": 1},
     RestartsForEver: RESTARTING | {"max_restarts": 1},
-    RunsOnceAgain: RESTARTING | {"once": True},
+    RunsOnceAgain: RESTARTING | {"once": True, "watched": False},
     TellsNoLosses: WATCHED,
     FailsByWhatWasLeft: WATCHED,
     LeavesNothing: WATCHED,
@@ -711,7 +719,7 @@ FOCUS = {
         pytest.param(DoesNotFence, "GANG-2", marks=pytest.mark.nightly),
         (SeesAnotherWorld, "GANG-3"),
         (TakesLeavingNodes, "GANG-3"),
-        (KeepsOldResults, "GANG-4"),
+        (KeepsOldResults, "GANG-4|GANG-15"),
         (NeverStops, "GANG-5"),
         (NeverRestarts, "GANG-5"),
         (RestartsForEver, "GANG-5"),
@@ -832,6 +840,21 @@ def test_seats_are_let_go_when_the_nodes_are_there_and_stay_busy():
     assert play.claim.again
     play.start()
     assert play.world.nodes == (5, 2, 3, 4)
+
+
+def test_a_queue_of_machines_is_no_reason_to_hold_seats_when_the_nodes_are_there():
+    play = Play().start()
+    play.lose(1)
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    play.pass_time(REPLACE_S / 2)
+    play.gang.ready(len(play.roster), play.now, queued=True)
+    assert play.gang.wake_at() == play.now + REPLACE_S, "it waits for one more node"
+    play.join()
+    play.pass_time(1.0)
+    play.gang.ready(len(play.roster), play.now, queued=True)
+    play.pass_time(REPLACE_S - 1.0)
+    assert not play.seated
 
 
 def test_a_rank_that_raises_in_a_collective_ends_the_rest_after_a_grace():
