@@ -707,7 +707,7 @@ FOCUS = {
     LeavesNothing: WATCHED,
     KeepsItsGaps: RESENDING,
     WaitsForTheNextNode: RESENDING | {"every": True},
-    ForgivesEachStall: RESENDING,
+    ForgivesEachStall: RESENDING | {"restarts": 1},
 }
 
 
