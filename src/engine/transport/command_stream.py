@@ -63,7 +63,7 @@ async def connect(
             connection = await _over(machine, key, host_keys, tunnel=session)
             return Connected(connection, release=_once(shared.leave))
         except _Unusable:
-            shared.leave()
+            shared.leave(refused=True)
         except _ITS_OWN:
             shared.leave()
             raise
@@ -221,7 +221,6 @@ class _Session:
         except asyncssh.ChannelOpenError:
             if alone:
                 raise
-            self._shared.full = True
             raise _Unusable from None
         self._carrier = carrier
         return channel, carrier.connection

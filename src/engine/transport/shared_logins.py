@@ -31,9 +31,10 @@ class SharedLogin:
         self.users += 1
         return self
 
-    def leave(self) -> None:
+    def leave(self, *, refused: bool = False) -> None:
+        """``refused``: no session was opened; else one has ended, and there is room for another."""
         self.users -= 1
-        self.full = False
+        self.full = refused and bool(self.users)
         if not self.users:  # behind the end of the last session, which is on its way
             asyncio.get_running_loop().call_soon(self._close)
 
