@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,8 @@ import anyio
 import pytest
 from netlab import PLAIN_USER, Host
 
-from outrider import Slurm
+from outrider import Pool, Slurm, compute
+from outrider.errors import OutriderError, TaskKilled
 from outrider.providers import contract
 from outrider.providers.base import LaunchRequest, Machine
 
@@ -68,15 +72,17 @@ async def test_contract(check: contract.Check, cluster, slurm) -> None:
     async def alive() -> int:
         """How many step servers there are, when those of jobs that have just begun are there."""
         seen: list[int] = []
+        if not jobs(made):
+            return sum(map(len, steps(made, off=off).values()))
         while len(seen) < SETTLED or len(set(seen[-SETTLED:])) > 1:
-            seen.append(len(steps(made, off=off)))
+            seen.append(sum(map(len, steps(made, off=off).values())))
             await anyio.sleep(SETTLED_S / SETTLED)
         return seen[-1]
 
     async def kill(machine: Machine) -> None:
-        while len(running := steps(made)) < 2:
-            await anyio.sleep(0.1)
-        off.add(node := min(running))  # its machines get their nodes in this order
+        while not await alive():
+            pass
+        off.add(node := min(steps(made)))  # its machines get their nodes in this order
         made.node(node).power_off()
 
     await check(contract.Subject(provider=slurm(made), alive=alive, kill=kill, request=REQUEST, within_s=60.0))
@@ -101,6 +107,88 @@ async def test_the_digits_example_trains_with_only_its_provider_changed(cluster,
     assert "four nodes:" in said
     assert jobs(made) == []
     assert left(made) == []
+
+
+# --- what tasks have --------------------------------------------------------------------------------------------------
+
+
+@compute
+def seen(*names: str) -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in names}
+
+
+@compute
+def takes(megabytes: int) -> int:
+    return len(bytearray(megabytes << 20))
+
+
+async def test_tasks_have_their_steps_devices_and_variables(cluster, slurm):
+    provider = slurm(made := cluster(nodes=2), gres="gpu:a100:1", setup=["export FROM_SETUP='a \"b\"'"])
+    async with Pool(provider=provider, nodes=2, console="silent") as pool:
+        found = await pool.broadcast(seen("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "FROM_SETUP", "SLURMD_NODENAME"))
+        assert sorted(each.pop("SLURMD_NODENAME") for each in found) == ["c0", "c1"]
+        job = jobs(made)[0].split()[0]
+        assert found == [{"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_ID": job, "FROM_SETUP": 'a "b"'}] * 2
+        ours = [port for host in made.hosts for port in host.listening() if port not in {22, 6817, 6818}]
+        assert [port for port in ours if not 60001 <= port <= 60999] == []  # srun's own
+        began = time.monotonic()
+    assert time.monotonic() - began < 2.0
+    assert jobs(made) == []
+    assert left(made) == []
+
+
+async def test_a_task_beyond_the_memory_of_its_job_is_killed_and_told_why(cluster, slurm):
+    made = cluster(nodes=1)
+    if not made.has_cgroups:
+        pytest.skip("this kernel has no control groups of version 1")
+    async with Pool(provider=slurm(made), nodes=1, memory_gb=0.5, console="silent") as pool:
+        with pytest.raises(TaskKilled) as killed:
+            await pool.run(takes(800))
+        assert killed.value.out_of_memory
+        assert await pool.run(takes(10)) == 10 << 20
+
+
+async def test_a_wrong_key_of_the_login_host_is_refused(cluster, slurm):
+    made = cluster(nodes=1)
+    provider = slurm(made)
+    Path(provider.known_hosts[0]).write_text(
+        made.node("c0").known_hosts.replace(made.node("c0").address, made.login.address)
+    )
+    with pytest.raises(OutriderError, match="host key"):
+        async with Pool(provider=provider, nodes=1, console="silent"):
+            pass
+    assert jobs(made) == []
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
+
+
+async def test_waiting_in_the_queue_is_not_booting(cluster, slurm, capfd):
+    made = cluster(nodes=1)
+    made.run("sbatch", "--exclusive", "--wrap=sleep 25")
+    began = time.monotonic()
+    async with Pool(provider=slurm(made), nodes=1, boot_timeout=15, console="plain") as pool:
+        assert await pool.run(seen("SLURM_JOB_ID")) == {"SLURM_JOB_ID": "2"}
+    assert time.monotonic() - began > 20
+    assert re.search(r"in the queue: job 2 pending: (Resources|Priority) \(", capfd.readouterr().err)
+
+
+async def test_a_job_that_starts_too_late_is_given_up_and_gone(cluster, slurm):
+    made = cluster(nodes=1)
+    made.run("sbatch", "--exclusive", "--wrap=sleep 300")
+    with pytest.raises(OutriderError, match="job 2"):
+        async with Pool(provider=slurm(made), nodes=1, start_timeout=4, console="silent"):
+            pass
+    assert [line.split()[0] for line in jobs(made)] == ["1"]
+
+
+async def test_a_job_that_will_never_start_fails_at_once(cluster, slurm):
+    made = cluster(nodes=1)
+    with pytest.raises(OutriderError, match=r"never start|never has so many|No node has") as caught:
+        async with Pool(provider=slurm(made), nodes=3, console="silent"):
+            pass
+    assert "slurm" in str(caught.value).lower() or "sbatch" in str(caught.value)
+    assert jobs(made) == []
 
 
 def provider_text(provider: Slurm) -> str:

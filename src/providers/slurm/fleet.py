@@ -228,7 +228,7 @@ class SlurmFleet:
 
     async def _intend(self, submission: Submission) -> Intent:
         facts = {"folder": submission.folder, "count": str(submission.count)}
-        place = {"host": self._provider.where}
+        place = self._provider.journal_place
         return await in_thread(self._journal.intend, self._pool, JOB, submission.token, place, facts)
 
     async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
@@ -344,6 +344,8 @@ class SlurmFleet:
 
     async def _shrink(self, job: Job) -> None:
         """End what a job has more than its machines need. The node of its batch shell stays with it, unused."""
+        if not job.running:
+            await self._slurm.want_nodes(job.folder, len(job.machines))
         await self._poll()
         unused = job.unused_nodes  # none: it still waits. What it has too much is given back when it starts
         if not unused:
@@ -400,7 +402,7 @@ class SlurmFleet:
                 self._tell(Warned(f"the end of the pool's jobs is not confirmed yet, and is asked for again ({error})"))
                 await anyio.sleep(error.retry_after_s)
         try:
-            await in_thread(self._journal.settled, self._pool, {"host": self._provider.where})
+            await in_thread(self._journal.settled, self._pool, self._provider.journal_place)
         except JournalError as error:
             self._tell(Warned(str(error)))
 

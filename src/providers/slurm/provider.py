@@ -182,6 +182,12 @@ class Slurm:
     def where(self) -> str:
         return self.host or os.uname().nodename
 
+    @property
+    def journal_place(self) -> dict[str, str]:
+        """Return where this provider's pools are, for commands that find them again by the journal alone."""
+        files = {"key": self.key or "", "known_hosts": ":".join(self.known_hosts), "config": ":".join(self.config)}
+        return {"slurm": self.where, **{name: said for name, said in files.items() if said and self.host}}
+
     def login(self) -> Login:
         keys = () if self.key is None else (self.key,)
         return Login(keys=keys, known_hosts=self.known_hosts, config=self.config)
@@ -231,7 +237,7 @@ class Slurm:
         from .login_host import Here, LoginHost
 
         journal = await uninterrupted(Journal.open)
-        ownership = await uninterrupted(partial(journal.own, pool, self.name, {"host": self.where}))
+        ownership = await uninterrupted(partial(journal.own, pool, self.name, self.journal_place))
         login = None if self.host is None else LoginHost(self.place())
         try:
             async with anyio.create_task_group() as tasks:

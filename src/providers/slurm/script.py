@@ -7,6 +7,7 @@ programs of `.step` and ``authorized_keys`` there before it submits. The script 
   AAAA"), ``step`` ("4711.0"), ``user``, ``address`` (by which other nodes reach it), ``lease`` and ``notice`` (files).
 - `relay` is the command that reaches it: its standard streams are an SSH connection.
 - `LIMIT` appears when the time limit comes near, with the seconds until then.
+- `WANTED` has the number of nodes that are wanted, if it is less than the job has: only the first get a step.
 - `END` or ``end.NODE`` appears before a step is sent SIGTERM which shall end at once. Another SIGTERM is a preemption.
 
 SCRIPT-1: each node has an srun of its own. One srun for all of them dies whole if a node fails while it starts.
@@ -21,9 +22,10 @@ from collections.abc import Sequence
 
 from ...lazy_dataclass import dataclass
 from .durations import text_of
+from .hostlist import MOST
 
 SERVER, RELAY = "step_server.py", "relay.py"
-BATCH, KEYS, LIMIT, END, NODES = "batch.sh", "authorized_keys", "limit", "end", "nodes"
+BATCH, KEYS, LIMIT, END, NODES, WANTED = "batch.sh", "authorized_keys", "limit", "end", "nodes", "wanted"
 GRACE_S = 30.0  # between SIGTERM and SIGKILL of a step, where the partition does not say so: Slurm's KillWait
 SIGNAL_S = 120.0  # before the time limit; Slurm may be up to a minute early (sbatch(1), --signal)
 SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the last part of so many
@@ -38,7 +40,7 @@ umask 077
 mkdir -p {nodes}
 unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV
 trap 'echo {signal_s:g} >{limit}.new && mv {limit}.new {limit}' USR1
-for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n "$(cat {wanted} 2>/dev/null || echo {most})"); do
   srun --nodelist="$node" {step} --input=none ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
     {python} -I -S {folder}/{server} {arguments} &
 done
@@ -79,6 +81,8 @@ class Script:
             step=" ".join(_STEP),
             nodes=NODES,
             limit=LIMIT,
+            wanted=WANTED,
+            most=MOST,
             signal_s=signal_s(self.time_s),
             server=SERVER,
         )

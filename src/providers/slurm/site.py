@@ -13,7 +13,7 @@ from ..errors import ProviderError
 from . import squeue
 from .errors import Ended, error_of
 from .login_host import Commands, refuse_failed
-from .script import END, NODES
+from .script import END, NODES, WANTED
 from .squeue import JobView
 
 # What login scripts print comes before it, so each of our lines says that it is one.
@@ -125,6 +125,12 @@ class Slurm:
         ended = await self._commands.run(["scancel", *jobs])
         if ended.status != 0 and ended.stderr.strip() and not _ALREADY.search(ended.stderr):
             raise error_of("scancel", ended, self.where)
+
+    async def want_nodes(self, folder: str, count: int) -> None:
+        """Have a job that has not started yet start fewer steps than it has nodes, which it keeps until then."""
+        await self._commands.run(
+            ["sh", "-c", 'echo "$2" >"$1.new" && mv "$1.new" "$1"', "want", f"{folder}/{WANTED}", str(count)]
+        )
 
     async def keep_nodes(self, job: str, nodes: Sequence[str]) -> Ended:
         """Give back the others."""

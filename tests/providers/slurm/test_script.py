@@ -120,6 +120,14 @@ def test_setup_runs_before_the_steps_and_its_variables_reach_them(site: Site) ->
     assert (site.fake / "loaded").read_text() == "cuda\n"
 
 
+def test_of_a_job_that_is_wanted_less_only_the_first_nodes_have_steps(site: Site) -> None:
+    (site.folder / script.WANTED).write_text("1\n")
+    shell = site.start(Script(folder=str(site.folder), lease_s=30).text())
+    site.end("c0")
+    assert shell.wait(4) == 0
+    assert [line.split()[0] for line in site.sruns()] == ["--nodelist=c0"]
+
+
 BROKEN = {
     "SCRIPT-1": (holds_script_1, "for node in $(scontrol show hostnames", 'for node in "$SLURM_JOB_NODELIST"; do # $('),
     "SCRIPT-3": (holds_script_3, "mv {limit}.new {limit}' USR1", "mv {limit}.new {limit}; exit' USR1"),
