@@ -168,7 +168,7 @@ class Life:
             machines=machines,
             fits=expected.fits,
             whole=expected.whole,
-            surplus=expected.surplus,
+            surplus=expected.surplus + self.site.stragglers(wish.nodes),
             unleased=frozenset(helpless),
         )
 
