@@ -26,7 +26,9 @@ from ....providers.base import (
     MachineEvent,
     MachineGone,
     MachineId,
+    MachineQueued,
     MachineReachable,
+    MachineStarted,
     PreemptionNotice,
 )
 from ....providers.errors import NoCapacity, ProviderError
@@ -59,6 +61,7 @@ class ScriptedCloud:
     def __init__(self, sim: Simulation) -> None:
         self.alive: dict[MachineId, Host] = {}
         self.answering: set[MachineId] = set()  # machines of launch calls that have not returned
+        self.queued: set[MachineId] = set()  # those that do not run yet, as far as the pool has heard
         self.unsure = 0  # launches whose answer was lost
         self.changed = False  # the bill has, since somebody last looked
         self.spent = 0.0  # USD, for machines that have ended, but for those that no launch ever named
@@ -125,14 +128,19 @@ class ScriptedCloud:
         key = f"ssh-ed25519 HOST{number}"
         machine = Machine(id_, None, key, "/run/executor", private_address=host.address, hourly_cost=HOURLY_USD)
         how = self.bad.popleft() if self.bad else None
-        if how == "dark":
-            return machine
-        if how is not None:
+        if how is not None and how != "dark":
             host.refuses = how
         boot_s = sim.dice.within(sim.scenario.cloud.boot_s, "boot", number)
-        if not boot_s:
+        queue_s = sim.dice.within(sim.scenario.cloud.queue_s, "queue", number)
+        if queue_s:
+            self.queued.add(id_)
+            fleet.emit(MachineQueued(id_, "other jobs come before it", sim.loop.now + queue_s))
+            sim.loop.call_later(queue_s, self._runs, id_)
+        if how == "dark":
+            return machine
+        if not boot_s + queue_s:
             return self._boot(machine)
-        sim.loop.call_later(boot_s, self._booted, machine)
+        sim.loop.call_later(queue_s + boot_s, self._booted, machine)
         return machine
 
     def is_of(self, fleet: ScriptedFleet, machine: MachineId) -> bool:
@@ -142,12 +150,25 @@ class ScriptedCloud:
         if self.alive.pop(machine, None) is not None:
             self._sim.trace("machine_ended", machine=machine)
             self.changed = True
-            if machine not in self.answering:
+            if machine not in self.answering and machine not in self.queued:
                 self.spent += self._sim.loop.now - self._since[machine]
+            self.queued.discard(machine)
 
     def bill(self) -> float:
         """Return what all machines have cost so far, in USD."""
-        return self.spent + sum(self._sim.loop.now - self._since[machine] for machine in self.alive)
+        running = self.alive.keys() - self.queued
+        return self.spent + sum(self._sim.loop.now - self._since[machine] for machine in running)
+
+    def started(self, machine: MachineId) -> None:
+        """Handle that the pool hears that a machine runs: it costs money from now on."""
+        if machine in self.queued:
+            self.queued.discard(machine)
+            self._since[machine], self.changed = self._sim.loop.now, True
+
+    def _runs(self, machine: MachineId) -> None:
+        host = self.alive.get(machine)
+        if host is not None and not host.dead:
+            self._fleet_of[machine].emit(MachineStarted(machine))
 
     def _boot(self, machine: Machine) -> Machine:
         host = self.alive[machine.id]
@@ -301,6 +322,8 @@ class ScriptedFleet:
             raise event
         if isinstance(event, PreemptionNotice):
             self._sim.referee.notice_given(event)
+        if isinstance(event, MachineStarted):
+            self._cloud.started(event.id)
         return event
 
     def emit(self, event: MachineEvent | ProviderError) -> None:

@@ -11,6 +11,7 @@ from ....actors.interfaces import OnLoss
 from . import faults as f
 from .scenario import CloudSpec, Job, Scenario
 
+QUEUED = 0.15  # of the pools that are not large: their machines wait in a queue before they run
 SCALED = 0.25  # of the pools that are not large: their number of nodes follows the work
 HOLDING = 0.25  # of them: some of their tasks hold processors
 STALLING = 0.25  # of them: some of their jobs are watched for signs of life
@@ -49,7 +50,16 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
     if large:
         return scenario
     scaled = _with_amounts(_by_load(scenario, Random(f"scale {seed}")), Random(f"amounts {seed}"))  # noqa: S311
-    return _with_hangs(_with_stalls(scaled, Random(f"stalls {seed}")), Random(f"hangs {seed}"))  # noqa: S311
+    stalling = _with_hangs(_with_stalls(scaled, Random(f"stalls {seed}")), Random(f"hangs {seed}"))  # noqa: S311
+    return _queued(stalling, Random(f"queue {seed}"))  # noqa: S311
+
+
+def _queued(scenario: Scenario, dice: Random) -> Scenario:
+    """Return the scenario, or the same with a cluster, whose machines wait for their turn: often longer than a boot."""
+    if dice.random() >= QUEUED:
+        return scenario
+    queue_s = dice.choice(((0.1, 3.0), (5.0, 60.0), (100.0, 900.0)))
+    return replace(scenario, cloud=replace(scenario.cloud, queue_s=queue_s))
 
 
 def _by_load(scenario: Scenario, dice: Random) -> Scenario:

@@ -204,7 +204,7 @@ class _User:
         sim, scenario = self._sim, self._scenario
         assert self._ref is not None
         try:
-            await self._ref.ask(WhenReady(), within_s=scenario.boot_timeout_s + scenario.replace_timeout_s)
+            await self._ready(scenario.boot_timeout_s + scenario.replace_timeout_s)
         except (ProviderError, ConnectFailed, TimeoutError) as error:
             sim.trace("not_ready", error=error)
             return
@@ -226,6 +226,25 @@ class _User:
                 self._report_hang(state)
                 return
             await anyio.sleep(LOOK_S)
+
+    async def _ready(self, within_s: float) -> None:
+        """Wait until the pool is ready, without the time in which a machine waits in a queue, as `OpenPool` does.
+
+        Raises:
+            TimeoutError: it is not, or what it has failed with.
+        """
+        assert self._ref is not None
+        left_s = within_s
+        while True:
+            try:
+                await self._ref.ask(WhenReady(), within_s=left_s)
+            except TimeoutError:
+                state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
+                if state.queued_ago_s is None or state.queued_ago_s >= within_s:
+                    raise
+                left_s = within_s - state.queued_ago_s
+            else:
+                return
 
     def _is_whole(self, state: PoolState) -> bool:
         phases = Counter(None if node.away else node.phase for node in state.nodes)

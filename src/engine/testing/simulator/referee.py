@@ -22,6 +22,7 @@ from .rules.costs import CostRules
 from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
 from .rules.nodes import NodeRules
+from .rules.queues import QueueRules
 from .rules.scaling import ScalingRules
 from .rules.waves import WaveRules
 from .rules.worlds import WorldRules
@@ -56,6 +57,7 @@ class Referee:
         self.nodes = NodeRules(sim)
         self.waves = WaveRules(sim)
         self.costs = CostRules(sim)
+        self.queues = QueueRules(sim)
         self.least_wanted = sim.scenario.nodes
 
     # --- of the pool ------------------------------------------------------------------------------------------------
@@ -71,7 +73,13 @@ class Referee:
                 if isinstance(event, ev.NodeDraining):
                     self.scaling.draining(self.nodes.seats[NodeId(event.node)].machine)
                 self.nodes.becomes(NodeId(event.node), event.name.removeprefix("node_"))
+            case ev.NodeQueued():
+                self.nodes.queued(NodeId(event.node))
+                self.waves.queued(self.nodes.seats[NodeId(event.node)].machine)
+            case ev.NodeStarted():
+                self.nodes.started(NodeId(event.node))
             case ev.NodeLate():
+                self.queues.called_late(NodeId(event.node))
                 self.waves.called_late(NodeId(event.node))
                 self.nodes.becomes(NodeId(event.node), "late")
             case ev.NodeLost() | ev.NodeFailed():
@@ -87,6 +95,8 @@ class Referee:
                 self.nodes.network_silent()
             case ev.GenerationStarted():
                 self.worlds.started(JobId(event.job), event.generation, event.ranks)
+            case ev.GenerationLost():
+                self.jobs.generation_lost(event)
             case ev.Stalled():
                 self.jobs.stalled(event)
             case ev.PoolClosing():
@@ -105,10 +115,12 @@ class Referee:
     def settled(self, job: Job, ending: Ending) -> None:
         self._sim.trace("settled", job=job.id, ending=ending)
         self.jobs.settle(job, ending)
+        self.queues.settled(job.id, (ending,))
 
     def settled_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
         self._sim.trace("settled_all", job=job.id, generation=generation, endings=endings)
         self.jobs.settle_all(job, endings, generation)
+        self.queues.settled(job.id, endings)
 
     def resized(self, wanted: int) -> None:
         self.least_wanted = min(self.least_wanted, wanted)
@@ -120,6 +132,8 @@ class Referee:
 
     def _over(self, node: NodeId, event: str, cause: str) -> None:
         host = self._sim.hosts[self.nodes.seats[node].machine]
+        if event == "node_failed":
+            self.queues.failed(node, cause)
         self.nodes.over(node, event, cause)
         self.jobs.excuse(node)
         self.worlds.lost(node, host)

@@ -51,6 +51,7 @@ class CloudSpec:
     """The cloud of a scenario. Seconds are ranges that each launch, machine or line draws from."""
 
     launch_s: tuple[float, float] = (0.2, 3.0)
+    queue_s: tuple[float, float] = (0.0, 0.0)  # until a machine runs and boots; 0 to 0: there is no queue
     boot_s: tuple[float, float] = (5.0, 40.0)
     connect_s: tuple[float, float] = (0.05, 0.3)
     latency_s: tuple[float, float] = (0.0005, 0.05)

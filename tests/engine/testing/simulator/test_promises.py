@@ -15,8 +15,11 @@ from outrider.actors.fleet_controller import STEPS, FleetController, NodePhase
 from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
 from outrider.actors.interfaces import OnLoss, ScaleByLoad, Settled
+from outrider.actors.launch_queue import LaunchQueue
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Membership
+from outrider.actors.messages import NodeMessage, Queued
+from outrider.actors.node import NodeActor
 from outrider.actors.node_lives import NodeLives
 from outrider.actors.placement import Placement
 from outrider.actors.stalls import StallWatch
@@ -321,10 +324,39 @@ def stalls_with_a_node_lost(seed: int) -> Scenario:
     return Scenario(seed=seed, nodes=3, min=3, max=3, cloud=cloud, jobs=(job,), faults=(death,))
 
 
+def queued(seed: int) -> Scenario:
+    """What is drawn in one of seven: a cluster, whose jobs wait longer than a boot or a replacement may take."""
+    cloud = CloudSpec(queue_s=(100.0, 900.0), boot_s=(5.0, 40.0))
+    jobs = (Job(id=1, at_s=0.0, takes_s=60.0, ranks=1, retries=10), Job(id=2, at_s=0.0, takes_s=5.0, on=1))
+    deaths = tuple(f.Death(at_s=10.0, after=("generation_started", 1), who=who, reported_s=0.2) for who in (0.0, 0.6))
+    timeouts = {"boot_timeout_s": 120.0, "replace_timeout_s": 30.0}
+    return Scenario(seed=seed, nodes=3, min=3, max=3, cloud=cloud, jobs=jobs, faults=deaths, **timeouts)  # type: ignore[arg-type]
+
+
+def lets_the_boot_begin_in_the_queue(patch: Patch) -> None:
+    patch.setattr(NodeActor, "receive", lambda self, message, own=NodeActor.receive: _but_queued(self, message, own))
+
+
+def _but_queued(actor: NodeActor, message: NodeMessage, receive: Callable[[NodeActor, NodeMessage], None]) -> None:
+    if not isinstance(message, Queued):
+        receive(actor, message)
+
+
+def calls_what_is_queued_late(patch: Patch) -> None:
+    patch.setattr(Stragglers, "queued", lambda self, node: None)
+
+
+def waits_for_no_queue(patch: Patch) -> None:
+    patch.setattr(LaunchQueue, "holds", lambda self, now: False)
+
+
 BY_HAND = {
     leaves_seats_to_tasks: busy_with_a_spare,
     blames_every_executor_that_ends: used_and_barren,
     leaves_ranks_that_were_to_run_again: stalls_with_a_node_lost,
+    lets_the_boot_begin_in_the_queue: queued,
+    calls_what_is_queued_late: queued,
+    waits_for_no_queue: queued,
 }
 
 
@@ -368,6 +400,9 @@ BY_HAND = {
         ("SIM-29", keeps_what_is_idle),
         ("SIM-30", holds_what_is_not_there),
         ("SIM-31", heeds_no_sign_of_life),
+        ("SIM-32", lets_the_boot_begin_in_the_queue),
+        ("SIM-32", calls_what_is_queued_late),
+        ("SIM-32", waits_for_no_queue),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:
@@ -383,7 +418,7 @@ def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patc
         assert seed < SEEDS, f"only {fell} fell"
 
 
-@pytest.mark.parametrize("scenario", BY_HAND.values())
+@pytest.mark.parametrize("scenario", dict.fromkeys(BY_HAND.values()))
 def test_a_scenario_of_our_own_keeps_its_promises(scenario: Callable[[int], Scenario]) -> None:
     assert [play(scenario(seed)).violation for seed in range(20)] == [None] * 20
 

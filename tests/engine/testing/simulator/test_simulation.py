@@ -194,3 +194,21 @@ def test_a_pool_by_load_goes_from_none_to_eight_and_back_under_a_queue_and_does_
         assert way[:2] == [1, 8]
         assert way[1:] == sorted(set(way[1:]), reverse=True)
         assert way[-1] == 0
+
+
+@pytest.mark.parametrize("queue_s", [60.0, 900.0])
+def test_a_cluster_whose_jobs_wait_for_longer_than_a_boot_may_take_is_waited_for(queue_s):
+    cloud = CloudSpec(queue_s=(queue_s, queue_s), boot_s=(2.0, 4.0))
+    played = play(scenario(jobs=[TRAINING], cloud=cloud, boot_timeout_s=20.0, replace_timeout_s=30.0))
+    assert played.violation is None
+    assert (played.machines, dict(played.endings)) == (4, {"returned": 4})
+    assert (played.events["node_queued"], played.events["node_started"]) == (4, 4)
+    assert played.simulated_s > queue_s
+
+
+def test_a_rank_that_is_lost_is_replaced_by_a_job_that_waits_for_a_quarter_of_an_hour():
+    cloud = CloudSpec(queue_s=(900.0, 900.0), boot_s=(2.0, 4.0))
+    death = f.Death(at_s=5.0, after=("generation_started", 1), who="head", reported_s=0.1)
+    played = play(scenario(death, jobs=[TRAINING], cloud=cloud, boot_timeout_s=20.0, replace_timeout_s=30.0))
+    assert played.violation is None
+    assert (played.generations, dict(played.endings)) == (2, {"returned": 4})

@@ -44,6 +44,8 @@ class JobRules:
         self._how: dict[int, str] = {}  # they ended
         self._began_at: dict[int, float] = {}
         self._stalls: Counter[int] = Counter()  # of a job, that it was run again for
+        self._stalled_in: dict[int, int] = {}  # the generation in which each job has stalled last
+        self._lost_instead: Counter[int] = Counter()  # of these, that lost a node before they were run again
         self._stalled: set[int] = set()  # attempts that others follow for that
         self._poisoned: Counter[int] = Counter()  # machines that a job took down, unannounced, in a row
         self._tasks_on: Counter[int] = Counter()
@@ -101,11 +103,18 @@ class JobRules:
             self.broken("SIM-31", f"job {job.id} is told to have stalled, and attempts {early} have just begun")
         if event.restart:
             self._stalls[job.id] += 1
-            if self._stalls[job.id] > job.retries or not job.stall_restarts:
-                self.broken("SIM-31", f"job {job.id} is run again for its stall {self._stalls[job.id]} times")
+            self._stalled_in[job.id] = event.generation
+            times = self._stalls[job.id] - self._lost_instead[job.id]
+            if times > job.retries or not job.stall_restarts:
+                self.broken("SIM-31", f"job {job.id} is run again for its stall {times} times")
             for rank, begun in self._begun.items():
                 if rank[0] == job.id:
                     self._stalled.update(begun)
+
+    def generation_lost(self, event: ev.GenerationLost) -> None:
+        """Handle the loss of a generation: with a node of it, it is run again for that, and for no stall before."""
+        if event.nodes and self._stalled_in.get(event.job) == event.generation:
+            self._lost_instead[event.job] += 1
 
     def poisoned(self, host: Host, attempt: int) -> None:
         """Count a machine that this attempt has just taken down."""

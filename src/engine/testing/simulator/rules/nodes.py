@@ -53,6 +53,7 @@ class Seat:
     ready_at: float = 0.0  # for the last time
     over_at: float | None = None
     notices: dict[str, float] = field(default_factory=dict)  # by source, since when the pool has heard
+    queued: bool = False
 
     @property
     def present(self) -> bool:
@@ -140,12 +141,24 @@ class NodeRules:
         self._present += seat.present
         self._changed = True
 
+    def queued(self, node: NodeId) -> None:
+        self.seats[node].queued = True
+
+    def started(self, node: NodeId) -> None:
+        seat = self.seats[node]
+        seat.queued, seat.launched_at = False, self._now
+
+    @property
+    def queue(self) -> list[NodeId]:
+        """Return the nodes whose machines do not run yet, as the pool says."""
+        return [seat.node for seat in self.seats.values() if seat.queued and seat.state == "booting"]
+
     def over(self, node: NodeId, event: str, cause: str) -> None:
         seat = self.seats[node]
         host = self._sim.hosts[seat.machine]
         if seat.state in {"ready", "standby"}:
             self._flapped_at = self._now
-        early = self._now - seat.launched_at < self._sim.scenario.boot_timeout_s
+        early = seat.queued or self._now - seat.launched_at < self._sim.scenario.boot_timeout_s
         if event == "node_failed" and early and host.healthy and host.refuses is None and not seat.notices:
             self._broken("SIM-15", f"node {node} has just booted, and is given up ({cause})")
         if event == "node_lost":

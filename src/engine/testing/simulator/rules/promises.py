@@ -34,4 +34,5 @@ PROMISES = {
     "SIM-29": "it grows for work alone, and comes back when there is none",
     "SIM-30": "tasks never hold more processors of a machine than it has",
     "SIM-31": "only jobs without a sign of life are told to have stalled, and run again as often as allowed",
+    "SIM-32": "a machine in its provider's queue is not taken for late or failed, and is waited for",
 }

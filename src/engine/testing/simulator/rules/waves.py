@@ -43,6 +43,12 @@ class WaveRules:
         wave = Wave(tuple(machine.id for machine in machines), self._sim.loop.now)
         self._wave_of |= dict.fromkeys(wave.machines, wave)
 
+    def queued(self, machine: MachineId) -> None:
+        """Handle that a machine waits in a queue: it belongs to no launch's wave, and is measured by no other."""
+        wave = self._wave_of[machine]
+        wave.machines = tuple(each for each in wave.machines if each != machine)
+        self._wave_of[machine] = Wave((machine,), self._sim.loop.now)
+
     def answered(self, machine: MachineId) -> None:
         wave = self._wave_of[machine]
         if machine in wave.answered:

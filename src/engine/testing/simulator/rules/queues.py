@@ -1,0 +1,33 @@
+"""The rules about machines that wait in their provider's queue: SIM-32.
+
+SIM-32: while a machine waits, its node is not called late or given up for a time-out; nor does anything end for the
+    want of a replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .....actors.interfaces import Ending, GaveUp, NodeId, Reason
+
+if TYPE_CHECKING:
+    from ..simulation import Simulation
+
+
+class QueueRules:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+
+    def called_late(self, node: NodeId) -> None:
+        if self._sim.referee.nodes.seats[node].queued:
+            self._sim.broken("SIM-32", f"node {node} waits in the queue, and is called late")
+
+    def failed(self, node: NodeId, cause: str) -> None:
+        if self._sim.referee.nodes.seats[node].queued and "not ready within" in cause:
+            self._sim.broken("SIM-32", f"node {node} waits in the queue, and is given up: {cause}")
+
+    def settled(self, job: int, endings: Sequence[Ending]) -> None:
+        queue = self._sim.referee.nodes.queue
+        if queue and any(isinstance(each, GaveUp) and each.reason is Reason.NO_REPLACEMENT for each in endings):
+            self._sim.broken("SIM-32", f"job {job} ended for want of a node while nodes {queue} wait in the queue")
