@@ -94,9 +94,13 @@ def node_file(folder: str, node: str) -> str:
 
 
 def relay(job: str, node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:
-    """Return the command that reaches the step on a node. Without ``-u`` an SSH handshake hangs for good."""
+    """Return the command that reaches the step on a node. Without ``-u`` an SSH handshake hangs for good.
+
+    A relay is at each end of srun: of messages above 1024 bytes Slurm would send the last piece 40 ms late.
+    """
     srun = ("srun", "-u", "--quiet", f"--jobid={job}", f"--nodelist={node}", *_STEP)
-    return (*srun, python, "-I", "-S", f"{folder}/{RELAY}", folder)
+    each = (python, "-I", "-S", f"{folder}/{RELAY}")
+    return (*each, "--run", *srun, *each, "--framed", folder)
 
 
 def signal_s(time_s: float | None) -> float:

@@ -158,9 +158,9 @@ def test_quoting_falls_without_its_guard(site: Site, monkeypatch: pytest.MonkeyP
 def test_the_relay_is_unbuffered() -> None:
     """Without it an SSH handshake hangs: tests/lab/test_slurm.py shows that."""
     command = relay("4711", "c0", "/home/me/job")
-    assert command[:2] == ("srun", "-u")
+    assert command[3:7] == ("/home/me/job/relay.py", "--run", "srun", "-u")
     assert {"--jobid=4711", "--overlap", "--nodelist=c0"} <= set(command)
-    assert command[-2:] == ("/home/me/job/relay.py", "/home/me/job")
+    assert command[-3:] == ("/home/me/job/relay.py", "--framed", "/home/me/job")
 
 
 def test_the_limit_is_told_in_time() -> None:
