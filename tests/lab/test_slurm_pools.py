@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from cluster.cluster import HOME
 from netlab import PLAIN_USER, Host
 
-from outrider import Pool, Slurm, compute
+from outrider import Nodes, Pool, Slurm, compute, preemption, should_stop
 from outrider.errors import OutriderError, TaskKilled
 from outrider.providers import contract
 from outrider.providers.base import LaunchRequest, Machine
@@ -126,7 +127,7 @@ async def test_tasks_have_their_steps_devices_and_variables(cluster, slurm):
     provider = slurm(made := cluster(nodes=2), gres="gpu:a100:1", setup=["export FROM_SETUP='a \"b\"'"])
     async with Pool(provider=provider, nodes=2, console="silent") as pool:
         found = await pool.broadcast(seen("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "FROM_SETUP", "SLURMD_NODENAME"))
-        assert sorted(each.pop("SLURMD_NODENAME") for each in found) == ["c0", "c1"]
+        assert sorted(str(each.pop("SLURMD_NODENAME")) for each in found) == ["c0", "c1"]
         job = jobs(made)[0].split()[0]
         assert found == [{"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_ID": job, "FROM_SETUP": 'a "b"'}] * 2
         ours = [port for host in made.hosts for port in host.listening() if port not in {22, 6817, 6818}]
@@ -203,3 +204,118 @@ def left(made: Cluster) -> list[str]:
     running = [line for host in made.hosts for line in host.processes().values() if "outrider" in " ".join(line)]
     folders = made.run("sh", "-c", "ls -A ~/.cache/outrider/jobs", check=False).stdout.split()
     return [*map(" ".join, running), *folders]
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+@compute
+def steps_of(until: str, pause_s: float = 0.1) -> tuple[str, int]:
+    """Work until a file appears on the shared disk; how often it was begun is in another one."""
+    import socket
+
+    with Path(until).with_suffix(".begun").open("a") as begun:
+        begun.write("x")
+    while not Path(until).exists():
+        time.sleep(pause_s)
+    return socket.gethostname(), should_stop()
+
+
+async def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
+    with anyio.fail_after(within_s):
+        while not condition():
+            await anyio.sleep(0.05)
+
+
+async def begun(made: Cluster, times: int) -> None:
+    path = made.login.path(f"{HOME}/work.begun")
+    await until(lambda: path.exists() and len(path.read_text()) >= times)
+
+
+@pytest.mark.parametrize("how", ["scancel", "power cut"])
+async def test_a_lost_job_or_node_is_replaced_and_its_task_runs_again(cluster, slurm, how):
+    made = cluster(nodes=3, node_timeout_s=5)
+    async with Pool(provider=slurm(made, exclusive=True), nodes=2, console="silent") as pool:
+        both = [pool.submit(steps_of(f"{HOME}/work")) for _ in range(2)]
+        await begun(made, 2)
+        began = time.monotonic()
+        if how == "scancel":
+            made.run("scancel", "1")
+        else:
+            made.node("c1").power_off()
+        await begun(made, 4 if how == "scancel" else 3)
+        took_s = time.monotonic() - began
+        made.run("touch", f"{HOME}/work")
+        hosts = {(await job)[0] for job in both}
+        assert len(hosts) == 2
+        assert took_s < 25, took_s
+    assert [line for line in jobs(made) if "COMPLETING" not in line] == []
+
+
+async def test_one_of_a_jobs_nodes_is_given_back(cluster, slurm):
+    made = cluster(nodes=3)
+    async with Pool(provider=slurm(made), nodes=Nodes(min=2, desired=3), console="silent") as pool:
+        await until(lambda: len(steps(made)) == 3)
+        pool.resize(2)
+        await until(lambda: len(steps(made)) == 2)
+        first = sorted(steps(made))[0] == "c0"  # else the node that has left has the batch shell, and stays allocated
+        await until(lambda: len(made.idle()) == first)
+        assert await pool.run(seen("SLURM_JOB_ID")) == {"SLURM_JOB_ID": "1"}
+    assert jobs(made) == []
+
+
+async def test_the_time_limit_is_a_notice(cluster, slurm):
+    made = cluster(nodes=2)
+    provider = slurm(made, time="2")
+    async with Pool(provider=provider, nodes=1, console="silent") as pool:
+        found = await pool.run(waits_for_the_notice())
+        assert found is not None
+        assert 20 <= found <= 31  # a quarter of two minutes; Slurm may say so a minute early
+
+
+@compute
+def waits_for_the_notice() -> float | None:
+    end = time.monotonic() + 200
+    while time.monotonic() < end:
+        if (found := preemption()) is not None:
+            return found.seconds_left
+        time.sleep(0.1)
+    return None
+
+
+# --- inside of the cluster --------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+from outrider import Image, Pool, Slurm, compute
+
+@compute
+def where(x):
+    import os, socket
+    return socket.gethostname(), os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["SLURM_JOB_ID"]
+
+if __name__ == "__main__":
+    provider = PROVIDER
+    with Pool(provider=provider, nodes=2, console="silent") as pool:
+        print(sorted(where(1) @ pool), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["login", "salloc", "sbatch"])
+async def test_a_program_inside_of_the_cluster(cluster, how):
+    made = cluster(nodes=2)
+    provider = 'Slurm(partition="main", gres="gpu:a100:1")' if how == "login" else "Slurm.current()"
+    made.run("tee", "program.py", stdin=PROGRAM.replace("PROVIDER", provider))
+    python = [sys.executable, f"{HOME}/program.py"]
+    job = ["--nodes=2", "--gres=gpu:a100:1"]
+    if how == "login":
+        said = made.run(*python).stdout
+    elif how == "salloc":
+        said = made.run("salloc", "--quiet", *job, *python).stdout
+    else:
+        number = made.submit(*job, script=" ".join(python))
+        await until(lambda: made.state(number) not in {"PENDING", "RUNNING", "COMPLETING"})
+        said = made.run("cat", f"slurm-{number}.out").stdout
+    assert said.splitlines()[-1] == "[('c0', '0', '1'), ('c1', '0', '1')]", said
+    await until(lambda: jobs(made) == [])
+    assert left(made) == []

@@ -146,6 +146,7 @@ class AllocationFleet:
             lifetime_s=request.max_lifetime_s,
             python=allocation.python,
         )
+        made: list[Machine] = []
         with anyio.CancelScope(shield=True):
             try:
                 await in_thread(self._make_folder, request.client_key)

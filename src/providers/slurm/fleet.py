@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from getpass import getuser
 from math import inf
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from ..base import (
 )
 from ..errors import JournalError, NotGone, ProviderError
 from ..journal import Intent, Journal
-from ..threads import in_thread
+from ..threads import in_thread, uninterrupted
 from . import gres, script
 from .errors import SlurmAway
 from .jobs import Gone, Job, JobBook, Never, Queued, Runs
@@ -157,9 +158,9 @@ class SlurmFleet:
     ) -> list[Machine]:
         token = uuid4().hex[:TOKEN_LETTERS]
         submission = Submission(token, f"{around.root}/{token}", count)
+        intent = await self._intend(submission)
+        self._submissions.append(submission)
         with anyio.CancelScope(shield=True):
-            intent = await self._intend(submission)
-            self._submissions.append(submission)
             submission.submitting()
             try:
                 files, said = self._job(submission, request, arguments)
@@ -171,7 +172,6 @@ class SlurmFleet:
                     raise
                 submission.lost(anyio.current_time())
             else:
-                self._submitted(submission)
                 await self._happened(intent, [submission.job or ""])
         while submission.open:
             await self._look(submission)
@@ -229,7 +229,7 @@ class SlurmFleet:
     async def _intend(self, submission: Submission) -> Intent:
         facts = {"folder": submission.folder, "count": str(submission.count)}
         place = self._provider.journal_place
-        return await in_thread(self._journal.intend, self._pool, JOB, submission.token, place, facts)
+        return await uninterrupted(partial(self._journal.intend, self._pool, JOB, submission.token, place, facts))
 
     async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
         try:
@@ -247,11 +247,7 @@ class SlurmFleet:
             if self._book.open_jobs:
                 try:
                     await self._poll()
-                    for job in self._book.open_jobs:
-                        if job.never and not job.machines and not job.running:
-                            await self._slurm.cancel([job.id])
-                        elif job.machines and not job.given_back.issuperset(job.unused_nodes):
-                            await self._shrink(job)
+                    await self._trim()
                 except ProviderError as error:
                     failures += 1
                     if failures == 2:
@@ -266,6 +262,20 @@ class SlurmFleet:
             self._wake = anyio.Event()
             with anyio.move_on_after(pause_s):
                 await self._wake.wait()
+
+    async def _trim(self) -> None:
+        """End the jobs that would wait for ever, and give back what jobs have that have started with too much."""
+        for job in self._book.open_jobs:
+            if job.never and not job.machines and not job.running:
+                await self._slurm.cancel([job.id])
+            elif job.machines and not job.given_back.issuperset(job.unused_nodes):
+                self._tasks.start_soon(self._give_back_unused, job)
+
+    async def _give_back_unused(self, job: Job) -> None:
+        try:
+            await self._shrink(job)
+        except ProviderError as error:
+            self._tell(Warned(f"nodes of job {job.id} that nobody uses could not be given back ({error})"))
 
     def _pause_s(self) -> float:
         calm = anyio.current_time() - self._changed_at > CALM_AFTER_S
@@ -350,8 +360,8 @@ class SlurmFleet:
         unused = job.unused_nodes  # none: it still waits. What it has too much is given back when it starts
         if not unused:
             return
-        await self._slurm.end_steps(job.folder, unused)
         job.given_back.update(unused)
+        await self._slurm.end_steps(job.folder, unused)
         keeps = [node for node in job.nodes if node not in unused or node == job.batch_node]
         if len(keeps) < len(job.nodes):
             await self._slurm.keep_nodes(job.id, keeps)
