@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -176,6 +177,35 @@ def test_a_relay_whose_frame_has_stopped_half_way_makes_the_other_end_go_on(job)
     with done:
         assert done.stdout is not None
         assert done.stdout.read() == b"hello"
+
+
+CHILD = """
+import socket, sys
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+print(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), flush=True)
+sys.stdin.readline()
+print(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), flush=True)
+"""
+
+
+def test_what_a_childs_sockets_are_given_is_sent_at_once(monkeypatch):
+    monkeypatch.syspath_prepend(Path(programs.__file__).parent)
+    import relay
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argv = [sys.executable, "-c", CHILD, str(server.getsockname()[1])]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            connection, _ = server.accept()
+            assert child.stdout.readline() == "0\n"
+            could = relay.prompt(child.pid)
+            child.stdin.write("go on\n")
+            child.stdin.flush()
+            assert bool(int(child.stdout.readline())) == could
+            connection.close()
+    if not could:
+        pytest.skip("this kernel gives no process the files of another")
 
 
 def test_another_key_is_let_in_nowhere(job, tmp_path):
