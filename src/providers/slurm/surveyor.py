@@ -1,0 +1,153 @@
+"""Slurm clusters, as `outrider ps` and `outrider gc` ask them which pools' jobs there are, and where `gc` ends them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from ..errors import NotGone
+from ..journal import Intent, Journal
+from ..pool_lock import Place
+from ..resource_ownership import Claim, Others, Thing
+from ..survey import FoundMachine, PlaceAnswer
+from ..threads import in_thread
+from .login_host import Here, LoginHost
+from .provider import Slurm
+from .reasons import reason_of
+from .site import Around
+from .site import Slurm as Commands
+from .squeue import QUEUED, JobView, label_of
+from .submissions import OVER_S
+
+AGAIN_S, FORCE_AFTER_S, CONFIRM_S = 0.5, 3.0, 120.0
+
+
+class SlurmSurveyor:
+    """Implements `survey.Surveyor`. A place has the login host, as "slurm", and the files that lead there."""
+
+    def has(self, place: Place) -> bool:
+        return "slurm" in place
+
+    async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
+        """Find all jobs of this user's with a pool's comment, and those of ``known`` intents."""
+        ids = {each for intent in known for each in intent.ids or ()}
+        async with _commands(place) as (slurm, around):
+            views = await slurm.jobs(around.user, None)
+        found = [_machine(view) for view in views if not view.over and (label_of(view.comment) or view.id in ids)]
+        return PlaceAnswer("slurm", place, tuple(found))
+
+    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:  # noqa: ARG002
+        """End all jobs of the pool, confirmed, and mark it as settled in the journal.
+
+        A call of sbatch that was under way when its client died may make a job until `OVER_S` later, which is waited
+        for.
+        """
+        record = await in_thread(journal.record, pool)
+        claim = Claim(pool) if record is None else record.claim(place)
+        intents = [] if record is None else [each for each in record.intents if each.place == place]
+        open_until = max((each.at + OVER_S for each in intents if each.ids is None), default=0.0)
+        async with _commands(place) as (slurm, around):
+            while True:
+                await _ended(slurm, around, claim.has)
+                if time.time() >= open_until:
+                    break
+                await anyio.sleep(min(AGAIN_S * 4, max(0.1, open_until - time.time())))
+            await slurm.remove([each.facts["folder"] for each in intents if each.facts.get("folder")])
+        await in_thread(journal.settled, pool, place)
+
+    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
+        """End the jobs with the pool's comment that are not the pool's, confirmed."""
+        record = await in_thread(journal.record, pool)
+        claim = Claim(pool) if record is None else record.claim(place)
+        async with _commands(place) as (slurm, around):
+            await _ended(slurm, around, Others(claim).has)
+
+    async def everywhere(self, place: Place) -> Sequence[Place]:
+        """Return the place itself: a login host knows of no other cluster."""
+        return [place]
+
+
+async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool]) -> None:
+    """End jobs, and return when none is left.
+
+    Raises:
+        NotGone: Slurm has not ended them.
+    """
+    began, told = anyio.current_time(), 0
+    while True:
+        views = [view for view in await slurm.jobs(around.user, None) if not view.over and ours(_thing(view))]
+        if not views:
+            return
+        lasts_s = anyio.current_time() - began
+        if lasts_s > CONFIRM_S:
+            raise NotGone("Slurm has not ended all jobs of the pool", machines=[f"job {view.id}" for view in views])
+        if not told:
+            await slurm.end_jobs({view.id: _folder(around, view) for view in views if label_of(view.comment)})
+        elif told == 1 and lasts_s > FORCE_AFTER_S:
+            await slurm.cancel([view.id for view in views])
+        told = 1 if lasts_s <= FORCE_AFTER_S else 2
+        await anyio.sleep(AGAIN_S)
+
+
+def _folder(around: Around, view: JobView) -> str:
+    label = label_of(view.comment)
+    assert label is not None
+    return f"{around.root}/{label.token}"
+
+
+def _thing(view: JobView) -> Thing:
+    label = label_of(view.comment)
+    if label is None:
+        return Thing(view.id)
+    return Thing(view.id, pool=label.pool, owner=label.owner, launch=label.token)
+
+
+def _machine(view: JobView) -> FoundMachine:
+    thing = _thing(view)
+    state = view.state.lower()
+    if view.state in QUEUED:
+        state = f"pending: {reason_of(view.reason).word}"
+    nodes = len(view.nodes)
+    kind = f"job of {nodes} node{'' if nodes == 1 else 's'}" if nodes else "job"
+    return FoundMachine(
+        view.id,
+        kind,
+        "",
+        "",
+        state,
+        view.starts_at if view.starts_at is not None and view.nodes else time.time(),
+        pool=thing.pool,
+        owner=thing.owner,
+        launch=thing.launch,
+    )
+
+
+@asynccontextmanager
+async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
+    """Open the way to the login host that a pool's journal names."""
+    host = place["slurm"]
+    if host == os.uname().nodename:
+        slurm = Commands(Here())
+        yield slurm, await slurm.look_around()
+        return
+    login = LoginHost(_provider(place, host).place())
+    try:
+        slurm = Commands(login)
+        yield slurm, await slurm.look_around()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await login.close()
+
+
+def _provider(place: Mapping[str, str], host: str) -> Slurm:
+    known_hosts = [each for each in place.get("known_hosts", "").split(":") if each]
+    return Slurm(
+        host,
+        key=place.get("key") or None,
+        known_hosts=known_hosts or None,
+        config=place.get("config") or "config" in place,
+    )
