@@ -283,6 +283,47 @@ def waits_for_the_notice() -> float | None:
     return None
 
 
+# --- clients that die -------------------------------------------------------------------------------------------------
+
+DIES = """
+import os, signal
+from outrider import Pool, Slurm, compute
+with Pool(provider=PROVIDER, nodes=2, lease=LEASE, console="silent") as pool:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def killed(provider: Slurm, lease_s: float) -> None:
+    text = DIES.replace("PROVIDER", provider_text(provider)).replace("LEASE", str(lease_s))
+    ended = await anyio.run_process([sys.executable, "-c", text], check=False)
+    assert ended.returncode == -9, ended.stderr.decode()
+
+
+async def test_nothing_outlives_the_lease_of_a_killed_client(cluster, slurm):
+    made = cluster(nodes=2)
+    await killed(slurm(made), 20.0)
+    assert [line.split()[1] for line in jobs(made)] == ["RUNNING"]
+    await until(lambda: jobs(made) == [], within_s=80.0)
+    assert steps(made) == {}
+
+
+async def test_gc_ends_the_jobs_of_a_killed_client_and_no_others(cluster, slurm):
+    made = cluster(nodes=2)
+    other = made.submit("--nodes=1", "--comment=outrider:else:ada@here:0123", script="sleep 1000")
+    await killed(slurm(made), 600.0)
+    assert len(jobs(made)) == 2
+    command = [sys.executable, "-c", "import sys; from outrider.engine.cli.main import main; sys.exit(main())"]
+    wide = {**os.environ, "COLUMNS": "200"}
+    shown, ended = [
+        (await anyio.run_process([*command, *words], check=False, stderr=subprocess.STDOUT, env=wide)).stdout.decode()
+        for words in (["ps"], ["gc", "--apply"])
+    ]
+    assert [line.split()[0] for line in jobs(made)] == [other], (shown, ended)
+    assert "1 job of 2 nodes" in shown, shown
+    made.run("scancel", other)
+    await until(lambda: left(made) == [])
+
+
 # --- inside of the cluster --------------------------------------------------------------------------------------------
 
 PROGRAM = """

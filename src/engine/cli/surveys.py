@@ -13,12 +13,13 @@ from ...providers.aws.surveyor import AWSSurveyor
 from ...providers.errors import ProviderError
 from ...providers.journal import Intent, PoolRecord
 from ...providers.pool_lock import Place
+from ...providers.slurm.surveyor import SlurmSurveyor
 from ...providers.survey import PlaceAnswer, Surveyor
 
 AT_A_TIME = 8  # places that are asked concurrently
 
 
-SURVEYORS: Mapping[str, Surveyor] = {"aws": AWSSurveyor()}
+SURVEYORS: Mapping[str, Surveyor] = {"aws": AWSSurveyor(), "slurm": SlurmSurveyor()}
 
 
 async def ask(

@@ -135,6 +135,10 @@ def _provider(value: object) -> object:
             from ...providers.aws.provider import AWS
 
             return _made(AWS, options)
+        case "slurm":
+            from ...providers.slurm.provider import Slurm
+
+            return _made(Slurm, options)
         case "ssh":
             from ...providers.ssh import SSH, Host
 
