@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 UNREACHABLE_S = 5.0  # a call to the provider while the client has no network
 TRY_AGAIN_S = 1.0
+REPORTED_S = 1.0  # until the end of a machine that waits in the queue is reported: nobody else could find out
 REPEAT_S = 120.0  # as in `providers.aws.fleet`: a launch without an answer that is not asked for again is ended then
 HOURLY_USD = 3600.0  # of a machine: one dollar for each second
 
@@ -99,6 +100,8 @@ class ScriptedCloud:
         if host is None:
             return
         self._sim.trace("machine_lost", machine=machine, cause=cause)
+        if machine in self.queued and reported_s is None:
+            reported_s = REPORTED_S
         host.power_off(silent=silent)
         if reported_s is not None:
             self._sim.loop.call_later(reported_s, self._report_gone, machine, cause)
