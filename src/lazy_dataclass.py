@@ -12,6 +12,7 @@ without a docstring stays without one: the standard library writes its signature
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, FrozenInstanceError
 from inspect import Signature, get_annotations, signature
@@ -160,19 +161,27 @@ class _Definition:
                 continue
             if self.frozen:
                 names[f"_set_{name}"] = getattr(self.cls, name).__set__
-                body.append(f" _set_{name}(self, {value})")
+                body.append(f"  _set_{name}(self, {value})")
             else:
-                body.append(f" self.{name} = {value}")
+                body.append(f"  self.{name} = {value}")
         if hasattr(self.cls, "__post_init__"):
-            body.append(" self.__post_init__()")
-        head = f"def __init__({', '.join(['self', *_parameters(self.fields.values())])}):"
-        exec("\n".join([head, *(body or [" pass"])]), names)  # noqa: S102 - of names that Python has checked
-        init: Callable[..., None] = names["__init__"]
-        init.__qualname__ = f"{self.cls.__qualname__}.__init__"
-        init.__annotations__ = {field.name: field.type for field in self.fields.values() if field.init}
+            body.append("  self.__post_init__()")
+        init = self._compiled(names, body or ["  pass"])
         self.init = init
         if vars(self.cls)["__init__"] is self.first_init:
             type.__setattr__(self.cls, "__init__", init)
+        return init
+
+    def _compiled(self, names: dict[str, Any], body: list[str]) -> Callable[..., None]:
+        """Return the function with that body. Its globals are those of the class's module, as of one written there."""
+        head = f" def __init__({', '.join(['self', *_parameters(self.fields.values())])}):"
+        text = "\n".join([f"def make({', '.join(names)}):", head, *body, " return __init__"])
+        made: dict[str, Any] = {}
+        exec(text, vars(sys.modules[self.cls.__module__]), made)  # noqa: S102 - of names that Python has checked
+        init: Callable[..., None] = made["make"](**names)
+        init.__qualname__, init.__module__ = f"{self.cls.__qualname__}.__init__", self.cls.__module__
+        init.__annotations__ = {field.name: field.type for field in self.fields.values() if field.init}
+        init.__annotations__["return"] = None
         return init
 
 
@@ -183,10 +192,11 @@ class _Signature:
         self.definition = definition
 
     def __get__(self, instance: object, owner: type) -> Signature:
+        init = self.definition.init or self.definition.write_init()
         if instance is not None or owner is not self.definition.cls:
             raise AttributeError("__signature__")  # the usual rules hold
-        whole = signature(self.definition.init or self.definition.write_init())
-        return whole.replace(parameters=list(whole.parameters.values())[1:], return_annotation=None)
+        whole = signature(init)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------
@@ -246,8 +256,10 @@ def _parameters(fields: Iterable[Field[Any]]) -> list[str]:
 
 
 def _values_of(names: list[str]) -> Callable[[object], Any]:
-    """Return a function whose results compare and hash as the tuples of these attributes do."""
-    return attrgetter(*names) if names else lambda _: ()
+    """Return a function that gives an object's values of these attributes as a tuple."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return (lambda one: (getattr(one, names[0]),)) if names else lambda _: ()
 
 
 def _eq_of(values: Callable[[object], Any]) -> Callable[[object, object], Any]:
@@ -281,5 +293,5 @@ def _state(self: Any) -> list[Any]:
 
 
 def _set_state(self: Any, state: list[Any]) -> None:
-    for field, value in zip(dataclasses.fields(self), state, strict=True):
+    for field, value in zip(dataclasses.fields(self), state, strict=False):  # of another version of the class, perhaps
         object.__setattr__(self, field.name, value)

@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 import threading
+import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
@@ -180,6 +182,40 @@ def test_an_init_that_was_put_around_it_stays():
     Base.__init__ = init  # type: ignore[method-assign]
     assert [Base(2).a, Base().a, Base(3).a] == [2, 1, 3]
     assert calls == [(2,), (), (3,)]
+
+
+@lazy_dataclass.dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A class at the top of a module, whose names its annotations use."""
+
+    when: Sequence[float]
+    where: ModuleType | None = None
+
+
+def test_the_init_of_a_class_is_of_its_module():
+    class Named(Elsewhere):
+        pass
+
+    assert str(inspect.signature(Named)) == "(when: 'Sequence[float]', where: 'ModuleType | None' = None) -> None"
+    assert inspect.signature(Elsewhere).return_annotation is None
+    hints = typing.get_type_hints(Elsewhere.__init__)
+    assert hints == {"when": Sequence[float], "where": ModuleType | None, "return": type(None)}
+    assert Elsewhere.__init__.__module__ == __name__
+
+
+def test_one_field_compares_as_a_tuple_does():
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class One:
+        a: object
+
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            return [other]  # type: ignore[return-value] - as arrays do
+
+        __hash__ = None  # type: ignore[assignment]
+
+    assert One(value := float("nan")) == One(value)
+    assert (One(Odd()) == One(Odd())) is True
 
 
 def test_what_inherits_has_a_signature_of_its_own():
