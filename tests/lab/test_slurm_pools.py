@@ -273,6 +273,20 @@ async def test_the_time_limit_is_a_notice(cluster, slurm):
         assert 20 <= found <= 31  # a quarter of two minutes; Slurm may say so a minute early
 
 
+async def test_a_preemption_is_a_notice_of_the_partitions_grace(cluster, slurm):
+    made = cluster(nodes=1, grace_s=20)
+    async with Pool(provider=slurm(made, exclusive=True), nodes=1, console="silent") as pool:
+        noticed = pool.submit(waits_for_the_notice())
+        await until(lambda: jobs(made) == ["1 RUNNING"])
+        await anyio.sleep(1)
+        urgent = made.submit("--partition=urgent", "--exclusive", script="true")
+        found = await noticed
+        assert found is not None
+        assert 10 <= found <= 20
+        await until(lambda: made.state(urgent) == "COMPLETED")
+        assert await pool.run(seen("SLURM_JOB_ID")) == {"SLURM_JOB_ID": "3"}
+
+
 @compute
 def waits_for_the_notice() -> float | None:
     end = time.monotonic() + 200

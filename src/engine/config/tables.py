@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Table = Mapping[str, Any]
 
-PROVIDERS = ("local", "ssh", "aws")
+PROVIDERS = ("local", "ssh", "slurm", "aws")
 POOL_KEYS = frozenset({*PoolOptions.__annotations__, "specs"})
 RUN_KEYS = frozenset({"ranks_per_node", "max_restarts"})  # of `outrider run`; a pool itself has no use for them
 _IN_IMAGE = ("requirements", "lock")  # paths of files

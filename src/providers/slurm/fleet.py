@@ -34,6 +34,7 @@ from . import gres, script
 from .errors import SlurmAway
 from .jobs import Gone, Job, JobBook, Never, Queued, Runs
 from .reasons import Reason
+from .script import GRACE_S
 from .site import Around
 from .site import Slurm as Commands
 from .squeue import Label
@@ -150,7 +151,7 @@ class SlurmFleet:
     async def _site(self) -> Around:
         async with self._looking:
             if self._around is None:
-                self._around = await self._slurm.look_around()
+                self._around = await self._slurm.look_around(self._provider.partition or "")
             return self._around
 
     async def _submit(
@@ -205,6 +206,7 @@ class SlurmFleet:
             lease_s=request.lease_s,
             lifetime_s=request.max_lifetime_s,
             time_s=time_s,
+            grace_s=GRACE_S if self._around is None else self._around.grace_s,
             setup=provider.setup,
             python=provider.python,
         )

@@ -13,7 +13,7 @@ from ..errors import ProviderError
 from . import squeue
 from .errors import Ended, error_of
 from .login_host import Commands, refuse_failed
-from .script import END, NODES, WANTED
+from .script import END, GRACE_S, NODES, WANTED
 from .squeue import JobView
 
 # What login scripts print comes before it, so each of our lines says that it is one.
@@ -23,6 +23,9 @@ root=${OUTRIDER_CACHE:-$HOME/.cache/outrider}/jobs
 mkdir -p "$root" && chmod 700 "$root" && cd "$root" || exit 1
 command -v sbatch >/dev/null || { echo "sbatch: command not found" >&2; exit 127; }
 printf 'outrider:root:%s\\noutrider:user:%s\\n' "$(pwd -P)" "$(id -un)"
+[ -z "$1" ] || scontrol --oneliner show partition "$1" | tr ' ' '\\n' | sed -n 's/^GraceTime=/outrider:grace:/p'
+scontrol show config | sed -n 's/^KillWait *= *\\([0-9]*\\).*/outrider:kill:\\1/p'
+true
 """
 # The folder is new, or nothing is submitted: the same call never makes two jobs.
 _SUBMIT = """
@@ -53,10 +56,11 @@ _ALREADY = re.compile(r"invalid job id|already completing or completed|not found
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The facts of a login host. ``root``: the folder of all jobs' folders."""
+    """The facts of a login host. ``root``: of all jobs' folders. ``grace_s``: between SIGTERM and a job's end."""
 
     root: str
     user: str
+    grace_s: float = GRACE_S
 
 
 class Slurm:
@@ -69,12 +73,15 @@ class Slurm:
     def where(self) -> str:
         return self._commands.where
 
-    async def look_around(self) -> Around:
-        ended = await self._commands.run(["sh", "-c", _LOOK_AROUND])
+    async def look_around(self, partition: str = "") -> Around:
+        """``partition``: whose jobs are preempted with its GraceTime; without one, KillWait is all that is sure."""
+        ended = await self._commands.run(["sh", "-c", _LOOK_AROUND, "look", partition])
         refuse_failed("sbatch", ended, self.where)
         found = _marked(ended.stdout)
         try:
-            return Around(found["root"], found["user"])
+            times = (found.get(name, "0") for name in ("grace", "kill"))
+            grace_s, kill_s = (float(each) if each.isdecimal() else 0.0 for each in times)
+            return Around(found["root"], found["user"], grace_s or kill_s or GRACE_S)
         except KeyError:
             raise ProviderError(f"A shell {self.where} says nothing where it should: {ended.stdout[-200:]!r}") from None
 

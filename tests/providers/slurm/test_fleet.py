@@ -1,0 +1,265 @@
+"""A pool's jobs where commands fail or answers are lost, against a Slurm made by hand. The lab has a real one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, MachineQueued, MachineReachable, Warned
+from outrider.providers.errors import BadRequest, NotGone, ProviderError, QuotaExceeded
+from outrider.providers.journal import Journal
+from outrider.providers.slurm import fleet as fleets
+from outrider.providers.slurm import login_host, submissions
+from outrider.providers.slurm.errors import Ended, SlurmAway
+from outrider.providers.slurm.fleet import SlurmFleet
+from outrider.providers.slurm.provider import Slurm
+
+pytestmark = pytest.mark.anyio
+REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2)
+AWAY = SlurmAway("The connection was lost", retry_after_s=0.05)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class HandMade:
+    """Slurm as far as a fleet asks it. ``state`` is that of new jobs; ``lost``, ``refused``: what sbatch does next."""
+
+    where = "here"
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, dict[str, str]] = {}
+        self.submitted = 0
+        self.state, self.reason = "RUNNING", "None"
+        self.lost = self.made_when_lost = False
+        self.refused = ""
+        self.away = 0  # questions to squeue that fail
+        self.queue_is_empty = False
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+        await anyio.lowlevel.checkpoint()
+        what = argv[3] if argv[0] == "sh" else "squeue" if argv[0] == "env" else argv[0]
+        said = getattr(self, f"on_{what}", lambda *_: "")(*argv[4:] if argv[0] == "sh" else argv)
+        return said if isinstance(said, Ended) else Ended(0, said)
+
+    def on_look(self, *_: str) -> str:
+        return "outrider:root:/jobs\noutrider:user:me\n"
+
+    def on_submit(self, folder: str, *arguments: str) -> str | Ended:
+        self.submitted += 1
+        if self.refused:
+            return Ended(1, "", self.refused)
+        if not self.lost or self.made_when_lost:
+            given = dict(each[2:].split("=", 1) for each in arguments if "=" in each)
+            count = int(given["nodes"].partition("-")[0])
+            nodes = f"c[0-{count - 1}]" if self.state == "RUNNING" else ""
+            job = str(len(self.jobs) + 1)
+            self.jobs[job] = {"state": self.state, "nodes": nodes, "comment": given["comment"], "folder": folder}
+        if self.lost:
+            raise AWAY
+        return f"{len(self.jobs)};lab\n"
+
+    def on_squeue(self, *_: str) -> str | Ended:
+        if self.away:
+            self.away -= 1
+            return Ended(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+        return "".join(
+            f"{job}|{each['state']}|{each['nodes']}|N/A|1:00:00|{self.reason}|{each['comment']}\n"
+            for job, each in self.jobs.items()
+        )
+
+    def on_nodes(self, folder: str) -> str:
+        of = [each for each in self.jobs.values() if f"{each['folder']}/nodes" == folder and each["state"] == "RUNNING"]
+        said = json.dumps({"host_key": "ssh-ed25519 KEY", "step": "1.0", "user": "me", "lease": "/l", "notice": "/n"})
+        return "".join(f"outrider:node:c{number}:{said}\n" for _ in of for number in range(2))
+
+    def on_end(self, *words: str) -> None:
+        self.on_scancel(*words[words.index("--") :])
+
+    def on_scancel(self, _: str, *jobs: str) -> None:
+        for job in jobs:
+            self.jobs[job]["state"] = "COMPLETED"
+
+    @property
+    def alive(self) -> list[str]:
+        return [job for job, each in self.jobs.items() if each["state"] != "COMPLETED"]
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandMade:
+    made = HandMade()
+    monkeypatch.setattr(login_host, "Here", lambda: made)
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    for name in ("POLL_S", "CALM_POLL_S", "AWAY_S", "END_POLL_S"):
+        monkeypatch.setattr(fleets, name, 0.02)
+    monkeypatch.setattr(submissions, "OVER_S", 0.3)
+    return made
+
+
+@asynccontextmanager
+async def opened(provider: Slurm | None = None) -> AsyncIterator[SlurmFleet]:
+    async with (provider or Slurm()).open("p", EntryPoints()) as fleet:
+        yield fleet
+
+
+async def events_until(fleet: SlurmFleet, kind: type, count: int = 1) -> list[object]:
+    seen: list[object] = []
+    with anyio.fail_after(10):
+        async for event in fleet.events():
+            seen.append(event)
+            if sum(isinstance(each, kind) for each in seen) >= count:
+                return seen
+    raise AssertionError("the events ended")
+
+
+async def test_a_job_is_told_of_from_the_queue_to_its_address(site: HandMade) -> None:
+    site.state = "PENDING"
+    async with opened() as fleet:
+        machines = await fleet.launch(REQUEST, 2)
+        await events_until(fleet, MachineQueued, 2)
+        site.jobs["1"] |= {"state": "RUNNING", "nodes": "c[0-1]"}
+        seen = await events_until(fleet, MachineReachable, 2)
+    reached = [event.machine for event in seen if isinstance(event, MachineReachable)]
+    assert [machine.id for machine in reached] == [machine.id for machine in machines]
+    assert [machine.facts["node"] for machine in reached] == ["c0", "c1"]
+    assert reached[0].notices == ("file,path=/n",)
+    assert site.alive == []
+    assert Journal.open().records() == []
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_lost_answer_of_sbatch_is_one_job_or_none(site: HandMade, made: bool) -> None:
+    site.lost, site.made_when_lost = True, made
+    async with opened() as fleet:
+        if made:
+            assert [machine.id for machine in await fleet.launch(REQUEST, 2)] == ["p/1-0", "p/1-1"]
+        else:
+            with pytest.raises(SlurmAway, match="made no job"):
+                await fleet.launch(REQUEST, 2)
+        assert site.submitted == 1
+    assert site.alive == []
+
+
+async def test_a_cancelled_launch_leaves_no_job(site: HandMade) -> None:
+    site.lost = site.made_when_lost = True
+    async with opened() as fleet:
+        with anyio.move_on_after(0.01):
+            await fleet.launch(REQUEST, 2)
+        assert site.alive == ["1"]
+    assert (site.alive, site.submitted) == ([], 1)
+
+
+async def test_a_refusal_is_a_typed_error_and_nothing_is_left_in_the_journal(site: HandMade) -> None:
+    site.refused = "sbatch: error: invalid partition specified: gpuu"
+    async with opened() as fleet:
+        with pytest.raises(BadRequest, match="There is no such partition: sbatch says"):
+            await fleet.launch(REQUEST, 2)
+    assert Journal.open().records() == []
+
+
+async def test_a_job_that_will_never_start_is_an_error_and_taken_out_of_the_queue(site: HandMade) -> None:
+    site.state, site.reason = "PENDING", "QOSMaxGRESPerJob"
+    async with opened() as fleet:
+        await fleet.launch(REQUEST, 2)
+        seen = await events_until(fleet, MachineGone, 2)
+        errors = [event.error for event in seen if isinstance(event, MachineGone)]
+        assert all(isinstance(error, QuotaExceeded) and "QOSMaxGRESPerJob" in str(error) for error in errors)
+        with anyio.fail_after(5):
+            while site.alive:
+                await anyio.sleep(0.01)
+
+
+async def test_a_controller_that_is_away_is_told_of_once_and_asked_again(site: HandMade) -> None:
+    site.away = 5
+    async with opened() as fleet:
+        await fleet.launch(REQUEST, 2)
+        seen = await events_until(fleet, MachineReachable, 2)
+    told = [event.text for event in seen if isinstance(event, Warned)]
+    assert len(told) == 1
+    assert "Unable to contact slurm controller" in told[0]
+
+
+async def test_an_end_that_slurm_does_not_confirm_names_the_job(
+    site: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "LEASE_MORE_S", -119.7)  # how long is left of the patience
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with opened() as fleet:
+            await fleet.launch(REQUEST, 2)
+            site.away = 10_000
+    [error] = caught.value.exceptions
+    assert isinstance(error, NotGone)
+    assert error.machines == ("job 1",)
+    assert Journal.open().records()[0].intents[0].ids == ("1",)
+
+
+async def test_terminating_some_leaves_the_others(site: HandMade) -> None:
+    async with opened() as fleet:
+        first, second = await fleet.launch(REQUEST, 2)
+        await events_until(fleet, MachineReachable, 2)
+        site.on_nodes = lambda folder: ""  # type: ignore[method-assign]  # its step has ended
+        await fleet.terminate([first.id])
+        assert site.alive == ["1"]
+        await fleet.terminate([first.id, second.id])
+        assert site.alive == []
+
+
+async def test_jobs_that_need_not_start_together_are_jobs_of_one_node(site: HandMade) -> None:
+    async with opened(Slurm(together=False)) as fleet:
+        machines = await fleet.launch(REQUEST, 2)
+        assert [machine.facts["job"] for machine in machines] == ["1", "2"]
+    assert (site.alive, site.submitted) == ([], 2)
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_options_become_arguments_of_sbatch() -> None:
+    options = {"mail-type": "END", "nice": 100, "hold": True}
+    said = Slurm(partition="gpu", qos="long", account="a", constraint="x", exclusive=True, options=options).arguments()
+    named = ["--partition=gpu", "--constraint=x", "--qos=long", "--account=a", "--exclusive"]
+    assert said == [*named, "--mail-type=END", "--nice=100", "--hold"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"reach": "telnet"}, "'auto', 'ssh' or 'srun'"),
+        ({"setup": "module load cuda"}, "takes a list of lines"),
+        ({"time": "1h"}, "no duration"),
+        ({"time": 0}, "no time at all"),
+        ({"partition": ""}, "leave it out"),
+        ({"options": {"nodes": 4}}, "Pool"),
+        ({"options": {"requeue": True}}, "sets itself"),
+        ({"options": {"mail type": "x"}}, "no long option"),
+        ({"options": {"hold": False}}, "leave it out"),
+        ({"host": "-oProxyCommand=x"}, "as for ssh"),
+        ({"host": "a b"}, "as for ssh"),
+        ({"known_hosts": "/no/such"}, "not a file"),
+    ],
+)
+def test_an_option_that_can_never_work_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Slurm(**options)  # type: ignore[arg-type]
+
+
+def test_a_program_outside_of_a_job_has_no_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ProviderError, match="runs in no job"):
+        Slurm.current()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "c[1,0]")
+    assert Slurm.current().nodes == ("c1", "c0")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    with pytest.raises(ProviderError, match="several copies"):
+        Slurm.current()
