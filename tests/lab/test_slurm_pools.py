@@ -138,6 +138,11 @@ async def test_tasks_have_their_steps_devices_and_variables(cluster, slurm):
     assert left(made) == []
 
 
+async def test_steps_are_reached_by_the_nodes_own_ssh_where_that_is_asked_for(cluster, slurm):
+    async with Pool(provider=slurm(cluster(nodes=2), reach="ssh", gres="gpu:1"), nodes=2, console="silent") as pool:
+        assert await pool.broadcast(seen("CUDA_VISIBLE_DEVICES")) == [{"CUDA_VISIBLE_DEVICES": "0"}] * 2
+
+
 async def test_a_task_beyond_the_memory_of_its_job_is_killed_and_told_why(cluster, slurm):
     made = cluster(nodes=1)
     if not made.has_cgroups:

@@ -332,7 +332,10 @@ class SlurmFleet:
             )
             return
         provider = self._provider
-        command = script.relay(job.id, node, job.folder, python=provider.python)
+        if provider.reach == "ssh":
+            command = script.ssh_relay(node, job.folder, python=provider.python)
+        else:
+            command = script.relay(job.id, node, job.folder, python=provider.python)
         self._machines[machine] = made = replace(
             self._machines[machine],
             address=Address(node, user=said.get("user"), command=command),

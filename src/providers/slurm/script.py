@@ -103,6 +103,12 @@ def relay(job: str, node: str, folder: str, *, python: str = "python3") -> tuple
     return (*each, "--run", *srun, *each, "--framed", folder)
 
 
+def ssh_relay(node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:
+    """Return the command that reaches the step from the login host by the SSH server of the node, as the user."""
+    inside = shlex.join((python, "-I", "-S", f"{folder}/{RELAY}", folder))
+    return ("ssh", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-T", node, inside)
+
+
 def signal_s(time_s: float | None) -> float:
     """Return how many seconds before its time limit the batch shell is told. None: the site's own limit."""
     return SIGNAL_S if time_s is None else min(SIGNAL_S, time_s / SHORT)

@@ -163,6 +163,11 @@ def test_the_relay_is_unbuffered() -> None:
     assert command[-3:] == ("/home/me/job/relay.py", "--framed", "/home/me/job")
 
 
+def test_the_relay_over_ssh_is_one_word_for_the_nodes_shell() -> None:
+    command = script.ssh_relay("c0", "/home/me/my job")
+    assert command[-2:] == ("c0", "python3 -I -S '/home/me/my job/relay.py' '/home/me/my job'")
+
+
 def test_the_limit_is_told_in_time() -> None:
     assert [signal_s(each) for each in (None, 3600.0, 60.0)] == [120, 120, 15]
     said = own_arguments(name="p", count=2, comment="outrider:p:me@here:t", folder="/f", time_s=90)
