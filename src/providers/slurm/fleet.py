@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 JOB = "slurm-job"  # the kind of its intents in the journal
 POLL_S, CALM_POLL_S = 1.0, 5.0  # while something is expected to change; while nothing is
 CALM_AFTER_S = 60.0
+LOOK_S = 0.25  # between two looks for what steps that begin have written
 END_POLL_S = 0.1
 AWAY_S = 10.0  # the longest pause between two questions while Slurm does not answer
 FORCE_AFTER_S = 3.0  # steps that were told to end have ended by then, unless their node is gone
@@ -245,25 +246,29 @@ class SlurmFleet:
         """Ask for the pool's jobs again and again, for as long as there are any."""
         failures = 0
         while True:
+            self._wake = wake = anyio.Event()
+            if not self._book.open_jobs:
+                await wake.wait()
+                continue
             pause_s = self._pause_s()
-            if self._book.open_jobs:
-                try:
+            try:
+                if self._waiting and anyio.current_time() < self._polled_at + POLL_S:
+                    await self._ask_nodes()
+                else:
                     await self._poll()
                     await self._trim()
-                except ProviderError as error:
-                    failures += 1
-                    if failures == 2:
-                        self._tell(
-                            Warned(f"Slurm does not say what becomes of the pool's jobs, and is asked again ({error})")
-                        )
-                    pause_s = min(AWAY_S, POLL_S * 2 ** min(failures, 8))
-                else:
-                    failures = 0
+            except ProviderError as error:
+                failures += 1
+                if failures == 2:
+                    self._tell(
+                        Warned(f"Slurm does not say what becomes of the pool's jobs, and is asked again ({error})")
+                    )
+                pause_s = min(AWAY_S, POLL_S * 2 ** min(failures, 8))
             else:
-                await self._wake.wait()
-            self._wake = anyio.Event()
+                failures = 0
+                pause_s = LOOK_S if self._waiting else pause_s
             with anyio.move_on_after(pause_s):
-                await self._wake.wait()
+                await wake.wait()
 
     async def _trim(self) -> None:
         """End the jobs that would wait for ever, and give back what jobs have that have started with too much."""
@@ -311,12 +316,16 @@ class SlurmFleet:
             case Gone(machine, cause):
                 self._tell(MachineGone(machine, cause))
 
-    async def _ask_nodes(self) -> None:
-        """Look whether nodes that run can be reached."""
-        waiting = [
+    @property
+    def _waiting(self) -> list[Job]:
+        """The jobs that run, and have nodes that have not said how they are reached."""
+        return [
             job for job in self._book.open_jobs if job.running and any(m not in self._reached for m in job.machines)
         ]
-        for job in waiting:
+
+    async def _ask_nodes(self) -> None:
+        """Look whether nodes that run can be reached."""
+        for job in self._waiting:
             said = await self._slurm.node_files([job.folder])
             for machine in list(job.machines):
                 node = job.node_of.get(machine, "")

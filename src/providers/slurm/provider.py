@@ -69,8 +69,8 @@ class Slurm:
     ``"1:00:00"`` or ``"2-0"``; by default the partition's. ``exclusive``: nobody else's jobs on its nodes. ``gres``: by
     default what the pool's accelerator says; its vcpus and memory_gb become ``--cpus-per-task`` and ``--mem``.
     ``setup``: lines of shell before the steps, such as ``"module load cuda/12"``; tasks have their variables.
-    ``together``: False makes a job for each node, which starts when it can. ``reach``: how the nodes' steps are reached:
-    ``"srun"``, or ``"auto"``, works everywhere; ``"ssh"`` is SSH from the login host to the node, where that is allowed.
+    ``together``: False makes a job for each node, which starts when it can. ``reach``: how the steps are reached:
+    ``"srun"``, or ``"auto"``, works everywhere; ``"ssh"`` is SSH from the login host to the node, where sites let one.
     ``options``: further options of sbatch, such as ``{"mail-type": "END", "nice": 100}``; True: one without a value.
     ``key``, ``known_hosts``, ``config``: as for `SSH`, but that ``~/.ssh/config`` is read where there is one.
     ``python``: the interpreter of the step on the nodes; the tasks' own comes from the pool's image.
