@@ -51,6 +51,7 @@ POLL_S, CALM_POLL_S = 1.0, 5.0  # while something is expected to change; while n
 CALM_AFTER_S = 60.0
 LOOK_S = 0.25  # between two looks for what steps that begin have written
 END_POLL_S = 0.1
+WARN_AFTER = 2  # questions in a row that Slurm did not answer
 AWAY_S = 10.0  # the longest pause between two questions while Slurm does not answer
 FORCE_AFTER_S = 3.0  # steps that were told to end have ended by then, unless their node is gone
 CONFIRM_S = 120.0  # a job's end takes KillWait, and the site's epilog
@@ -173,10 +174,12 @@ class SlurmFleet:
                     await self._happened(intent, [])
                     raise
                 submission.lost(anyio.current_time())
+            except BaseException:
+                submission.lost(anyio.current_time())  # it may have made a job, which closing looks for
+                raise
             else:
                 await self._happened(intent, [submission.job or ""])
-        while submission.open:
-            await self._look(submission)
+        await self._look_until_known(submission)
         if submission.job is None:
             raise SlurmAway("sbatch did not answer, and made no job", retry_after_s=POLL_S)
         if submission.lost_at is not None:
@@ -219,15 +222,27 @@ class SlurmFleet:
         files = {**texts(), script.KEYS: keys, script.BATCH: batch.text()}
         return files, [*arguments, *own, f"{folder}/{script.BATCH}"]
 
+    async def _look_until_known(self, submission: Submission) -> None:
+        """Look for the job of a call whose answer was lost, however long Slurm does not answer."""
+        failures = 0
+        while submission.open:
+            try:
+                await self._look(submission)
+            except SlurmAway as error:
+                failures += 1
+                if failures == WARN_AFTER:
+                    self._tell(Warned(f"whether sbatch made a job is not known yet, and is asked again ({error})"))
+                await anyio.sleep(min(AWAY_S, POLL_S * 2 ** min(failures, 8)))
+
     async def _look(self, submission: Submission) -> None:
-        """Look once for the job of a call whose answer was lost."""
+        """Look once for the job of a call whose answer was lost.
+
+        Raises:
+            SlurmAway: nothing is known yet.
+        """
         await anyio.sleep(POLL_S)
         around, asked_at = await self._site(), anyio.current_time()
-        try:
-            views = await self._slurm.jobs(around.user, self._pool)
-        except SlurmAway:
-            return
-        submission.looked(views, asked_at)
+        submission.looked(await self._slurm.jobs(around.user, self._pool), asked_at)
 
     async def _intend(self, submission: Submission) -> Intent:
         facts = {"folder": submission.folder, "count": str(submission.count)}
@@ -259,7 +274,7 @@ class SlurmFleet:
                     await self._trim()
             except ProviderError as error:
                 failures += 1
-                if failures == 2:
+                if failures == WARN_AFTER:
                     self._tell(
                         Warned(f"Slurm does not say what becomes of the pool's jobs, and is asked again ({error})")
                     )
