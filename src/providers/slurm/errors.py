@@ -14,6 +14,7 @@ from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, Quota
 AGAIN_S = 5.0
 TIMED_OUT = (124, 137)  # how timeout(1) ends
 NOT_FOUND = 127
+SIGNALLED = 128  # a shell adds the signal's number to it
 MOST = 600  # characters of a command's words in an error
 
 
@@ -62,6 +63,11 @@ _MEANINGS = (
             "unable to establish (?:controller|configuration)",
             "controller is (?:not responding|in standby)",
             "temporarily unable",
+            "message receive failure",
+            "communication connection failure",
+            "connection timed out",
+            "broken pipe",
+            "unexpected message received",
         ),
     ),
     _Meaning(BadRequest, "There is no such partition", _SINFO, ("invalid partition",)),
@@ -144,6 +150,8 @@ def error_of(command: str, ended: Ended, where: str = "here") -> ProviderError:
         )
     if ended.status in TIMED_OUT:
         return SlurmAway(f"{command} {where} did not end in time{quoted}", retry_after_s=AGAIN_S, code="TimedOut")
+    if ended.status is None or ended.status > SIGNALLED:
+        return SlurmAway(f"A signal ended {command} {where}{quoted}", retry_after_s=AGAIN_S, code="Signal")
     for meaning in _MEANINGS:
         if re.search("|".join(meaning.patterns), said, re.I):
             passes = AGAIN_S if meaning.kind in {SlurmAway, NoCapacity} else None
@@ -151,6 +159,6 @@ def error_of(command: str, ended: Ended, where: str = "here") -> ProviderError:
     return ProviderError(f"Slurm refuses what it is asked for{quoted}")
 
 
-def is_lost(error: BaseException) -> bool:
-    """Return whether the command may have been carried out all the same."""
-    return isinstance(error, SlurmAway) or not isinstance(error, ProviderError)
+def is_refusal(error: ProviderError) -> bool:
+    """Return whether the command was surely not carried out: Slurm has said no, in words that are known here."""
+    return not isinstance(error, SlurmAway) and type(error) is not ProviderError

@@ -31,14 +31,14 @@ from ..errors import JournalError, NotGone, ProviderError
 from ..journal import Intent, Journal
 from ..threads import in_thread, uninterrupted
 from . import gres, script
-from .errors import SlurmAway
+from .errors import SlurmAway, is_refusal
 from .jobs import Gone, Job, JobBook, Never, Queued, Runs
 from .reasons import Reason
 from .script import GRACE_S
 from .site import Around
 from .site import Slurm as Commands
 from .squeue import Label
-from .submissions import Submission
+from .submissions import COMMAND_S, Submission
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -163,25 +163,30 @@ class SlurmFleet:
         submission = Submission(token, f"{around.root}/{token}", count)
         intent = await self._intend(submission)
         self._submissions.append(submission)
+        failed: ProviderError | None = None
         with anyio.CancelScope(shield=True):
             submission.submitting()
             try:
                 files, said = self._job(submission, request, arguments)
                 submission.answered(await self._slurm.submit(submission.folder, files, said))
             except ProviderError as error:
-                if not isinstance(error, SlurmAway):
+                if is_refusal(error):
                     submission.was_refused()
                     await self._happened(intent, [])
                     raise
-                submission.lost(anyio.current_time())
+                failed = error
+                ended = not isinstance(error, SlurmAway)  # then no call of sbatch runs any more
+                submission.lost(anyio.current_time() - (COMMAND_S if ended else 0.0))
             except BaseException:
                 submission.lost(anyio.current_time())  # it may have made a job, which closing looks for
                 raise
             else:
                 await self._happened(intent, [submission.job or ""])
         await self._look_until_known(submission)
+        if submission.job is None and isinstance(failed, SlurmAway):
+            raise SlurmAway(f"sbatch made no job ({failed})", retry_after_s=POLL_S) from failed
         if submission.job is None:
-            raise SlurmAway("sbatch did not answer, and made no job", retry_after_s=POLL_S)
+            raise failed or ProviderError("sbatch made no job")
         if submission.lost_at is not None:
             await self._happened(intent, [submission.job])
         return [self._machines[machine] for machine in self._submitted(submission)]

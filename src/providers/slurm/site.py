@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ...lazy_dataclass import dataclass
 from ..errors import ProviderError
 from . import squeue
-from .errors import Ended, error_of
+from .errors import AGAIN_S, MOST, Ended, SlurmAway, error_of
 from .login_host import Commands, refuse_failed
 from .script import END, GRACE_S, NODES, WANTED
 from .squeue import JobView
@@ -86,14 +86,19 @@ class Slurm:
             raise ProviderError(f"A shell {self.where} says nothing where it should: {ended.stdout[-200:]!r}") from None
 
     async def submit(self, folder: str, files: Mapping[str, str], arguments: Sequence[str]) -> str:
-        """Make the folder with these files, and submit. Returns the job's id."""
+        """Make the folder with these files, and submit. Returns the job's id.
+
+        Raises:
+            ProviderError: unless it `is_refusal`, there may be a job all the same.
+        """
         packed = _packed(files)
         ended = await self._commands.run(["sh", "-c", _SUBMIT, "submit", folder, *arguments], stdin=packed)
         refuse_failed("sbatch", ended, self.where)
         for line in reversed(ended.stdout.splitlines()):
             if found := _JOB.fullmatch(line.strip()):
                 return found[1]
-        raise error_of("sbatch", ended, self.where)
+        said = f"{ended.stderr}\n{ended.stdout}".strip()[:MOST]
+        raise SlurmAway(f"sbatch {self.where} does not say which job it made: {said!r}", retry_after_s=AGAIN_S)
 
     async def jobs(self, user: str, name: str | None) -> list[JobView]:
         ended = await self._commands.run(squeue.command(user=user, name=name))

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Warned
-from outrider.providers.errors import NotGone
+from outrider.providers.errors import NotGone, ProviderError
 from outrider.providers.slurm import fleet as fleets
 from outrider.providers.slurm import login_host, submissions
 from outrider.providers.slurm.errors import Ended, SlurmAway
@@ -42,8 +43,8 @@ class Site:
         self.files: dict[str, str] = {}
         self.said: list[str] = []
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:  # noqa: ARG002
-        await anyio.sleep(0)
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+        await anyio.lowlevel.checkpoint()
         assert len(self.said) < MOST, "Slurm is asked without end"
         shell = argv[0] == "sh"
         what, *words = [*argv[3:], "look"] if shell else argv
@@ -115,3 +116,30 @@ async def test_a_call_of_sbatch_that_ends_oddly_is_looked_for(site: Site) -> Non
         async with opened() as fleet:
             await fleet.launch(REQUEST, 2)
     assert caught.group_contains(RuntimeError, match="nobody expects it")
+
+
+UNSURE = [
+    Ended(None, "", "Killed"),
+    Ended(143),
+    Ended(0, "Submitted\n"),
+    Ended(1, "", "sbatch: error: Batch job submission failed: Message receive failure"),
+    Ended(1, "", "sbatch: error: Something that nobody has heard of"),
+]
+
+
+@pytest.mark.parametrize("answer", UNSURE, ids=str)
+async def test_a_job_of_sbatch_whose_answer_is_no_refusal_is_found(site: Site, answer: Ended) -> None:
+    site.sbatch = answer
+    async with opened() as fleet:
+        assert [machine.id for machine in await fleet.launch(REQUEST, 2)] == ["p/7-0", "p/7-1"]
+
+
+async def test_words_that_nobody_knows_are_told_when_there_is_no_job(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "COMMAND_S", 0.0)
+    site.sbatch, site.queue = UNSURE[-1], None
+    async with opened() as fleet:
+        with pytest.raises(ProviderError, match="Something that nobody has heard of") as caught:
+            await fleet.launch(REQUEST, 2)
+    assert type(caught.value) is ProviderError
