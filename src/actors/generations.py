@@ -224,6 +224,9 @@ class Gang(BroadcastSeats):
             self._over()
 
     def unreplaceable(self, now: float, *, ready: int) -> None:
+        """Handle that no machine is to be had: what waits for one goes on without it. A wait for busy nodes keeps its time."""
+        if self.phase is Phase.WAITING and ready >= self._needed:
+            return
         self._replace_by = None
         self._without_replacement(now, ready=ready)
 

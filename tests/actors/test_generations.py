@@ -842,6 +842,22 @@ def test_seats_are_let_go_when_the_nodes_are_there_and_stay_busy():
     assert play.world.nodes == (5, 2, 3, 4)
 
 
+def test_that_no_machine_is_to_be_had_is_no_reason_to_let_seats_go_while_the_nodes_are_busy():
+    play = Play(elastic=True, minimum=2).start()
+    for node in (2, 3, 4):
+        play.lose(node)
+    play.finish(min(play.running), Verdict.KILLED)
+    play.join()
+    play.join()
+    for _ in range(3):  # the pool says so with each message
+        play.gang.unreplaceable(play.now, ready=len(play.roster))
+        play.act()
+        assert (play.seated, play.claim.least) == ({1}, 1)
+        assert play.gang.wake_at() == play.now + REPLACE_S
+    play.pass_time(REPLACE_S)
+    assert not play.seated
+
+
 def test_a_queue_of_machines_is_no_reason_to_hold_seats_when_the_nodes_are_there():
     play = Play().start()
     play.lose(1)
