@@ -17,7 +17,7 @@ GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
 GANG-7: a generation's ports were free where they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
 GANG-9: with too few nodes, or a rank that waits for one to run again on, it waits ``replace_timeout_s`` for one more at
-    most, and while one waits in a queue.
+    most; and while one waits in a queue, but not where it may go on with the nodes that are ready.
 GANG-10: an attempt ends by the report of the node that it was given to, and of no other.
 GANG-11: no node is asked for more ports than it has at once: that wait would never end.
 GANG-12: the end of a watched rank is told once, when it is known, and is the one that the broadcast ends with.
@@ -98,7 +98,7 @@ class Gang(BroadcastSeats):
 
     def ready(self, count: int, now: float, *, queued: bool = False) -> None:
         busy = self.phase is Phase.WAITING and count >= self._needed  # no further node is waited for
-        if queued and self._replace_by is not None and not busy:
+        if queued and self._replace_by is not None and not (busy or self._may_shrink(count)):
             self._replace_by = now + self._replace_timeout_s
         if self.phase is Phase.WAITING and count < self._needed:
             self._wait_for_a_node(now)
@@ -224,7 +224,7 @@ class Gang(BroadcastSeats):
             self._over()
 
     def unreplaceable(self, now: float, *, ready: int) -> None:
-        """Handle that no machine is to be had: what waits for one goes on without it. A wait for busy nodes keeps its time."""
+        """Handle that no machine is to be had: go on without. A wait for nodes that are busy keeps its time."""
         if self.phase is Phase.WAITING and ready >= self._needed:
             return
         self._replace_by = None
@@ -402,9 +402,12 @@ class Gang(BroadcastSeats):
         if self._overdue:
             self._replace_by = now
 
+    def _may_shrink(self, ready: int) -> bool:
+        return self._elastic and ready >= self.minimum
+
     def _without_replacement(self, now: float, *, ready: int) -> None:
         """Go on without a replacement, or give up: the wait for one is over."""
-        may_shrink = self._elastic and ready >= self.minimum
+        may_shrink = self._may_shrink(ready)
         if self.phase is Phase.FENCING:
             self._overdue = True
         elif self.phase is Phase.RUNNING and self._gaps.waiting:

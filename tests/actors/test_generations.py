@@ -265,6 +265,8 @@ class GangMachine(RuleBasedStateMachine):
         self.gang.ready(len(self.roster), self.now, queued=True)
         if self.gang.phase is Where.WAITING and len(self.roster) >= self.gang._needed:
             assert not self.seated or self.gang.wake_at() == before, "GANG-9: nodes are there, and it holds seats on"
+        if self.gang._elastic and self.gang.generation and len(self.roster) >= self.gang.minimum:
+            assert before is None or self.gang.wake_at() <= before, "GANG-9: it may go on with fewer, and waits on"
         self.act()
 
     @rule(wanted=st.integers(1, 5))
@@ -871,6 +873,23 @@ def test_a_queue_of_machines_is_no_reason_to_hold_seats_when_the_nodes_are_there
     play.gang.ready(len(play.roster), play.now, queued=True)
     play.pass_time(REPLACE_S - 1.0)
     assert not play.seated
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_a_queue_of_machines_holds_only_what_cannot_go_on_with_fewer_nodes(elastic):
+    play = Play(elastic=elastic, minimum=2 if elastic else 4).start()
+    play.lose(1)
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    for _ in range(4):
+        play.pass_time(REPLACE_S / 4)
+        play.gang.ready(len(play.roster), play.now, queued=True)
+        play.act()
+    if elastic:
+        play.start()
+        assert play.world.nodes == (2, 3, 4)
+    else:
+        assert play.gang.wake_at() == play.now + REPLACE_S
 
 
 def test_a_rank_that_raises_in_a_collective_ends_the_rest_after_a_grace():
