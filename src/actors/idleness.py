@@ -6,6 +6,7 @@ IDLE-2: only a whole stretch counts: it begins anew when a node has done anythin
 goes, and when a call begins or ends.
 IDLE-3: a pool without nodes is never idle: it costs nothing.
 IDLE-4: a pool all of whose nodes do nothing for so long is told of, with the next sample at the latest.
+IDLE-5: a machine that waits in its provider's queue is no node yet: it costs nothing, and keeps no pool.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Idleness:
     _since: float = 0.0  # when the present stretch began at the earliest
 
     def boots(self, node: int, now: float) -> None:
-        """Handle that a node is launched, or prepared."""
+        """Handle that a node is launched, or prepared, or that its machine, which was queued, runs."""
         if node not in self._nodes:
             self._nodes[node] = _Node()
             self._since = now
@@ -64,6 +65,10 @@ class Idleness:
     def left(self, node: int, now: float) -> None:
         if self._nodes.pop(node, None) is not None:
             self._since = now
+
+    def queued(self, node: int, now: float) -> None:
+        """Handle that the machine of a node waits in its provider's queue; ``boots`` says that it does no longer."""
+        self.left(node, now)
 
     def called(self, now: float) -> None:
         """Handle that a call has begun or ended."""

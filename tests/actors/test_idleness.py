@@ -80,6 +80,16 @@ class Pools(RuleBasedStateMachine):
         del self.gpus[node], self.samples[node]
         self.pool.left(node, self.now)
 
+    @precondition(lambda self: None in self.gpus.values())
+    @rule()
+    def is_queued(self) -> None:
+        """Its machine waits; that it runs is as if another came."""
+        node = next(node for node, has in self.gpus.items() if has is None)
+        self._change()
+        del self.gpus[node], self.samples[node]
+        for _ in range(2):
+            self.pool.queued(node, self.now)
+
     @rule()
     def is_called(self) -> None:
         self._change()
@@ -89,6 +99,7 @@ class Pools(RuleBasedStateMachine):
     def tells_of_what_is_gone(self) -> None:
         self.pool.sampled(sample(self.next + 1), self.now)
         self.pool.left(self.next + 1, self.now)
+        self.pool.queued(self.next + 1, self.now)
 
     @precondition(lambda self: self.gpus)
     @rule(data=st.data(), kind=st.sampled_from([NOTHING, NOTHING, NOTHING, BUSY, UNKNOWN]))
@@ -130,7 +141,7 @@ class Pools(RuleBasedStateMachine):
             assert told is None, "IDLE-1"
             return
         since = max(self.changed, *(at for at in known if at is not None))
-        assert told is not None, "IDLE-4: it is idle"
+        assert told is not None, "IDLE-4, IDLE-5: it is idle"
         assert told.since >= since, "IDLE-2"
         assert told.since == since, "IDLE-4"
         assert (told.nodes, told.gpus) == (len(self.gpus), sum(gpus or 0 for gpus in self.gpus.values()))
@@ -203,6 +214,11 @@ class EndsTheEmpty(Idleness):
         return super().idle(now) if self._nodes else Idle(self._since, 0, 0, 0.0)
 
 
+class WaitsForTheQueued(Idleness):
+    def queued(self, node: int, now: float) -> None:
+        pass
+
+
 class NeverEnds(Idleness):
     def over(self, now: float) -> Idle | None:
         del now
@@ -221,6 +237,7 @@ class NeverEnds(Idleness):
         (ForgetsWork, "IDLE-2"),
         (EndsTheEmpty, "IDLE-3"),
         (NeverEnds, "IDLE-4"),
+        (WaitsForTheQueued, "IDLE-5"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")

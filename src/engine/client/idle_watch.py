@@ -43,10 +43,12 @@ class IdleWatch:
         if self._idleness is None or self._reached.done():
             return
         match event:
-            case ev.NodeLaunching() | ev.NodePreparing():
+            case ev.NodeLaunching() | ev.NodeStarted() | ev.NodePreparing():
                 self._idleness.boots(event.node, clock())
             case ev.NodeReady() | ev.NodeStandby():
                 self._idleness.joined(event.node, event.accelerators, clock())
+            case ev.NodeQueued():
+                self._idleness.queued(event.node, clock())
             case ev.NodeFailed() | ev.NodeLost() | ev.NodeDismissed():
                 self._idleness.left(event.node, clock())
             case ev.NodeSampled():
