@@ -40,6 +40,7 @@ _PARTITION = "`scontrol show partition` says what the partition allows: ask for 
 _LIMITS = (
     "`sacctmgr show assoc where user=$USER` and `sacctmgr show qos` say the limits: ask for less, or for another QOS."
 )
+_SEE = "`sinfo -R` lists the nodes that are drained or down, `scontrol show partition` the limits"  # it may be either
 
 _WAITS = {
     "None": "it has just come into the queue",
@@ -70,7 +71,10 @@ _WAITS = {
     "AssocGrpJobsLimit": "as many of the account's jobs run as may run",
     "AssocGrpMemLimit": "the account's jobs have as much memory as they may have",
     "AssocMaxJobsLimit": "as many of this user's jobs run as the account allows",
+    "AssociationJobLimit": "as many of the account's jobs run as may run",
     "MaxJobsPerAccount": "as many of the account's jobs run as may run",
+    "PartitionNodeLimit": f"its partition has too few nodes up, or allows fewer or less time: {_SEE}",
+    "PartitionConfig": f"its partition has not up what it asks for, or does not allow it: {_SEE}",
     "Prolog": "the site's prolog runs on its nodes",
     "FrontEndDown": "no front end is there to start it",
     "WaitingForScheduling": "the scheduler has not looked at it yet",
@@ -82,11 +86,6 @@ _WAITS = {
 }
 _NEVER = {
     "PartitionTimeLimit": ("its time limit is longer than its partition allows", _PARTITION),
-    "PartitionNodeLimit": (
-        "it asks for more or fewer nodes than its partition has, or more time than it allows",
-        _PARTITION,
-    ),
-    "PartitionConfig": ("its partition cannot give what it asks for", _PARTITION),
     "BadConstraints": ("no node has what it asks for", "`sinfo -o '%P %D %c %m %G %f'` lists what the nodes have."),
     "DependencyNeverSatisfied": ("a job that it depends on has ended in another way", "Leave the dependency out."),
     "DeadLine": ("it cannot end before its deadline", "Ask for less time, or leave the deadline out."),
@@ -100,9 +99,8 @@ _NEVER = {
         "its nodes failed to start it, and Slurm holds it now",
         "Ask the site's administrators: slurmd's log on the node says why.",
     ),
-    "AssociationJobLimit": ("the account allows no further job", _LIMITS),
 }
-_QUOTA_WORDS = ("PerJob", "PerNode", "TimeLimit", "MinutesLimit", "GrpWallLimit", "Billing", "MinCpu", "MinGRES")
+_QUOTA_WORDS = ("PerJob", "PerNode", "TimeLimit", "Minutes", "GrpWallLimit", "MinBilling", "MinCpu", "MinGRES")
 
 
 def reason_of(text: str) -> Reason:

@@ -135,6 +135,13 @@ def test_what_slurm_cannot_be_asked_for_is_refused_with_what_to_do() -> None:
         "AssocGrpCpuLimit",
         "QOSMaxJobsPerUserLimit",
         "AssocGrpCPURunMinutesLimit",
+        "QOSGrpBilling",
+        "QOSGrpBillingRunMinutes",
+        "AssocGrpBilling",
+        "QOSMaxBillingPerUser",
+        "AssociationJobLimit",
+        "PartitionNodeLimit",
+        "PartitionConfig",
     ],
 )
 def test_a_reason_to_wait_is_none_to_give_up(text: str) -> None:
@@ -145,10 +152,11 @@ def test_a_reason_to_wait_is_none_to_give_up(text: str) -> None:
     ("text", "kind"),
     [
         ("PartitionTimeLimit", BadRequest),
-        ("PartitionNodeLimit", BadRequest),
         ("BadConstraints", BadRequest),
         ("QOSMaxWallDurationPerJobLimit", QuotaExceeded),
         ("QOSMaxGRESPerJob", QuotaExceeded),
+        ("QOSMaxBillingPerJob", QuotaExceeded),
+        ("AssocGrpBillingMinutes", QuotaExceeded),
         ("AssocGrpCPUMinutesLimit", QuotaExceeded),
     ],
 )
