@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from getpass import getuser
 from math import inf
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -32,12 +30,11 @@ from ..journal import Intent, Journal
 from ..threads import in_thread, uninterrupted
 from . import gres, script
 from .errors import SlurmAway, is_refusal
-from .jobs import Gone, Job, JobBook, Never, Queued, Runs
-from .reasons import Reason
+from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
 from .script import GRACE_S
 from .site import Around
 from .site import Slurm as Commands
-from .squeue import Label
+from .squeue import Label, owner
 from .submissions import COMMAND_S, Submission
 
 if TYPE_CHECKING:
@@ -219,7 +216,7 @@ class SlurmFleet:
             setup=provider.setup,
             python=provider.python,
         )
-        label = Label(self._pool, _owner(), submission.token)
+        label = Label(self._pool, owner(), submission.token)
         own = script.own_arguments(
             name=self._pool, count=submission.count, comment=str(label), folder=folder, time_s=time_s
         )
@@ -313,16 +310,29 @@ class SlurmFleet:
             around, asked_at = await self._site(), anyio.current_time()
             views = await self._slurm.jobs(around.user, self._pool)
             self._polled_at = anyio.current_time()
-            for event in self._book.answer(views, asked_at):
-                self._handle(event)
+            events = self._book.answer(views, asked_at)
+            with anyio.CancelScope(shield=True):  # the book tells an event once
+                for event in events:
+                    self._handle(await self._with_output(event))
             await self._ask_nodes()
 
-    def _handle(self, event: Queued | Runs | Gone | Never) -> None:
+    async def _with_output(self, event: JobEvent) -> JobEvent:
+        """Add what a job has written to the end of a machine that was never reached: it may say why."""
+        job = self._book.job_of(event.machine) if isinstance(event, Gone) else None
+        if job is None or not isinstance(event, Gone) or event.machine in self._reached:
+            return event
+        try:
+            said = await self._slurm.output(job.folder)
+        except ProviderError:
+            return event
+        return replace(event, cause=f"{event.cause}; its output ends with: {said}") if said else event
+
+    def _handle(self, event: JobEvent) -> None:
         self._changed_at = anyio.current_time()
         match event:
             case Queued(job, machines, reason, starts_at):
                 for machine in machines:
-                    self._tell(MachineQueued(machine, f"job {job} pending: {_said(reason)}", starts_at))
+                    self._tell(MachineQueued(machine, f"job {job} pending: {reason.said}", starts_at))
             case Never(job, machines, reason):
                 error = reason.error(job)
                 for machine in machines:
@@ -464,16 +474,3 @@ class SlurmFleet:
         if left:
             await self._end(left)
         await self._slurm.remove(list(jobs.values()))
-
-
-def _said(reason: Reason) -> str:
-    """Return Slurm's word and what it means: people search for the one, and understand the other."""
-    return reason.word if reason.words == reason.word else f"{reason.word} ({reason.words})"
-
-
-def _owner() -> str:
-    try:
-        user = getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{os.uname().nodename}".replace(":", "_")

@@ -29,6 +29,11 @@ class Reason:
     def never_ends(self) -> bool:
         return self.fate != "waits"
 
+    @property
+    def said(self) -> str:
+        """Slurm's word and what it means: people search for the one, and understand the other."""
+        return self.word if self.words == self.word else f"{self.word} ({self.words})"
+
     def error(self, job: str) -> ProviderError:
         """Return the error of a launch whose job waits for this reason and will wait for ever."""
         text = f"Slurm took job {job} and will never start it ({self.word}): {self.words}"

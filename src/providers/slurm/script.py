@@ -26,6 +26,7 @@ from .hostlist import MOST
 
 SERVER, RELAY = "step_server.py", "relay.py"
 BATCH, KEYS, LIMIT, END, NODES, WANTED = "batch.sh", "authorized_keys", "limit", "end", "nodes", "wanted"
+OUTPUT = "job.out"
 GRACE_S = 30.0  # between SIGTERM and SIGKILL of a step, where the partition does not say so: Slurm's KillWait
 SIGNAL_S = 120.0  # before the time limit; Slurm may be up to a minute early (sbatch(1), --signal)
 SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the last part of so many
@@ -125,7 +126,7 @@ def own_arguments(*, name: str, count: int, comment: str, folder: str, time_s: f
         "--no-requeue",
         f"--signal=B:USR1@{max(1, round(signal_s(time_s)))}",
         f"--comment={comment}",
-        f"--output={folder}/job.out",
+        f"--output={folder}/{OUTPUT}",
         "--open-mode=append",
         f"--chdir={folder}",
         "--export=ALL",

@@ -13,9 +13,10 @@ from ..errors import ProviderError
 from . import squeue
 from .errors import AGAIN_S, MOST, Ended, SlurmAway, error_of
 from .login_host import Commands, refuse_failed
-from .script import END, GRACE_S, NODES, WANTED
+from .script import END, GRACE_S, NODES, OUTPUT, WANTED
 from .squeue import JobView
 
+OUTPUT_BYTES = 2000  # of a job's output, in the cause of its end
 # What login scripts print comes before it, so each of our lines says that it is one.
 _LOOK_AROUND = """
 umask 077
@@ -120,6 +121,11 @@ class Slurm:
                 if isinstance(said, dict):
                     found[node] = {str(key): str(value) for key, value in said.items()}
         return found
+
+    async def output(self, folder: str) -> str:
+        """Return the end of what a job has written, in one line; empty: nothing."""
+        ended = await self._commands.run(["tail", "-c", str(OUTPUT_BYTES), f"{folder}/{OUTPUT}"])
+        return " ".join(ended.stdout.split())
 
     async def end_jobs(self, jobs: Mapping[str, str]) -> None:
         """Take jobs, given with their folders, out of the queue, or tell their steps to end, which they do at once.

@@ -5,7 +5,9 @@ SQUEUE-1: whatever a job's comment or reason has in it, its other fields are rea
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from getpass import getuser
 
 from ...lazy_dataclass import dataclass
 from .durations import read_or_none
@@ -92,6 +94,15 @@ class Label:
 
     def __str__(self) -> str:
         return f"{MARK}:{self.pool}:{self.owner}:{self.token}"
+
+
+def owner() -> str:
+    """Return this user on this computer, for a `Label`."""
+    try:
+        user = getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}".replace(":", "_")
 
 
 def label_of(comment: str) -> Label | None:

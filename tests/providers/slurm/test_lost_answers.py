@@ -66,6 +66,11 @@ class Site:
             return Ended(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
         return f"7|{self.queue}|{self.comment.removeprefix('--comment=')}\n" if self.queue else ""
 
+    def on_tail(self, _: str, many: str, path: str) -> str:
+        assert many == "2000"
+        folder, _, name = path.rpartition("/")
+        return self.files.get(f"{folder.rpartition('/')[0]}/{name}", "")
+
     def on_end(self, *_: str) -> None:
         self.queue = None
 
@@ -143,3 +148,13 @@ async def test_words_that_nobody_knows_are_told_when_there_is_no_job(
         with pytest.raises(ProviderError, match="Something that nobody has heard of") as caught:
             await fleet.launch(REQUEST, 2)
     assert type(caught.value) is ProviderError
+
+
+@pytest.mark.parametrize("queue", ["FAILED||N/A|1:00:00|NonZeroExitCode", "COMPLETED||N/A|1:00:00|None"])
+async def test_a_job_that_ends_before_it_was_reached_is_told_of_with_its_output(site: Site, queue: str) -> None:
+    site.queue = queue
+    site.files["/jobs/job.out"] = "module: cuda/99 is unknown\nslurmstepd: error: execve(): python3: No such file\n"
+    async with opened() as fleet:
+        await fleet.launch(REQUEST, 2)
+        cause = (await first(fleet, MachineGone)).cause
+    assert "module: cuda/99 is unknown slurmstepd: error: execve(): python3: No such file" in cause
