@@ -3,8 +3,9 @@
 Time and chance come in with each event.
 
 A node counts as present from the moment its machine is asked for until it is noticed, drained, failed or lost; whatever
-is missing is launched, and what is too much is dismissed, the newest first. So a notice already causes a replacement,
-and a withdrawn notice leaves one machine too many, of which the newest is dismissed: nothing is replaced twice.
+is missing is launched, and what is too much is dismissed, the newest first; before those, what waits in its provider's
+queue. So a notice already causes a replacement, and a withdrawn notice leaves one machine too many, of which the newest
+is dismissed: nothing is replaced twice.
 
 A straggler (see `stragglers`) does not count as present either: another machine is asked for, and nothing is ended
 before one of them is ready. As it may still come, a failure to get its substitute never counts towards giving up.
@@ -101,6 +102,7 @@ class FleetController:
         self.failures = 0  # in a row
         self._retries = retries
         self._count: Counter[NodePhase] = Counter()  # of ``nodes``
+        self._queued: set[NodeId] = set()  # booting nodes whose machines wait in their provider's queue
         self._away: set[NodeId] = set()  # nodes whose connection is lost and being tried again
         self._not_before = 0.0
         self._anew_at = 0.0  # when it tries again after giving up
@@ -139,6 +141,15 @@ class FleetController:
         self.launching -= asked
         return self._failed(error, now, chance, retry_after_s)
 
+    def queued(self, node: NodeId) -> None:
+        """Handle that the machine of a booting node waits in its provider's queue."""
+        if self.booting(node):
+            self._queued.add(node)
+
+    def started(self, node: NodeId) -> None:
+        """Handle that the machine of ``node`` waits in no queue any more."""
+        self._queued.discard(node)
+
     def node_ready(self, node: NodeId, now: float) -> bool:
         """Handle that ``node`` is ready; return whether it works (True) or stands by (False)."""
         phase = self.nodes.get(node)
@@ -146,6 +157,7 @@ class FleetController:
             return False
         self.failures = self._in_vain = 0
         self._ready_at[node] = now
+        self._queued.discard(node)
         works = self._working < self.wanted
         self._move(node, NodePhase.READY if works else NodePhase.SPARE)
         if phase is NodePhase.STRAGGLER and self._missing() <= 0:
@@ -321,8 +333,9 @@ class FleetController:
                 orders.launches.append(count - fewer)
 
     def _shrink(self, surplus: int) -> None:
-        """Give up ``surplus`` nodes, the newest first: booting before spare before working ones."""
-        for node in self._newest(NodePhase.BOOTING)[:surplus]:
+        """Give up ``surplus`` nodes, the newest first: queued before booting before spare before working ones."""
+        booting = sorted(self._newest(NodePhase.BOOTING), key=lambda node: node not in self._queued)  # it is stable
+        for node in booting[:surplus]:
             self._dismiss(node)
             surplus -= 1
         for node in self._newest(NodePhase.SPARE)[:surplus]:
@@ -365,6 +378,7 @@ class FleetController:
         phase = self.nodes.pop(node, None)
         self._ready_at.pop(node, None)
         self._away.discard(node)
+        self._queued.discard(node)
         if phase is not None:
             self._count[phase] -= 1
         return phase

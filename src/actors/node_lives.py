@@ -93,6 +93,7 @@ class NodeLives:
             self._observe(ev.NodeQueued(node, reason, starts_at))
         if not waited:
             self.stragglers.queued(node)
+            self._controller.queued(node)
             self._tell(node, Queued())
 
     def started(self, member: Member, now: float) -> None:
@@ -100,6 +101,7 @@ class NodeLives:
         if (waited_s := self.queue.left(member.id, now)) is not None:
             self._observe(ev.NodeStarted(member.id, waited_s))
             self.stragglers.started(member.id, now)
+            self._controller.started(member.id)
             self._tell(member.id, Boots())
 
     def addressed(self, member: Member, machine: Machine, now: float) -> None:

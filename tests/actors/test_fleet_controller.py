@@ -802,6 +802,16 @@ def test_a_node_that_stays_ends_the_row_of_those_that_can_start_no_worker():
     assert fleet.given_up is None
 
 
+def test_a_smaller_pool_ends_what_waits_in_a_queue_before_what_boots(fleet):
+    fleet.resize(8, 100.0)
+    fleet.launched([NodeId(node) for node in (4, 5, 6, 7, 8)], 5, 101.0, 0.5)
+    for node in (4, 5, 6):
+        fleet.queued(NodeId(node))
+    fleet.started(NodeId(5))
+    fleet.resize(5, 102.0)
+    assert fleet.orders.terminations == [6, 4, 8]
+
+
 def test_a_smaller_pool_ends_what_does_nothing_yet_before_it_drains_the_newest(fleet):
     fleet.resize(5, 10.0)
     fleet.launched([NodeId(4), NodeId(5)], 2, 11.0, 0.5)

@@ -156,3 +156,13 @@ async def test_a_pool_that_shrinks_gives_those_in_the_queue_back_first(rig):
         state = await pool.state()
         assert state.queued_ago_s == pytest.approx(1.0, abs=0.1)
         assert len(state.nodes) == 2
+
+
+async def test_and_those_that_run_stay(rig):
+    script = Script(queue_s=(0.0, 0.0, NEVER_S, 0.0), boot_s=(1.0, 1.0, 1.0, 8.0))
+    async with rig(script, desired=4, min=2) as pool:
+        await pool.ready()
+        pool.ref.tell(m.Resize(3))
+        await anyio.sleep(8)
+        assert [each["node"] for each in pool.seen.all("node_ready")] == [0, 1, 3]
+        assert [each["node"] for each in pool.seen.all("node_dismissed")] == [2]
