@@ -179,9 +179,10 @@ def _run_for_programs(planned: Planned) -> int:
                 end = _End(128 + hold.came)
         clean = Scrubber(secrets_of(planned.pool._settings))
         first = None if end.error is None else error_texts(end.error, clean).get("first")
-        _tell(planned.record, end.code, clean(end.said), first, time.monotonic() - began)
+        code = 128 + hold.came if hold.came else end.code  # it dies by a signal, however the run has ended
+        _tell(planned.record, code, clean(end.said), first, time.monotonic() - began)
     finally:
-        hold.release()  # dies by the signal
+        hold.release()
     return end.code
 
 

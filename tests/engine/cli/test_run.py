@@ -231,6 +231,25 @@ def test_programs_are_told_of_a_run_that_a_signal_ends(
     assert (process.returncode, "Traceback" in err) == (status, False), err
 
 
+ENDS_AT_ITS_END = """
+import os, signal, sys
+from types import SimpleNamespace
+from outrider.engine.cli import run
+
+def ends(planned):
+    os.kill(os.getpid(), signal.SIGTERM)  # while the pool was being closed: the run is over
+    return run._End(3)
+
+run._run = ends
+sys.exit(run._run_for_programs(SimpleNamespace(record=None, pool=SimpleNamespace(_settings=None))))
+"""
+
+
+def test_programs_are_told_of_a_signal_that_comes_when_the_run_is_over() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS_AT_ITS_END], capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (-signal.SIGTERM, 143), done.stderr
+
+
 def test_ctrl_c_while_nodes_are_being_started_is_recorded_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
