@@ -157,11 +157,12 @@ class Command(asyncio.SubprocessProtocol):
             await self._ended_by(signal.SIGKILL)
             raise
         finally:
-            self._transport.close()  # something in another session may have its output open
+            with suppress(PermissionError):  # it kills the process if that has not ended
+                self._transport.close()  # something in another session may have its output open
 
     async def _ended_by(self, number: signal.Signals) -> bool:
         """Return whether it has ended, and nothing has its output open any more."""
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # it runs as another user, as under sudo
             os.killpg(self._transport.get_pid(), number)
         with suppress(TimeoutError):
             async with asyncio.timeout(END_S):

@@ -8,11 +8,12 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from outrider.engine.cli import execute
-from outrider.engine.cli.execute import Ended, Lines
+from outrider.engine.cli.execute import Command, Ended, Lines
 from outrider.engine.cli.node_choice import Reached
 
 
@@ -57,6 +58,25 @@ def test_after_ctrl_c_a_process_of_another_session_is_not_waited_for(monkeypatch
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_a_command_that_may_not_be_ended_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of another user, under sudo."""
+    monkeypatch.setattr(execute, "END_S", 0.01)
+    tried = list[str]()
+
+    def denied(_: int = 0, number: int = 0) -> None:
+        tried.append(signal.Signals(number).name if number else "close")
+        raise PermissionError(1, "Operation not permitted")
+
+    async def end() -> None:
+        command = Command(lambda _: None)
+        monkeypatch.setattr(command, "_transport", SimpleNamespace(get_pid=int, close=denied), raising=False)
+        await command.end()
+
+    monkeypatch.setattr(os, "killpg", denied)
+    asyncio.run(end())
+    assert tried == ["SIGTERM", "SIGKILL", "close"]
 
 
 def test_a_second_ctrl_c_ends_a_command_that_ignores_the_first() -> None:
