@@ -322,9 +322,9 @@ def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
 
 
 def _ran_s(status: Path) -> float:
-    """Return for how long a thread has had a processor; -1.0: the kernel does not say."""
+    """Return for how long a thread has had a processor; -1.0: the kernel does not say, or says 0 of each thread."""
     try:
-        return int(status.with_name("schedstat").read_text().split()[0]) / 1e9
+        return int(status.with_name("schedstat").read_text().split()[0]) / 1e9 or -1.0
     except (OSError, ValueError, IndexError):
         return -1.0
 

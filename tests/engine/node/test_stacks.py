@@ -446,6 +446,15 @@ async def test_a_process_that_stops_handling_the_signal_is_not_signalled(monkeyp
     assert other.returncode == 0
 
 
+@pytest.mark.parametrize(("said", "ran_s"), [("12000000 5 7\n", 0.012), ("0 0 0\n", -1.0), ("", -1.0), (None, -1.0)])
+def test_a_kernel_that_counts_no_time_on_a_processor_does_not_say_it(
+    said: str | None, ran_s: float, tmp_path: Path
+) -> None:
+    if said is not None:
+        (tmp_path / "schedstat").write_text(said)
+    assert stack_reader._ran_s(tmp_path / "status") == ran_s
+
+
 def test_a_thread_of_the_worker_notes_its_attempt() -> None:
     fd = stack_file.make(2)
     pid = os.fork()
