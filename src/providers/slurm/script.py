@@ -12,7 +12,9 @@ programs of `.step` and ``authorized_keys`` there before it submits. The script 
 
 SCRIPT-1: each node has an srun of its own. One srun for all of them dies whole if a node fails while it starts.
 SCRIPT-2: whatever users give is quoted, and cannot end its line. The lines of ``setup`` alone are shell.
-SCRIPT-3: the batch shell outlives its signals, and ends when all steps have ended.
+SCRIPT-3: the batch shell outlives its signals, and ends when all steps have ended, whatever ``setup`` has set or left
+running.
+SCRIPT-4: the file of a node goes when its step was killed, and could not remove it.
 """
 
 from __future__ import annotations
@@ -36,16 +38,26 @@ _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "
 _SCRIPT = """\
 #!/bin/bash
 {setup}
+set +eu
 cd {folder} || exit 1
 umask 077
 mkdir -p {nodes}
 unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV
 trap 'echo {signal_s:g} >{limit}.new && mv {limit}.new {limit}' USR1
+steps=()
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n "$(cat {wanted} 2>/dev/null || echo {most})"); do
-  srun --nodelist="$node" {step} --input=none ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
-    {python} -I -S {folder}/{server} {arguments} &
+  {{
+    trap : USR1
+    srun --nodelist="$node" {step} --input=none ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
+      {python} -I -S {folder}/{server} {arguments}
+    [ $? -le 128 ] || rm -f {nodes}/"$node"
+  }} &
+  steps+=($!)
 done
-while [ -n "$(jobs -pr)" ]; do wait; done
+for step in "${{steps[@]}}"; do
+  while kill -0 "$step" 2>/dev/null; do wait "$step"; done
+done
+true
 """
 
 

@@ -18,6 +18,7 @@ SRUN = """#!/bin/bash
 echo "$@" >>"$FAKE/sruns"
 for each in "$@"; do case $each in --nodelist=*) node=${each#*=};; esac; done
 until [ -e "$FAKE/end-$node" ] || [ -e "$FAKE/over" ]; do sleep 0.02; done
+[ ! -e "$FAKE/killed-$node" ] || exit 137
 """
 SCONTROL = '#!/bin/bash\necho "$3" | tr , "\\n"\n'
 
@@ -76,7 +77,8 @@ def holds_script_1(site: Site) -> None:
 
 
 def holds_script_3(site: Site) -> None:
-    shell = site.start(script.Script(folder=str(site.folder), lease_s=30).text())
+    setup = ["set -eu", 'until [ -e "$FAKE/over" ]; do sleep 0.02; done &']
+    shell = site.start(script.Script(folder=str(site.folder), lease_s=30, setup=setup).text())
     until(lambda: len(site.sruns()) == 2)
     shell.send_signal(signal.SIGUSR1)
     until(lambda: (site.folder / LIMIT).exists())
@@ -97,6 +99,17 @@ def holds_script_2(site: Site) -> None:
     assert list(site.fake.parent.rglob("stolen")) == []
 
 
+def holds_script_4(site: Site) -> None:
+    shell = site.start(script.Script(folder=str(site.folder), lease_s=30).text())
+    until(lambda: len(site.sruns()) == 2)
+    for node in ("c0", "c1"):
+        (site.folder / script.NODES / node).touch()
+    (site.fake / "killed-c0").touch()
+    site.end("c0", "c1")
+    assert shell.wait(4) == 0
+    assert [each.name for each in (site.folder / script.NODES).iterdir()] == ["c1"]
+
+
 def test_each_node_has_a_step_of_its_own(site: Site) -> None:
     """SCRIPT-1."""
     holds_script_1(site)
@@ -105,6 +118,11 @@ def test_each_node_has_a_step_of_its_own(site: Site) -> None:
 def test_the_shell_is_told_of_the_limit_and_goes_on_until_the_last_step_ends(site: Site) -> None:
     """SCRIPT-3."""
     holds_script_3(site)
+
+
+def test_the_file_of_a_node_whose_step_was_killed_goes(site: Site) -> None:
+    """SCRIPT-4."""
+    holds_script_4(site)
 
 
 def test_a_folder_is_no_shell(site: Site) -> None:
@@ -131,6 +149,9 @@ def test_of_a_job_that_is_wanted_less_only_the_first_nodes_have_steps(site: Site
 BROKEN = {
     "SCRIPT-1": (holds_script_1, "for node in $(scontrol show hostnames", 'for node in "$SLURM_JOB_NODELIST"; do # $('),
     "SCRIPT-3": (holds_script_3, "mv {limit}.new {limit}' USR1", "mv {limit}.new {limit}; exit' USR1"),
+    "SCRIPT-3 set": (holds_script_3, "set +eu\n", ""),
+    "SCRIPT-3 left": (holds_script_3, 'kill -0 "$step" 2>/dev/null; do wait "$step"', '[ -n "$(jobs -pr)" ]; do wait'),
+    "SCRIPT-4": (holds_script_4, '|| rm -f {nodes}/"$node"', ""),
 }
 
 
