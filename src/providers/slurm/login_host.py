@@ -23,6 +23,7 @@ KILL_S = 5.0  # between SIGTERM and SIGKILL of a command that takes too long
 ANSWER_S = COMMAND_S + KILL_S + 10.0
 CONNECT_S = 10.0
 ALIVE_S = 15.0
+REFUSED_PAUSES_S = (0.2, 1.0, 3.0)  # when the login host opens no further session
 AT_ONCE = 6  # commands; sshd's MaxSessions is 10
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 LIMITED = ("timeout", f"--kill-after={KILL_S:g}", f"{COMMAND_S:g}")
@@ -90,16 +91,23 @@ class LoginHost:
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
         import asyncssh
 
+        command = shlex.join([*LIMITED, *argv])
         async with self._turns:
-            connection = await self._connected()
-            try:
-                with anyio.fail_after(ANSWER_S):
-                    done = await connection.run(shlex.join([*LIMITED, *argv]), input=stdin, encoding=None)
-            except (OSError, TimeoutError, asyncssh.Error) as error:
-                await self.close()
-                raise SlurmAway(
-                    f"The connection to {self._place.host} was lost: {error}", retry_after_s=AGAIN_S
-                ) from error
+            for pause_s in (*REFUSED_PAUSES_S, None):
+                connection = await self._connected()
+                try:
+                    with anyio.fail_after(ANSWER_S):
+                        done = await connection.run(command, input=stdin, encoding=None)
+                        break
+                except (OSError, TimeoutError, asyncssh.Error) as error:
+                    if _nothing_ran(error) and pause_s is not None:
+                        await anyio.sleep(pause_s)
+                        continue
+                    if not _nothing_ran(error):
+                        self._forget(connection)
+                    raise SlurmAway(
+                        f"The connection to {self._place.host} was lost: {error}", retry_after_s=AGAIN_S
+                    ) from error
         if done.exit_status is None and done.exit_signal is None:
             raise SlurmAway(f"The connection to {self._place.host} was lost", retry_after_s=AGAIN_S)
         return Ended(None if done.exit_signal else done.exit_status, _text(done.stdout), _text(done.stderr))
@@ -110,10 +118,23 @@ class LoginHost:
                 self._connection = await _connect(self._place)
             return self._connection
 
+    def _forget(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Close a connection that has failed, and not the one that others may have made since."""
+        if self._connection is connection:
+            self._connection = None
+        connection.abort()
+
     async def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
+        if self._connection is not None:
+            self._forget(self._connection)
+
+
+def _nothing_ran(error: BaseException) -> bool:
+    """Return whether no session was opened. The connection is not to blame: other commands go on in it."""
+    import asyncssh
+
+    # asyncssh says that a request failed also where the connection was lost after the command had been sent.
+    return isinstance(error, asyncssh.ChannelOpenError) and error.code != asyncssh.OPEN_REQUEST_SESSION_FAILED
 
 
 async def _connect(place: Place) -> asyncssh.SSHClientConnection:

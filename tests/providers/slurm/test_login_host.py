@@ -1,0 +1,99 @@
+"""What becomes of the connection to a login host where a command fails in it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import anyio
+import anyio.lowlevel
+import asyncssh
+import pytest
+
+from outrider.providers.slurm import login_host
+from outrider.providers.slurm.errors import SlurmAway
+from outrider.providers.slurm.login_host import LoginHost, Place
+
+pytestmark = pytest.mark.anyio
+FULL = asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, "too many sessions")
+LOST = asyncssh.ConnectionLost("Connection lost")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Connection:
+    """A connection whose commands fail with ``errors``, one after another, and then end well."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.commands = 0
+        self.closed = False
+        self.go_on = anyio.Event()
+
+    async def run(self, *_: object, **__: object) -> object:
+        self.commands += 1
+        if self.errors:
+            await self.go_on.wait()
+            raise self.errors.pop(0)
+        return SimpleNamespace(exit_status=0, exit_signal=None, stdout=b"said", stderr=b"")
+
+    def is_closed(self) -> bool:
+        return False  # that of asyncssh takes a while to know
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+def host(monkeypatch: pytest.MonkeyPatch, *connections: Connection) -> LoginHost:
+    left = list(connections)
+
+    async def connect(_: Place) -> Connection:
+        await anyio.lowlevel.checkpoint()
+        return left.pop(0)
+
+    monkeypatch.setattr(login_host, "_connect", connect)
+    monkeypatch.setattr(login_host, "REFUSED_PAUSES_S", (0.01, 0.01))
+    return LoginHost(Place("login"))
+
+
+async def test_a_command_that_fails_late_closes_no_newer_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = Connection(LOST), Connection()
+    login = host(monkeypatch, old, new)
+
+    async def fails() -> None:
+        with pytest.raises(SlurmAway):
+            await login.run(["squeue"])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fails)
+        while not old.commands:
+            await anyio.lowlevel.checkpoint()
+        await login.close()  # as another command that failed before
+        assert (await login.run(["squeue"])).stdout == "said"
+        old.go_on.set()
+    assert (await login.run(["squeue"])).stdout == "said"
+    assert not new.closed
+
+
+async def test_a_session_that_is_refused_is_asked_for_again_in_the_same_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = Connection(FULL, FULL)
+    full.go_on.set()
+    login = host(monkeypatch, full)
+    assert (await login.run(["squeue"])).stdout == "said"
+    full.errors = [FULL] * 3
+    with pytest.raises(SlurmAway, match="too many sessions"):
+        await login.run(["squeue"])
+    assert not full.closed
+
+
+async def test_a_command_that_may_have_run_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Connection(asyncssh.ChannelOpenError(asyncssh.OPEN_REQUEST_SESSION_FAILED, "Session request failed"))
+    lost.go_on.set()
+    login = host(monkeypatch, lost)
+    with pytest.raises(SlurmAway):
+        await login.run(["sbatch"])
+    assert (lost.commands, lost.closed) == (1, True)
