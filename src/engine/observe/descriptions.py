@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import replace
 
 from ...actors import events as ev
@@ -10,6 +11,8 @@ from ..api.printable import one_line
 
 LONG_S = 5.0  # steps of preparing a node that took this long get a line
 TOLD = 50  # causes that are remembered
+NEWS = 3  # new reasons for which machines wait in a queue that have a line each in `QUEUE_S`
+QUEUE_S = 60.0  # between lines of what else changes there, as the expected starts do all the time
 REPEATED_CHARS = 20  # of a cause that is looked for in others: shorter ones may be there by chance
 
 
@@ -18,7 +21,7 @@ class Descriptions:
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}  # cause -> of what it was told
-        self._queued = ""  # what was last told of a queue: the nodes of one job wait for the same
+        self._queue = _Queue()
 
     def line(self, event: ev.Event) -> str | None:
         if isinstance(event, ev.NodeFailed):
@@ -26,10 +29,9 @@ class Descriptions:
         elif isinstance(event, ev.LaunchFailed):
             event = replace(event, error=self._once(event.error, "an earlier launch"))
         elif isinstance(event, ev.NodeQueued):
-            before, self._queued = self._queued, queued(event)
-            return None if self._queued == before else self._queued
-        elif isinstance(event, ev.NodeStarted):
-            self._queued = ""
+            return self._queue.line(event)
+        elif isinstance(event, ev.NodeStarted | ev.NodeReady | ev.NodeFailed | ev.NodeDismissed):
+            self._queue.left(event)
         return describe(event)
 
     def _once(self, cause: str, subject: str) -> str:
@@ -42,6 +44,48 @@ class Descriptions:
         if len(self._told) > TOLD:
             del self._told[next(iter(self._told))]
         return cause
+
+
+class _Queue:
+    """The lines of what machines wait for in a queue: one for each reason, as the nodes of one job wait for the same. A
+    scheduler that recalculates changes reasons and expected starts of many at once: of that there is a line at times.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, ev.NodeQueued] = {}
+        self._told: set[str] = set()  # reasons
+        self._hidden = False  # whether a reason has had no line since the last one
+        self._last = ""  # line
+        self._told_at: deque[float] = deque(maxlen=NEWS)
+
+    def line(self, event: ev.NodeQueued) -> str | None:
+        self._waiting[event.node] = event
+        news = event.reason not in self._told
+        line = queued(event) if news and not self._hidden else self._of_all(event)
+        often = len(self._told_at) == NEWS and event.at - self._told_at[0] < QUEUE_S
+        early = bool(self._told_at) and event.at - self._told_at[-1] < QUEUE_S
+        if line == self._last or (often if news else early):
+            self._hidden |= news
+            return None
+        self._hidden = False
+        self._told.add(event.reason)
+        self._told_at.append(event.at)
+        self._last = line
+        return line
+
+    def left(self, event: ev.NodeEvent) -> None:
+        """Handle that a machine that may have waited does no longer."""
+        self._waiting.pop(event.node, None)
+        if isinstance(event, ev.NodeStarted) or not self._waiting:
+            self._told.clear()
+            self._last = ""
+
+    def _of_all(self, event: ev.NodeQueued) -> str:
+        if len(self._waiting) == 1:
+            return queued(event)
+        starts = [each.starts_at for each in self._waiting.values() if each.starts_at is not None]
+        first = f", first expected {clock_time(min(starts), event.at or time.time())}" if starts else ""
+        return f"{count(len(self._waiting), 'machine')} are in the queue: {_line(event.reason)}{first}"
 
 
 def describe(event: ev.Event) -> str | None:

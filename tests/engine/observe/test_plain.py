@@ -7,7 +7,7 @@ import time
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.descriptions import Descriptions, count, describe, seconds
+from outrider.engine.observe.descriptions import NEWS, QUEUE_S, Descriptions, count, describe, seconds
 from outrider.engine.observe.plain import PlainSink
 
 
@@ -59,6 +59,38 @@ def test_what_the_machines_of_one_job_wait_for_is_told_once() -> None:
     assert [lines.line(ev.NodeQueued(node, "Resources")) for node in range(2)] == ["in the queue: Resources", None]
     assert lines.line(ev.NodeStarted(0)) is None
     assert lines.line(ev.NodeQueued(5, "Resources")) == "in the queue: Resources", "of another job"
+
+
+def test_what_a_scheduler_recalculates_for_many_machines_has_a_line_at_times() -> None:
+    lines = Descriptions()
+    at = at_local(9)
+    for node in range(50):  # each is a job
+        lines.line(ev.NodeQueued(node, f"job {node} pending: Priority", at=at))
+    told = list[str | None]()
+    for second in range(1, 301):
+        for node in range(50):
+            reason = f"job {node} pending: {'Resources' if second % 60 == 0 else 'Priority'}"
+            told.append(lines.line(ev.NodeQueued(node, reason, at_local(14, 20 + node + second // 60), at=at + second)))
+    assert 300 / QUEUE_S - 1 <= len(shown := [line for line in told if line]) <= 300 / QUEUE_S * NEWS
+    assert shown[0] == "50 machines are in the queue: job 0 pending: Resources, first expected 14:21"
+
+
+def test_an_expected_start_that_moves_has_a_line_at_times() -> None:
+    lines = Descriptions()
+    at = at_local(9)
+    told = [lines.line(ev.NodeQueued(0, "Priority", at_local(14, minute), at=at + minute)) for minute in range(60)]
+    assert [line for line in told if line] == ["in the queue: Priority, expected 14:00"]
+    assert (
+        lines.line(ev.NodeQueued(0, "Resources", at_local(15), at=at + 60)) == "in the queue: Resources, expected 15:00"
+    )
+    moved = [lines.line(ev.NodeQueued(node, "Resources", at_local(16), at=at + 60 + QUEUE_S)) for node in (0, 1)]
+    assert moved == ["in the queue: Resources, expected 16:00", None]
+    line = lines.line(ev.NodeQueued(1, "Resources", at_local(17), at=at + 60 + 2 * QUEUE_S))
+    assert line == "2 machines are in the queue: Resources, first expected 16:00"
+    lines.line(ev.NodeStarted(0))
+    assert (
+        lines.line(ev.NodeQueued(1, "Priority", at_local(18), at=at + 400)) == "in the queue: Priority, expected 18:00"
+    )
 
 
 def test_large_arguments_have_a_line_at_first_at_times_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
