@@ -288,9 +288,9 @@ class SlurmFleet:
                 await wake.wait()
 
     async def _trim(self) -> None:
-        """End the jobs that would wait for ever, and give back what jobs have that have started with too much."""
+        """End the jobs that nobody waits for, and give back what jobs have that have started with too much."""
         for job in self._book.open_jobs:
-            if job.never and not job.machines and not job.running:
+            if not job.machines and (job.requeued or (job.never and not job.running)):
                 await self._slurm.cancel([job.id])
             elif job.machines and not job.given_back.issuperset(job.unused_nodes):
                 self._tasks.start_soon(self._give_back_unused, job)
@@ -431,7 +431,7 @@ class SlurmFleet:
             await anyio.sleep(END_POLL_S if lasts_s < FORCE_AFTER_S else POLL_S)
         for job in jobs:
             if job in self._book.jobs:
-                self._book.jobs[job].over = True
+                self._book.jobs[job].over = self._book.jobs[job].confirmed = True
 
     async def _left(self, jobs: Mapping[str, str]) -> list[str]:
         around = await self._site()
@@ -468,9 +468,8 @@ class SlurmFleet:
         jobs = {each.job: each.folder for each in self._submissions if each.job is not None}
         if not jobs:
             return
-        left = {
-            job: folder for job, folder in jobs.items() if job not in self._book.jobs or not self._book.jobs[job].over
-        }
+        known = self._book.jobs  # one that answers merely lacked may be there all the same
+        left = {job: folder for job, folder in jobs.items() if job not in known or not known[job].confirmed}
         if left:
             await self._end(left)
         await self._slurm.remove(list(jobs.values()))

@@ -83,7 +83,9 @@ class Job:
     node_of: dict[MachineId, str] = field(default_factory=dict)  # also of those that have ended
     ending: list[MachineId] = field(default_factory=list)  # whose end is not confirmed
     running: bool = False
+    requeued: bool = False  # put back into the queue after it ran: its machines are lost, and it is to be cancelled
     over: bool = False
+    confirmed: bool = False  # it is over by Slurm's word, or was cancelled; else answers merely lacked it
     nodes: tuple[str, ...] = ()  # that it has at present
     first_node: str | None = None
     given_back: set[str] = field(default_factory=set)  # also where its batch shell keeps it
@@ -167,7 +169,7 @@ class JobBook:
             view = shown.get(job.id)
             if view is not None:
                 job.missing = 0
-                events += self._seen(job, view, asked_at)
+                events += [] if job.requeued and not view.over else self._seen(job, view, asked_at)
             elif asked_at > job.submitted_at:
                 job.missing += 1
                 if job.missing >= MISSING:
@@ -178,7 +180,8 @@ class JobBook:
         if view.state in QUEUED and not job.running:
             return self._waits(job, view)
         if view.state in QUEUED:
-            return self._over(job, f"job {job.id} was put back into the queue")
+            job.running, job.requeued, job.nodes = False, True, ()
+            return self._lost(job, f"job {job.id} was put back into the queue")
         if view.state in RUNS:
             job.left_s = view.left_s
             return [*self._starts(job, view), *self._loses(job, view)]
@@ -188,6 +191,7 @@ class JobBook:
             if cause is None and now - job.ending_since < CAUSE_S:
                 return []
             return self._lost(job, (cause or "job {job} is ending").format(job=job.id))
+        job.confirmed = True
         return self._over(job, (cause or "the steps of job {job} have ended").format(job=job.id))
 
     def _waits(self, job: Job, view: JobView) -> list[JobEvent]:

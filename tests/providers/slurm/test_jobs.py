@@ -53,6 +53,9 @@ class History:
             self.perhaps_end()
             if chance.random() < 0.3:
                 self.answer(None)
+        if chance.random() < 0.2:
+            self.answer(JobView(JOB, "PENDING", reason="JobHeldAdmin"))
+            self.answer(JobView(JOB, "RUNNING", tuple(names)), starting=dict(zip(living, names, strict=False)))
         for _ in range(chance.randint(0, 3)):
             self.answer(JobView(JOB, "COMPLETING", tuple(names), reason=chance.choice(["None", "TimeLimit"])))
         for _ in range(chance.randint(0, 2)):
@@ -209,6 +212,25 @@ def test_the_cause_of_an_end_is_in_words(state: str, words: str) -> None:
     assert [event.machine for event in found if isinstance(event, Gone)] == [told.first, told.second]
     assert all(isinstance(event, Gone) and words in event.cause for event in found)
     assert told.book.open_jobs == []
+
+
+def test_a_job_that_is_put_back_into_the_queue_loses_its_machines_and_is_not_over() -> None:
+    told = Told()
+    found = told.then(JobView(JOB, "PENDING", reason="JobHeldAdmin"))
+    assert [event.machine for event in found if isinstance(event, Gone)] == [told.first, told.second]
+    [job] = told.book.open_jobs
+    assert (job.requeued, job.running, job.confirmed) == (True, False, False)
+    assert told.then(JobView(JOB, "RUNNING", Told.NODES), at=3.0) == []
+    assert told.then(JobView(JOB, "CANCELLED"), at=4.0) == []
+    assert (job.over, job.confirmed) == (True, True)
+
+
+def test_a_job_that_answers_merely_lack_is_not_confirmed_to_be_over() -> None:
+    told = Told()
+    [job] = told.book.open_jobs
+    told.then(at=2.0)
+    assert len(told.then(at=3.0)) == 2
+    assert (job.over, job.confirmed) == (True, False)
 
 
 def test_a_job_that_ends_has_a_moment_to_say_why() -> None:

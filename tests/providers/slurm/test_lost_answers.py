@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -47,7 +47,7 @@ class Site:
         await anyio.lowlevel.checkpoint()
         assert len(self.said) < MOST, "Slurm is asked without end"
         shell = argv[0] == "sh"
-        what, *words = [*argv[3:], "look"] if shell else argv
+        what, *words = argv[3:] if shell else argv
         self.said.append(" ".join([what, *words]))
         answer = getattr(self, f"on_{what}", lambda *_: "")(*words)
         return answer if isinstance(answer, Ended) else Ended(0, answer)
@@ -98,6 +98,12 @@ async def first(fleet: SlurmFleet, kind: type[Event]) -> Event:
             if isinstance(event, kind):
                 return event
     raise AssertionError("the events ended")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(5):
+        while not condition():
+            await anyio.sleep(0.01)
 
 
 async def test_closing_gives_up_in_time_while_nobody_knows_what_sbatch_made(
@@ -158,3 +164,22 @@ async def test_a_job_that_ends_before_it_was_reached_is_told_of_with_its_output(
         await fleet.launch(REQUEST, 2)
         cause = (await first(fleet, MachineGone)).cause
     assert "module: cuda/99 is unknown slurmstepd: error: execve(): python3: No such file" in cause
+
+
+async def test_a_job_that_is_put_back_into_the_queue_is_cancelled(site: Site) -> None:
+    async with opened() as fleet:
+        await fleet.launch(REQUEST, 2)
+        await until(lambda: all(job.running for job in fleet._book.open_jobs))
+        site.queue = "PENDING||N/A|1:00:00|JobHeldAdmin"
+        assert "put back into the queue" in (await first(fleet, MachineGone)).cause
+        await until(lambda: "scancel 7" in site.said)
+
+
+async def test_a_job_that_answers_lacked_is_ended_all_the_same(site: Site) -> None:
+    async with opened() as fleet:
+        await fleet.launch(REQUEST, 2)
+        await until(lambda: all(job.running for job in fleet._book.open_jobs))
+        shown, site.queue = site.queue, None
+        assert "does not know job 7" in (await first(fleet, MachineGone)).cause
+        site.queue = shown
+    assert [said for said in site.said if said.startswith("end ") and said.endswith("-- 7")]
