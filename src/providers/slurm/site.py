@@ -43,9 +43,10 @@ for folder; do
 done
 true
 """
-# Steps that end by themselves are gone in a tenth of a second. What scancel ends takes KillWait: the batch shell stays.
+# A file that cannot be written, as in a full home, must not end this shell: scancel comes after it. Steps that end by
+# themselves are gone in a tenth of a second. What scancel ends takes KillWait: the batch shell stays.
 _END = """
-until [ "$1" = -- ]; do : >"$1"; shift; done
+until [ "$1" = -- ]; do ( : >"$1" ) 2>/dev/null; shift; done
 shift
 [ $# = 0 ] && exit
 scancel --quiet --state=PENDING "$@"
