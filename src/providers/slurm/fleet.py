@@ -369,6 +369,7 @@ class SlurmFleet:
             self._tell(
                 MachineGone(machine, said.get("error", f"the step on node {node} does not say how it is reached"))
             )
+            self._book.ending([machine])  # so that its job gives the node back
             return
         provider = self._provider
         if provider.reach == "ssh":
@@ -410,12 +411,17 @@ class SlurmFleet:
         if len(keeps) < len(job.nodes):
             await self._slurm.keep_nodes(job.id, keeps)
         until = anyio.current_time() + CONFIRM_S
-        while left := (await self._slurm.node_files([job.folder])).keys() & set(unused) & set(job.nodes):
+        while left := await self._with_steps(job) & set(unused):
             if anyio.current_time() > until:
                 raise ProviderError(f"the steps on {', '.join(sorted(left))} have not ended", retry_after_s=5.0)
             await anyio.sleep(END_POLL_S)
             if anyio.current_time() >= self._polled_at + POLL_S:  # a node without power is taken from the job
                 await self._poll()
+
+    async def _with_steps(self, job: Job) -> set[str]:
+        """Return the nodes whose steps have not ended. One that has left an error has."""
+        files = await self._slurm.node_files([job.folder])
+        return {node for node, said in files.items() if "host_key" in said} & set(job.nodes)
 
     async def _end(self, jobs: Mapping[str, str]) -> None:
         """End jobs, given with their folders, and wait until they are over."""

@@ -66,6 +66,10 @@ class Site:
             return Ended(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
         return f"7|{self.queue}|{self.comment.removeprefix('--comment=')}\n" if self.queue else ""
 
+    def on_nodes(self, _: str) -> str:
+        said = {name: text for name, text in self.files.items() if "/" not in name}
+        return "".join(f"outrider:node:{node}:{text}\n" for node, text in said.items())
+
     def on_tail(self, _: str, many: str, path: str) -> str:
         assert many == "2000"
         folder, _, name = path.rpartition("/")
@@ -183,3 +187,16 @@ async def test_a_job_that_answers_lacked_is_ended_all_the_same(site: Site) -> No
         assert "does not know job 7" in (await first(fleet, MachineGone)).cause
         site.queue = shown
     assert [said for said in site.said if said.startswith("end ") and said.endswith("-- 7")]
+
+
+async def test_a_node_that_cannot_be_used_is_told_of_once_and_given_back(site: Site) -> None:
+    site.files["c1"] = '{"error": "there is no sshd on node c1"}'
+    async with opened() as fleet:
+        await fleet.launch(REQUEST, 2)
+        gone = await first(fleet, MachineGone)
+        assert (gone.id, gone.cause) == ("p/7-1", "there is no sshd on node c1")
+        await until(lambda: "scontrol update JobId=7 NodeList=c0" in site.said)
+        with anyio.fail_after(5):
+            await fleet.terminate([gone.id])
+        site.queue = "CANCELLED||N/A|1:00:00|None"
+        assert (await first(fleet, MachineGone)).id == "p/7-0"
