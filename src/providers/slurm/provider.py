@@ -56,6 +56,9 @@ OURS = {  # options of sbatch that its jobs need as they are, and what to say in
     "account": "Slurm(account=...)",
     "cpus-per-task": "Pool(vcpus=...)",
     "mem": "Pool(memory_gb=...)",
+    "clusters": "Slurm(host=...), a login host of that cluster",
+    "cluster-constraint": "Slurm(host=...), a login host of that cluster",
+    "het-group": "a pool for each kind of node",
 }
 
 
@@ -275,9 +278,10 @@ def _options(given: Mapping[str, str | int | float | bool]) -> tuple[tuple[str, 
         plain = str(name).lstrip("-").replace("_", "-")
         if not _OPTION.fullmatch(plain):
             raise ValueError(f"Slurm(options=...): {name!r} is no long option of sbatch, such as 'mail-type'")
-        if plain in OURS:
-            instead = f": say it by {OURS[plain]}" if OURS[plain] else ", which Outrider sets itself"
-            raise ValueError(f"Slurm(options=...): {plain} is not taken here{instead}")
+        if refused := next((each for each in sorted(OURS) if each.startswith(plain)), None):  # sbatch takes beginnings
+            instead = f": say it by {OURS[refused]}" if OURS[refused] else ", which Outrider sets itself"
+            short = "" if plain == refused else f" (sbatch reads {plain} as the beginning of a longer name)"
+            raise ValueError(f"Slurm(options=...): {refused} is not taken here{instead}{short}")
         if value is False or "\n" in str(value):
             raise ValueError(f"Slurm(options=...): {plain} is {value!r}: leave it out, or give it a text or True")
         found.append((plain, None if value is True else str(value)))

@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 
 from ...lazy_dataclass import dataclass
-from ..errors import ProviderError
+from ..errors import BadRequest, ProviderError
 from . import squeue
 from .errors import AGAIN_S, MOST, Ended, SlurmAway, error_of
 from .login_host import Commands, refuse_failed
@@ -52,7 +52,7 @@ shift
 scancel --quiet --state=PENDING "$@"
 exec scancel --quiet --signal=TERM "$@"
 """
-_JOB = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
+_JOB = re.compile(r"(\d+)(?:;([\w.-]*))?", re.ASCII)
 _ALREADY = re.compile(r"invalid job id|already completing or completed|not found", re.I)
 
 
@@ -98,9 +98,27 @@ class Slurm:
         refuse_failed("sbatch", ended, self.where)
         for line in reversed(ended.stdout.splitlines()):
             if found := _JOB.fullmatch(line.strip()):
+                if found[2]:
+                    await self._end_elsewhere(found[1], found[2])
                 return found[1]
         said = f"{ended.stderr}\n{ended.stdout}".strip()[:MOST]
         raise SlurmAway(f"sbatch {self.where} does not say which job it made: {said!r}", retry_after_s=AGAIN_S)
+
+    async def _end_elsewhere(self, job: str, cluster: str) -> None:
+        """End a job that sbatch has given to another cluster than its own, where nobody would find it.
+
+        Raises:
+            BadRequest
+        """
+        try:
+            ended = (await self._commands.run(["scancel", f"--clusters={cluster}", job])).status == 0
+        except ProviderError:
+            ended = False
+        left = "the job was cancelled" if ended else f"end it by `scancel --clusters={cluster} {job}`"
+        raise BadRequest(
+            f"sbatch {self.where} has given job {job} to cluster {cluster}, and not to its own; {left}",
+            advice="Name a login host of the cluster meant: Slurm(host=...); leave SBATCH_CLUSTERS unset there.",
+        )
 
     async def jobs(self, user: str, name: str | None) -> list[JobView]:
         ended = await self._commands.run(squeue.command(user=user, name=name))

@@ -65,7 +65,7 @@ class HandMade:
             self.jobs[job] = {"state": self.state, "nodes": nodes, "comment": given["comment"], "folder": folder}
         if self.lost:
             raise AWAY
-        return f"{len(self.jobs)};lab\n"
+        return f"{len(self.jobs)}\n"
 
     def on_squeue(self, *_: str) -> str | Ended:
         if self.away:
@@ -239,6 +239,10 @@ def test_options_become_arguments_of_sbatch() -> None:
         ({"partition": ""}, "leave it out"),
         ({"options": {"nodes": 4}}, "Pool"),
         ({"options": {"requeue": True}}, "sets itself"),
+        ({"options": {"clusters": "b"}}, "a login host of that cluster"),
+        ({"options": {"cluster-constraint": "x"}}, "a login host of that cluster"),
+        ({"options": {"het-group": 1}}, "a pool for each kind of node"),
+        ({"options": {"arr": "0-9"}}, r"array is not taken here: .*pool.map.*beginning of a longer name"),
         ({"options": {"mail type": "x"}}, "no long option"),
         ({"options": {"hold": False}}, "leave it out"),
         ({"host": "-oProxyCommand=x"}, "as for ssh"),

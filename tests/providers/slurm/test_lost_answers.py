@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Warned
-from outrider.providers.errors import NotGone, ProviderError
+from outrider.providers.errors import BadRequest, NotGone, ProviderError
 from outrider.providers.slurm import fleet as fleets
 from outrider.providers.slurm import login_host, submissions
 from outrider.providers.slurm.errors import Ended, SlurmAway
@@ -200,3 +200,11 @@ async def test_a_node_that_cannot_be_used_is_told_of_once_and_given_back(site: S
             await fleet.terminate([gone.id])
         site.queue = "CANCELLED||N/A|1:00:00|None"
         assert (await first(fleet, MachineGone)).id == "p/7-0"
+
+
+async def test_a_job_that_went_to_another_cluster_is_cancelled_there(site: Site) -> None:
+    site.sbatch = Ended(0, "7;b\n")
+    async with opened() as fleet:
+        with pytest.raises(BadRequest, match="job 7 to cluster b"):
+            await fleet.launch(REQUEST, 2)
+    assert "scancel --clusters=b 7" in site.said
