@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1
 END_S = 15.0  # for steps that were told to end; then their sruns are
+KILL_S = 10.0  # for an srun that was sent SIGTERM: it may wait for a controller that is away
 LAST_BYTES = 400
 
 
@@ -146,18 +147,17 @@ class AllocationFleet:
             lifetime_s=request.max_lifetime_s,
             python=allocation.python,
         )
-        made: list[Machine] = []
         with anyio.CancelScope(shield=True):
             try:
                 await in_thread(self._make_folder, request.client_key)
             except OSError as error:
                 raise BadRequest(f"{self._folder} cannot be written: {error.strerror}") from error
+            if not self._begun:
+                self._begun = True
+                self._tasks.start_soon(self._follow)
+                self._tasks.start_soon(self._warn_of_the_limit)
             made = [await in_thread(self._start, script, node) for node in free]
-        if not self._begun:
-            self._begun = True
-            self._tasks.start_soon(self._follow)
-            self._tasks.start_soon(self._warn_of_the_limit)
-        return made
+        return made  # noqa: RET504 - mypy takes the scope for one that may swallow errors
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         """End the steps of these machines. Their nodes stay with the job, and are used again."""
@@ -218,14 +218,23 @@ class AllocationFleet:
             MachineId(f"{self._pool}/{allocation.job}-{number}"), None, "", facts={"job": allocation.job, "node": node}
         )
         log = self._folder / f"step-{number}.out"
-        with log.open("wb") as output:
-            srun = subprocess.Popen(  # noqa: S603
-                script.step(allocation.job, node, allocation.cpus_per_task),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        try:
+            with log.open("wb") as output:
+                srun = subprocess.Popen(  # noqa: S603
+                    script.step(allocation.job, node, allocation.cpus_per_task),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and error.filename == "srun":
+                raise BadRequest(
+                    f"there is no srun on the PATH of this program, which runs in job {allocation.job}",
+                    code="NoSlurm",
+                    advice="Have its PATH lead to Slurm's commands, as it does where jobs are submitted.",
+                ) from error
+            raise ProviderError(f"the step on {node} cannot be started: {error}") from error
         self._steps[machine.id] = _Step(machine, node, srun, log)
         return machine
 
@@ -297,6 +306,10 @@ class AllocationFleet:
                 await anyio.sleep(LOOK_S / 2)
             if step.srun.poll() is None:
                 step.srun.terminate()
+                try:
+                    await in_thread(step.srun.wait, KILL_S)
+                except subprocess.TimeoutExpired:
+                    step.srun.kill()
             await in_thread(step.srun.wait)
             self._steps.pop(step.machine.id, None)
 

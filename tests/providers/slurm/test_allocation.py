@@ -1,0 +1,64 @@
+"""The pools of a program that runs in a job: where srun is missing, or does not end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.providers.base import EntryPoints, LaunchRequest
+from outrider.providers.errors import BadRequest
+from outrider.providers.slurm import allocation
+from outrider.providers.slurm.allocation import Allocation
+
+pytestmark = pytest.mark.anyio
+REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=1)
+MADE = Allocation(job="7", nodes=("c0",))
+STUBBORN = "#!/bin/bash\ntrap '' TERM\ntouch $0.begun\nuntil [ -e $0.over ]; do sleep 0.05; done\n"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    (made := tmp_path / "programs").mkdir()
+    monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(made))
+    (made / "timeout").write_text("#!/bin/sh\nexit 127\n")  # squeue is not there either
+    (made / "timeout").chmod(0o755)
+    return made
+
+
+async def test_a_path_without_srun_is_an_error_that_says_so(programs: Path, tmp_path: Path) -> None:
+    assert not (programs / "srun").exists()
+    async with MADE.open("p", EntryPoints()) as fleet:
+        with pytest.raises(BadRequest, match="no srun on the PATH of this program, which runs in job 7"):
+            await fleet.launch(REQUEST, 1)
+    assert list((tmp_path / "cache/jobs").iterdir()) == []
+
+
+async def test_an_srun_that_outlives_sigterm_is_killed(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{programs}:{os.defpath}")
+    monkeypatch.setattr(allocation, "END_S", 0.1)
+    monkeypatch.setattr(allocation, "KILL_S", 0.1)
+    srun = programs / "srun"
+    srun.write_text(STUBBORN)
+    srun.chmod(0o755)
+
+    async def give_up() -> None:
+        await anyio.sleep(5)
+        Path(f"{srun}.over").touch()
+        raise AssertionError("it was not killed")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(give_up)
+        async with MADE.open("p", EntryPoints()) as fleet:
+            await fleet.launch(REQUEST, 1)
+            while not Path(f"{srun}.begun").exists():
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
