@@ -2,9 +2,9 @@
 `BudgetWatch` raises at its limits.
 
 A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone, and at
-least for the time for which that provider bills any. One that waits in a queue of its provider's costs nothing. A
-launch whose answer did not come costs as if all of its machines existed, until it is settled. Machines of a launch that
-was cancelled half way are not counted: the pool is ending.
+least for the time for which that provider bills any. One that waits in a queue of its provider's costs nothing until it
+starts, and both count from then on. A launch whose answer did not come costs as if all of its machines existed, until
+it is settled. Machines of a launch that was cancelled half way are not counted: the pool is ending.
 """
 
 from __future__ import annotations
@@ -88,6 +88,12 @@ class Budget:
             self._least[machine] = since + least_s
         self._hourly[machine] = hourly_cost
 
+    def started(self, machine: MachineId, hourly_cost: float, now: float, *, least_s: float) -> None:
+        """Count a machine that was queued from now on, for ``least_s`` at least."""
+        self.launched(machine, hourly_cost, now)
+        if machine in self._hourly:
+            self._least[machine] = self._now + least_s
+
     def ended(self, machine: MachineId, now: float) -> None:
         self._advance(now)
         hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, self._now)
@@ -150,7 +156,7 @@ class Metered:
     budget: Budget
     changed: Callable[[], object]
     clock: Callable[[], float] = clock
-    _hourly: dict[MachineId, float] = field(init=False, default_factory=dict)  # USD, when it runs
+    _machines: dict[MachineId, Machine] = field(init=False, default_factory=dict)  # as launched: with what they cost
     _queued: set[MachineId] = field(init=False, default_factory=set)  # those that do not run yet, and cost nothing
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
@@ -158,7 +164,7 @@ class Metered:
         machines = await self.fleet.launch(request, count)
         for machine in machines:
             cost, least_s = machine.hourly_cost, machine.billed_at_least_s
-            self._hourly[machine.id] = cost
+            self._machines[machine.id] = machine
             if machine.id in self._queued:
                 self.budget.launched(machine.id, 0.0, self.clock())
             else:
@@ -183,13 +189,12 @@ class Metered:
                     if self.budget.counts(queued):
                         self._launched(queued, 0.0)
                 case MachineStarted(started):
+                    if (launched := self._machines.get(started)) is not None:
+                        self._runs(launched)
                     self._queued.discard(started)
-                    if self.budget.counts(started):
-                        self._launched(started, self._hourly.get(started, 0.0))
                 case MachineReachable(machine):
+                    self._runs(machine)
                     self._queued.discard(machine.id)
-                    if self.budget.counts(machine.id):  # else the answer to its launch does
-                        self._launched(machine.id, machine.hourly_cost)
                 case LaunchUnsure():
                     self._launched(event.id, event.hourly_cost, self.clock() - (anyio.current_time() - event.asked_at))
                 case LaunchSettled(launch):
@@ -198,6 +203,17 @@ class Metered:
                     pass
             yield event
 
+    def _runs(self, machine: Machine) -> None:
+        """Count a machine that runs now, or is told of again."""
+        if not self.budget.counts(machine.id):
+            return  # the answer to its launch counts it
+        if machine.id in self._queued:
+            least_s = self._machines.get(machine.id, machine).billed_at_least_s
+            self.budget.started(machine.id, machine.hourly_cost, self.clock(), least_s=least_s)
+            self.changed()
+        else:
+            self._launched(machine.id, machine.hourly_cost)
+
     def _launched(self, machine: MachineId, hourly_cost: float, since: float | None = None) -> None:
         self.budget.launched(machine, hourly_cost, self.clock(), since=since)
         self.changed()
@@ -205,7 +221,7 @@ class Metered:
     def _ended(self, ids: Sequence[MachineId]) -> None:
         for machine in ids:
             self.budget.ended(machine, self.clock())
-            self._hourly.pop(machine, None)
+            self._machines.pop(machine, None)
             self._queued.discard(machine)
         self.changed()
 

@@ -184,8 +184,11 @@ class Clock:
 class Priced(FakeFleet):
     """A fleet whose machines have a price."""
 
+    least_s = 0.0
+
     async def launch(self, request: LaunchRequest, count: int) -> list[Machine]:
-        return [replace(machine, hourly_cost=HOUR) for machine in await super().launch(request, count)]
+        terms = {"hourly_cost": HOUR, "billed_at_least_s": self.least_s}
+        return [replace(machine, **terms) for machine in await super().launch(request, count)]
 
 
 @pytest.mark.anyio
@@ -253,6 +256,26 @@ async def test_a_machine_in_the_queue_costs_nothing_until_it_runs(how: str) -> N
             await anext(events)
             clock.now = 1010.0
             assert budget.cost(clock.now) == Cost(10.0, HOUR)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["started", "reachable"])
+async def test_the_least_time_of_a_machine_that_was_queued_counts_from_its_start(how: str) -> None:
+    async with anyio.create_task_group() as tasks:
+        clock, budget, inner = Clock(), Budget(), Priced(Fake(), "p", tasks)
+        inner.least_s = 60.0
+        fleet = Metered(inner, budget, lambda: None, clock)
+        (first, second) = await fleet.launch(LaunchRequest("key", 2), 2)
+        async with aclosing(fleet.events()) as events:
+            for each in (first, second):
+                inner.queue(each.id)
+                await anext(events)
+            clock.now = 1000.0
+            inner._say(MachineStarted(first.id) if how == "started" else MachineReachable(first))
+            await anext(events)
+            clock.now = 1010.0
+            await fleet.terminate([first.id, second.id])
+            assert budget.cost(clock.now) == Cost(60.0, 0.0), "the second never ran"
 
 
 @pytest.mark.anyio
