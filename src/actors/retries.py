@@ -45,6 +45,7 @@ class Entry:
         It is blamed for the loss only if it ``ran``, as far as is known, and nobody had ``announced`` the loss.
         """
         self.state = QUEUED
+        self.stalled = False  # if it had, it runs again for the loss, and the next attempt has not stalled
         self.losses += ((node, cause),)
         self.stacks = False
         if not ran:

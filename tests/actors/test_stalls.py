@@ -326,6 +326,20 @@ async def test_a_hung_task_is_restarted_as_often_as_its_retries_say(rig, work):
         assert state.queued == 0
 
 
+async def test_the_attempt_after_a_stalled_one_whose_node_was_lost_has_not_stalled(rig, work):
+    """The node was lost before the stalled attempt had ended: what the next one raises is the task's end."""
+    async with rig(desired=1) as pool:
+        await pool.ready()
+        stacked(pool, 9.0)
+        pool.site.deaf = True
+        raises = work(verdict=Verdict.RAISED)
+        job = pool.submit(lambda order: work(hangs=True) if order.number == 1 else raises, stall=Stall(5.0, True))
+        await pool.until(lambda: pool.seen.all("stalled"))
+        pool.site.nodes[0].die()
+        await pool.settled(job)
+        assert (pool.endings[job].verdict, pool.endings[job].number) == (Verdict.RAISED, 2)
+
+
 async def test_what_is_at_most_once_is_told_of_and_goes_on(rig, work):
     async with rig(desired=1) as pool:
         await pool.ready()
