@@ -257,6 +257,8 @@ class Daemon:
     def gone(self, process: Process, cause: Cause, code: int, detail: str) -> None:
         if self.workers.pop(process.id, None) is not None and not self._ended:
             process.stop()
+            if process.born:
+                self.sim.referee.executors.gone(process)
             self.core.stolen(process.id, process.take_back(), self.sim.loop.now)
             self.core.gone(process.id, cause, code, detail, self.sim.loop.now)
             self.act()

@@ -23,11 +23,13 @@ class Process:
     def __init__(self, daemon: Daemon, worker: int, *, fresh: bool) -> None:
         self.daemon, self.id, self.fresh = daemon, worker, fresh
         self.runs: Run | None = None
+        self.has_run = False  # something, which is over
+        self.made_at = self.born_at = daemon.sim.loop.now
         self._unread: deque[Run] = deque()
         self._ends: asyncio.TimerHandle | None = None
         self._meeting: Meeting | None = None
         self._stopped = False
-        self._born = False
+        self.born = False
         daemon.host.later(BIRTH_S, self._begin)
 
     def _begin(self) -> None:
@@ -37,7 +39,7 @@ class Process:
             self.daemon.sim.referee.executors.stillborn(self.daemon)
             self.die(Cause.EXIT, 1, "its folder cannot be made")
             return
-        self._born = True
+        self.born, self.born_at = True, self.daemon.sim.loop.now
         self.daemon.sim.referee.executors.born(self.daemon)
         self.daemon.born(self)
         if self._unread and not self.busy and not self._stopped:
@@ -45,7 +47,7 @@ class Process:
 
     def deliver(self, run: Run, body: bytes) -> None:  # noqa: ARG002 (the real one reads the body)
         self._unread.append(run)
-        if self._born and self.runs is None:
+        if self.born and self.runs is None:
             self._next()
 
     @property
@@ -144,6 +146,9 @@ class Process:
             self._ends = None
         if run is not None:
             self.daemon.sim.referee.ended(self.daemon.host, run.attempt, how)
+            if not self.has_run:
+                self.has_run = True
+                self.daemon.sim.referee.executors.started(self)
         return run
 
 

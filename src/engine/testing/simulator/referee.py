@@ -99,6 +99,8 @@ class Referee:
                 self.jobs.generation_lost(event)
             case ev.Stalled():
                 self.jobs.stalled(event)
+            case ev.TaskRetried():
+                self.jobs.retried(event)
             case ev.PoolClosing():
                 self.nodes.closing = True
             case ev.SettleFailed():
@@ -135,7 +137,7 @@ class Referee:
         if event == "node_failed":
             self.queues.failed(node, cause)
         self.nodes.over(node, event, cause)
-        self.jobs.excuse(node)
+        self.jobs.lost(node)
         self.worlds.lost(node, host)
 
     # --- of the world -----------------------------------------------------------------------------------------------

@@ -22,11 +22,12 @@ from outrider.actors.messages import NodeMessage, Queued
 from outrider.actors.node import NodeActor
 from outrider.actors.node_lives import NodeLives
 from outrider.actors.placement import Placement
+from outrider.actors.retries import Entry
 from outrider.actors.stalls import StallWatch
 from outrider.actors.stragglers import Stragglers
 from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
-from outrider.engine.node.slots import StartFailures
+from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.testing.simulator import faults as f
 from outrider.engine.testing.simulator.draw import draw
@@ -50,6 +51,40 @@ def heeds_no_sign_of_life(patch: Patch) -> None:
         answered(self, node, question, {each: sight._replace(quiet_s=1e9) for each, sight in seen.items()}, now)
 
     patch.setattr(StallWatch, "answered", deaf)
+
+
+def restarts_what_has_stalled_for_ever(patch: Patch) -> None:
+    patch.setattr(Entry, "may_restart", lambda self: True)
+
+
+def takes_the_attempt_after_a_loss_for_stalled(patch: Patch) -> None:
+    lost = Entry.node_lost
+
+    def loses(self, *args, **options):
+        stalled = self.stalled
+        ending = lost(self, *args, **options)
+        self.stalled = stalled
+        return ending
+
+    patch.setattr(Entry, "node_lost", loses)
+
+
+def lost_before_its_stall_ends_it(seed: int) -> Scenario:
+    """What is not drawn: a task hangs, its machine dies before the task is ended for that, and then the task raises."""
+    job = Job(id=1, at_s=0.0, takes_s=0.5, ends="raises", stall_s=3.0, stall_restarts=True, hangs=1)
+    death = f.Death(at_s=0.5, after=("stalled", 1), who=0.0, reported_s=0.2)
+    return Scenario(seed=seed, nodes=1, min=1, max=1, cloud=CloudSpec(kill_s=(5.0, 5.0)), jobs=(job,), faults=(death,))
+
+
+def ends_attempts_before_their_timeout(patch: Patch) -> None:
+    due = Attempt.times_out_at.fget
+    assert due is not None
+
+    def early(self):
+        at = due(self)
+        return None if at is None else at - 0.1
+
+    patch.setattr(Attempt, "times_out_at", property(early))
 
 
 def leaves_ranks_that_were_to_run_again(patch: Patch) -> None:
@@ -354,6 +389,7 @@ BY_HAND = {
     leaves_seats_to_tasks: busy_with_a_spare,
     blames_every_executor_that_ends: used_and_barren,
     leaves_ranks_that_were_to_run_again: stalls_with_a_node_lost,
+    takes_the_attempt_after_a_loss_for_stalled: lost_before_its_stall_ends_it,
     lets_the_boot_begin_in_the_queue: queued,
     calls_what_is_queued_late: queued,
     waits_for_no_queue: queued,
@@ -367,7 +403,9 @@ BY_HAND = {
         ("SIM-1", tells_each_rank_twice),
         ("SIM-2", keeps_results_of_lost_generations),
         ("SIM-2", takes_an_ending_back),
+        ("SIM-2", ends_attempts_before_their_timeout),
         ("SIM-3", runs_at_most_once_again),
+        ("SIM-3", takes_the_attempt_after_a_loss_for_stalled),
         ("SIM-4", takes_any_port),
         ("SIM-5", does_not_fence),
         ("SIM-6", sends_to_closed_nodes),
@@ -400,6 +438,7 @@ BY_HAND = {
         ("SIM-29", keeps_what_is_idle),
         ("SIM-30", holds_what_is_not_there),
         ("SIM-31", heeds_no_sign_of_life),
+        ("SIM-31", restarts_what_has_stalled_for_ever),
         ("SIM-32", lets_the_boot_begin_in_the_queue),
         ("SIM-32", calls_what_is_queued_late),
         ("SIM-32", waits_for_no_queue),

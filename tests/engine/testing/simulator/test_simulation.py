@@ -212,3 +212,28 @@ def test_a_rank_that_is_lost_is_replaced_by_a_job_that_waits_for_a_quarter_of_an
     played = play(scenario(death, jobs=[TRAINING], cloud=cloud, boot_timeout_s=20.0, replace_timeout_s=30.0))
     assert played.violation is None
     assert (played.generations, dict(played.endings)) == (2, {"returned": 4})
+
+
+def test_what_answers_after_its_timeout_has_timed_out():
+    """The machine stands still, and the task answers before it could be ended for its timeout."""
+    job = {"at_s": 30.0, "takes_s": 1.0, "timeout_s": 0.5, "retries": 0}
+    played = play(scenario(f.Freeze(at_s=30.3, who=0.0, for_s=2.0), jobs=[job], nodes=1, min=1, max=1))
+    assert played.violation is None
+    assert dict(played.endings) == {"timed_out": 1}
+
+
+def test_a_worker_that_dies_soon_after_its_birth_is_one_of_the_failed_starts():
+    """Between two times without births one succeeds, and that worker dies before it has run anything."""
+    times = f.Barren(at_s=30.0, who=0.0, for_s=0.05), f.Barren(at_s=30.3, who=0.0, for_s=0.5)
+    played = play(scenario(*times, nodes=1, min=1, max=1))
+    assert played.violation is None
+    assert played.events["node_lost"] == 1
+
+
+def test_a_task_that_loses_its_node_before_its_stall_has_ended_it_runs_again_for_the_loss():
+    job = {"at_s": 30.0, "takes_s": 0.5, "retries": 1, "stall_s": 3.0, "stall_restarts": True, "hangs": 2}
+    death = f.Death(at_s=0.5, after=("stalled", 1), who=0.0, reported_s=0.2)
+    cloud = CloudSpec(boot_s=(20.0, 20.0), kill_s=(5.0, 5.0))
+    played = play(scenario(death, jobs=[job], nodes=1, min=1, max=1, cloud=cloud))
+    assert played.violation is None
+    assert (dict(played.endings), played.events["task_retried"]) == ({"returned": 1}, 2)

@@ -1,7 +1,8 @@
 """The rules about executors that can start no worker: SIM-23 and 25.
 
-SIM-23: such an executor ends within 3 s of the first birth that failed, and for nothing less than four that fail in a
-    row (the first of the five that it counts may have been a worker that was killed while it had nothing to do).
+SIM-23: such an executor ends within 3 s of the first birth that failed, and for nothing less than four starts that
+    fail in a row. A start has failed as well when the worker is gone within `WAITED_S` of its birth and has run
+    nothing. (The first of the five that an executor counts may be an older worker that has run nothing.)
 SIM-25: a pool stops asking for nodes because they can start no worker only when enough have ended that had run
     nothing.
 """
@@ -17,24 +18,35 @@ from .....lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from ..daemon import Daemon
     from ..host import Host
+    from ..processes import Process
     from ..simulation import Simulation
 
 ENDS_S = 3.0
 TRIES = 4
+WAITED_S = 1.0  # a worker that has lived for so long has started, whatever ends it then
 
 
 @dataclass(slots=True)
 class Row:
-    """A row of starts that failed, one after another."""
+    """A row of births that failed, one after another, and by when the executor should have ended for it."""
 
     since: float
     length: int = 0
+
+
+@dataclass(slots=True)
+class FailedStarts:
+    """The starts of an executor that have failed since one has succeeded that was made after a failure."""
+
+    count: int = 0
+    last_at: float = 0.0
 
 
 class ExecutorRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._rows: WeakKeyDictionary[Daemon, Row] = WeakKeyDictionary()
+        self._failed: WeakKeyDictionary[Daemon, FailedStarts] = WeakKeyDictionary()
         self._used: set[int] = set()  # hosts where an attempt has begun
         self._unused = 0  # executors that ended where none had
         self._reasons: set[str] = set()  # why executors ended
@@ -43,11 +55,30 @@ class ExecutorRules:
         self._rows.pop(daemon, None)
 
     def stillborn(self, daemon: Daemon) -> None:
+        self._start_failed(daemon)
         row = self._rows.get(daemon)
         if row is None:
             row = self._rows[daemon] = Row(self._sim.loop.now)
             daemon.host.later(ENDS_S, lambda: self._should_have_ended(daemon, row))
         row.length += 1
+
+    def gone(self, process: Process) -> None:
+        """Handle the end of a worker that had been born."""
+        if not process.has_run and self._sim.loop.now - process.born_at < WAITED_S:
+            self._start_failed(process.daemon)
+        else:
+            self.started(process)
+
+    def started(self, process: Process) -> None:
+        """Handle that a worker has run something, or lived for a while: the row of failures is over before it."""
+        failed = self._failed.get(process.daemon)
+        if failed is not None and process.made_at > failed.last_at:
+            del self._failed[process.daemon]
+
+    def _start_failed(self, daemon: Daemon) -> None:
+        failed = self._failed.setdefault(daemon, FailedStarts())
+        failed.count += 1
+        failed.last_at = self._sim.loop.now
 
     def began(self, host: Host) -> None:
         self._used.add(host.number)
@@ -60,10 +91,10 @@ class ExecutorRules:
     def gave_up(self, daemon: Daemon, reason: str) -> None:
         self._reasons.add(reason)
         self._unused += daemon.host.number not in self._used
-        row = self._rows.get(daemon)
-        if row is None or row.length < TRIES:
-            tries = 0 if row is None else row.length
-            self._sim.broken("SIM-23", f"the executor of host {daemon.host.number} ends after {tries} failed starts")
+        failed = self._failed.get(daemon, FailedStarts())
+        if failed.count < TRIES:
+            story = f"the executor of host {daemon.host.number} ends after {failed.count} failed starts"
+            self._sim.broken("SIM-23", story)
 
     def _should_have_ended(self, daemon: Daemon, row: Row) -> None:
         if daemon.host.daemon is not daemon or self._rows.get(daemon) is not row:

@@ -2,14 +2,14 @@
 
 SIM-1: a job settles exactly once, and each rank that is watched (a generator's) has ended once at most before that.
 SIM-2: with what an attempt of its own came to, on the node that it names; a broadcast's by rank, and (restarted) all of
-    its last generation; a watched rank's as it was told. Nothing runs without the function and the data that it was
-    sent with.
+    its last generation; a watched rank's as it was told. What has timed out had run for its timeout, whatever came
+    after that. Nothing runs without the function and the data that it was sent with.
 SIM-3: what runs again had lost its node before, at most ``retries`` times; at-most-once work begins at most once.
 SIM-7: an attempt begins at most once, and beside no more tasks than its node has slots.
 SIM-8: a task that takes its machines down takes at most `QUARANTINE` in a row, whatever its retries.
 SIM-22: nothing comes of what a node says of attempts that were given to other nodes.
 SIM-31: a job is told to have stalled when all that runs of it has run for its ``stall_s``, and is run again for that at
-    most ``retries`` times, and only if it is to be.
+    most ``retries`` times, and only if it is to be. Where a node is lost before that, it runs again for the loss.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ..simulation import Simulation
 
 QUARANTINE = 4
+OWN_DOING = "it "  # how the cause begins where a node is there, and a task runs again for what its attempt did
+ROUNDING_S = 1e-6
 
 
 class JobRules:
@@ -43,14 +45,17 @@ class JobRules:
         self._begun: dict[tuple[int, int], list[int]] = {}  # (job, rank): attempts that began
         self._how: dict[int, str] = {}  # they ended
         self._began_at: dict[int, float] = {}
+        self._ran_s: dict[int, float] = {}  # they ran, until they ended
         self._stalls: Counter[int] = Counter()  # of a job, that it was run again for
         self._stalled_in: dict[int, int] = {}  # the generation in which each job has stalled last
         self._lost_instead: Counter[int] = Counter()  # of these, that lost a node before they were run again
+        self._to_be_ended: set[int] = set()  # tasks, for their stall, whose next attempt has not been decided on
         self._stalled: set[int] = set()  # attempts that others follow for that
         self._poisoned: Counter[int] = Counter()  # machines that a job took down, unannounced, in a row
         self._tasks_on: Counter[int] = Counter()
         self._watches: dict[int, RankWatcher] = {}  # of at-most-once broadcasts, as those of generators are
         self._excused: set[NodeId] = set()  # lost, or noticed: what ran there may run again
+        self._lost: set[NodeId] = set()
 
     # --- what is sent and what runs -------------------------------------------------------------------------------
 
@@ -82,7 +87,7 @@ class JobRules:
         if job.once and len(begun) > 1:
             self.broken("SIM-3", f"job {job.id} is at-most-once, and begins a second time")
         if not job.ranks:
-            if len(begun) > job.retries + 1 + self._stalls[job.id]:
+            if len(begun) > job.retries + 1 + self._stalls[job.id] - self._lost_instead[job.id]:
                 self.broken("SIM-3", f"job {job.id} begins {len(begun)} times, with {job.retries} retries")
             self._tasks_on[host.number] += 1
             if self._tasks_on[host.number] > self._sim.scenario.slots:
@@ -91,6 +96,7 @@ class JobRules:
     def ended(self, host: Host, order: Order, how: str) -> None:
         del self.running[order.attempt]
         self._how[order.attempt] = how
+        self._ran_s[order.attempt] = self._sim.loop.now - self._began_at[order.attempt]
         if not self._sim.jobs[order.task.job].ranks:
             self._tasks_on[host.number] -= 1
 
@@ -104,12 +110,21 @@ class JobRules:
         if event.restart:
             self._stalls[job.id] += 1
             self._stalled_in[job.id] = event.generation
+            if not job.ranks:
+                self._to_be_ended.add(job.id)
             times = self._stalls[job.id] - self._lost_instead[job.id]
             if times > job.retries or not job.stall_restarts:
                 self.broken("SIM-31", f"job {job.id} is run again for its stall {times} times")
             for rank, begun in self._begun.items():
                 if rank[0] == job.id:
                     self._stalled.update(begun)
+
+    def retried(self, event: ev.TaskRetried) -> None:
+        """Handle that a task runs again: where its node was lost, for that, and for no stall before."""
+        if event.job in self._to_be_ended:
+            self._to_be_ended.discard(event.job)
+            lost = NodeId(event.node) in self._lost or not event.cause.startswith(OWN_DOING)
+            self._lost_instead[event.job] += lost
 
     def generation_lost(self, event: ev.GenerationLost) -> None:
         """Handle the loss of a generation: with a node of it, it is run again for that, and for no stall before."""
@@ -127,6 +142,10 @@ class JobRules:
             self.broken("SIM-8", f"job {job.id} takes down the machine number {self._poisoned[job.id]} in a row")
 
     def excuse(self, node: NodeId) -> None:
+        self._excused.add(node)
+
+    def lost(self, node: NodeId) -> None:
+        self._lost.add(node)
         self._excused.add(node)
 
     def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
@@ -191,10 +210,19 @@ class JobRules:
             return None
         if self._sent_to[attempt] != ending.node or order.number != ending.number:
             self.broken("SIM-2", f"job {job.id} says its result came from elsewhere: {ending}")
+        if ending.verdict is Verdict.TIMED_OUT:
+            self._time_was_over(job, attempt)
+            return order
         how = {Verdict.RETURNED: "returned", Verdict.RAISED: "raised"}.get(ending.verdict, "stopped")
         if self._how.get(attempt, "stopped") != how:  # what was killed before it began has no entry
             self.broken("SIM-2", f"job {job.id} settles as {ending.verdict}, but it {self._how.get(attempt)}")
         return order
+
+    def _time_was_over(self, job: Job, attempt: int) -> None:
+        """Check that an attempt has run for its timeout. It may have answered after that, before it could be ended."""
+        ran_s = self._ran_s.get(attempt, 0.0)
+        if job.timeout_s is None or ran_s < job.timeout_s - ROUNDING_S:
+            self.broken("SIM-2", f"job {job.id} settles as timed out after {ran_s:g} s of {job.timeout_s}")
 
 
 class RankWatcher:
