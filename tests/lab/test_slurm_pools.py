@@ -191,7 +191,7 @@ async def test_a_job_that_starts_too_late_is_given_up_and_gone(cluster, slurm):
 async def test_a_job_that_will_never_start_fails_at_once(cluster, slurm):
     made = cluster(nodes=1)
     with pytest.raises(OutriderError, match=r"never start|never has so many|No node has") as caught:
-        async with Pool(provider=slurm(made), nodes=3, console="silent"):
+        async with Pool(provider=slurm(made), nodes=1, memory_gb=5000, console="silent"):
             pass
     assert "slurm" in str(caught.value).lower() or "sbatch" in str(caught.value)
     assert jobs(made) == []

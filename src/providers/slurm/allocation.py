@@ -147,6 +147,7 @@ class AllocationFleet:
             lifetime_s=request.max_lifetime_s,
             python=allocation.python,
         )
+        made: list[Machine] = []
         with anyio.CancelScope(shield=True):
             try:
                 await in_thread(self._make_folder, request.client_key)
@@ -156,8 +157,8 @@ class AllocationFleet:
                 self._begun = True
                 self._tasks.start_soon(self._follow)
                 self._tasks.start_soon(self._warn_of_the_limit)
-            made = [await in_thread(self._start, script, node) for node in free]
-        return made  # noqa: RET504 - mypy takes the scope for one that may swallow errors
+            made += [await in_thread(self._start, script, node) for node in free]
+        return made
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         """End the steps of these machines. Their nodes stay with the job, and are used again."""

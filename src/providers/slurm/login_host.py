@@ -25,6 +25,7 @@ CONNECT_S = 10.0
 ALIVE_S = 15.0
 REFUSED_PAUSES_S = (0.2, 1.0, 3.0)  # when the login host opens no further session
 AT_ONCE = 6  # commands; sshd's MaxSessions is 10
+REQUEST_FAILED = 0xFFFFFFFF  # asyncssh's own OPEN_REQUEST_SESSION_FAILED
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 LIMITED = ("timeout", f"--kill-after={KILL_S:g}", f"{COMMAND_S:g}")
 
@@ -93,21 +94,23 @@ class LoginHost:
 
         command = shlex.join([*LIMITED, *argv])
         async with self._turns:
-            for pause_s in (*REFUSED_PAUSES_S, None):
+            pauses_s = iter(REFUSED_PAUSES_S)
+            while True:
                 connection = await self._connected()
                 try:
                     with anyio.fail_after(ANSWER_S):
                         done = await connection.run(command, input=stdin, encoding=None)
-                        break
                 except (OSError, TimeoutError, asyncssh.Error) as error:
-                    if _nothing_ran(error) and pause_s is not None:
-                        await anyio.sleep(pause_s)
-                        continue
-                    if not _nothing_ran(error):
-                        self._forget(connection)
-                    raise SlurmAway(
-                        f"The connection to {self._place.host} was lost: {error}", retry_after_s=AGAIN_S
-                    ) from error
+                    pause_s = next(pauses_s, None) if _nothing_ran(error) else None
+                    if pause_s is None:
+                        if not _nothing_ran(error):
+                            self._forget(connection)
+                        raise SlurmAway(
+                            f"The connection to {self._place.host} was lost: {error}", retry_after_s=AGAIN_S
+                        ) from error
+                    await anyio.sleep(pause_s)
+                else:
+                    break
         if done.exit_status is None and done.exit_signal is None:
             raise SlurmAway(f"The connection to {self._place.host} was lost", retry_after_s=AGAIN_S)
         return Ended(None if done.exit_signal else done.exit_status, _text(done.stdout), _text(done.stderr))
@@ -134,7 +137,7 @@ def _nothing_ran(error: BaseException) -> bool:
     import asyncssh
 
     # asyncssh says that a request failed also where the connection was lost after the command had been sent.
-    return isinstance(error, asyncssh.ChannelOpenError) and error.code != asyncssh.OPEN_REQUEST_SESSION_FAILED
+    return isinstance(error, asyncssh.ChannelOpenError) and error.code != REQUEST_FAILED
 
 
 async def _connect(place: Place) -> asyncssh.SSHClientConnection:

@@ -14,7 +14,7 @@ from outrider.providers.slurm.errors import SlurmAway
 from outrider.providers.slurm.login_host import LoginHost, Place
 
 pytestmark = pytest.mark.anyio
-FULL = asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, "too many sessions")
+FULL = asyncssh.ChannelOpenError(4, "too many sessions")  # SSH_OPEN_RESOURCE_SHORTAGE
 LOST = asyncssh.ConnectionLost("Connection lost")
 
 
@@ -27,7 +27,7 @@ class Connection:
     """A connection whose commands fail with ``errors``, one after another, and then end well."""
 
     def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
+        self.errors: list[Exception] = [*errors]
         self.commands = 0
         self.closed = False
         self.go_on = anyio.Event()
@@ -84,14 +84,14 @@ async def test_a_session_that_is_refused_is_asked_for_again_in_the_same_connecti
     full.go_on.set()
     login = host(monkeypatch, full)
     assert (await login.run(["squeue"])).stdout == "said"
-    full.errors = [FULL] * 3
+    full.errors += [FULL] * 3
     with pytest.raises(SlurmAway, match="too many sessions"):
         await login.run(["squeue"])
     assert not full.closed
 
 
 async def test_a_command_that_may_have_run_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Connection(asyncssh.ChannelOpenError(asyncssh.OPEN_REQUEST_SESSION_FAILED, "Session request failed"))
+    lost = Connection(asyncssh.ChannelOpenError(login_host.REQUEST_FAILED, "Session request failed"))
     lost.go_on.set()
     login = host(monkeypatch, lost)
     with pytest.raises(SlurmAway):
