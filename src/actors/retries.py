@@ -52,7 +52,8 @@ class Entry:
             return None
         self.blamed = 0 if announced else self.blamed + 1
         quarantined = self.blamed >= quarantine_after
-        if not (quarantined or self.task.at_most_once or self.number - self.failures > self.task.retries):
+        lost = self.number - self.failures - self.stalls  # attempts that ended with their nodes
+        if not (quarantined or self.task.at_most_once or lost > self.task.retries):
             return None
         poison = quarantined or self.blamed == self.number > 1
         return GaveUp(Reason.QUARANTINED if poison else Reason.LOST, self.losses)

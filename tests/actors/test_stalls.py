@@ -340,6 +340,18 @@ async def test_the_attempt_after_a_stalled_one_whose_node_was_lost_has_not_stall
         assert (pool.endings[job].verdict, pool.endings[job].number) == (Verdict.RAISED, 2)
 
 
+async def test_a_stall_leaves_a_task_its_retries_for_losses(rig, work):
+    async with rig(desired=1) as pool:
+        await pool.ready()
+        stacked(pool, 9.0)
+        hangs = lambda order: work(hangs=order.number == 1, takes_s=3.0)  # noqa: E731
+        job = pool.submit(hangs, stall=Stall(5.0, True), retries=1)
+        await pool.until(lambda: len(pool.site.ran) == 2)
+        pool.site.nodes[0].die()
+        await pool.settled(job)
+        assert (pool.endings[job].verdict, pool.endings[job].number) == (Verdict.RETURNED, 3)
+
+
 async def test_what_is_at_most_once_is_told_of_and_goes_on(rig, work):
     async with rig(desired=1) as pool:
         await pool.ready()

@@ -69,6 +69,25 @@ def takes_the_attempt_after_a_loss_for_stalled(patch: Patch) -> None:
     patch.setattr(Entry, "node_lost", loses)
 
 
+def counts_stalls_as_losses(patch: Patch) -> None:
+    lost = Entry.node_lost
+
+    def loses(self, *args, **options):
+        stalls, self.stalls = self.stalls, 0
+        ending = lost(self, *args, **options)
+        self.stalls = stalls
+        return ending
+
+    patch.setattr(Entry, "node_lost", loses)
+
+
+def lost_after_its_stall(seed: int) -> Scenario:
+    """What is seldom drawn: a task hangs, runs again for that, and then its machine dies."""
+    job = Job(id=1, at_s=0.0, takes_s=2.5, retries=1, stall_s=3.0, stall_restarts=True, hangs=1)
+    death = f.Death(at_s=1.0, after=("task_started", 2), who=0.0, reported_s=0.2)
+    return Scenario(seed=seed, nodes=1, min=1, max=1, announce=True, jobs=(job,), faults=(death,))
+
+
 def lost_before_its_stall_ends_it(seed: int) -> Scenario:
     """What is not drawn: a task hangs, its machine dies before the task is ended for that, and then the task raises."""
     job = Job(id=1, at_s=0.0, takes_s=0.5, ends="raises", stall_s=3.0, stall_restarts=True, hangs=1)
@@ -389,6 +408,7 @@ BY_HAND = {
     leaves_seats_to_tasks: busy_with_a_spare,
     blames_every_executor_that_ends: used_and_barren,
     leaves_ranks_that_were_to_run_again: stalls_with_a_node_lost,
+    counts_stalls_as_losses: lost_after_its_stall,
     takes_the_attempt_after_a_loss_for_stalled: lost_before_its_stall_ends_it,
     lets_the_boot_begin_in_the_queue: queued,
     calls_what_is_queued_late: queued,
@@ -405,6 +425,7 @@ BY_HAND = {
         ("SIM-2", takes_an_ending_back),
         ("SIM-2", ends_attempts_before_their_timeout),
         ("SIM-3", runs_at_most_once_again),
+        ("SIM-3", counts_stalls_as_losses),
         ("SIM-3", takes_the_attempt_after_a_loss_for_stalled),
         ("SIM-4", takes_any_port),
         ("SIM-5", does_not_fence),

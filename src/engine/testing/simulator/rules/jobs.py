@@ -4,7 +4,8 @@ SIM-1: a job settles exactly once, and each rank that is watched (a generator's)
 SIM-2: with what an attempt of its own came to, on the node that it names; a broadcast's by rank, and (restarted) all of
     its last generation; a watched rank's as it was told. What has timed out had run for its timeout, whatever came
     after that. Nothing runs without the function and the data that it was sent with.
-SIM-3: what runs again had lost its node before, at most ``retries`` times; at-most-once work begins at most once.
+SIM-3: what runs again had lost its node before, at most ``retries`` times; at-most-once work begins at most once. No
+    other task is given up for lost nodes before there were more of them than ``retries``.
 SIM-7: an attempt begins at most once, and beside no more tasks than its node has slots.
 SIM-8: a task that takes its machines down takes at most `QUARANTINE` in a row, whatever its retries.
 SIM-22: nothing comes of what a node says of attempts that were given to other nodes.
@@ -19,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .....actors import events as ev
-from .....actors.interfaces import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Settled, Verdict
+from .....actors.interfaces import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Reason, Settled, Verdict
 from ....serialization.payload import Received
 from ....wire.messages import Run
 from ..daemon import FORGED
@@ -163,6 +164,9 @@ class JobRules:
         self._once(job)
         if isinstance(ending, Settled):
             self._own(job, ending, 0)
+        elif ending.reason is Reason.LOST and not job.once and len(ending.losses) <= job.retries:
+            lost = len(ending.losses)
+            self.broken("SIM-3", f"job {job.id} is given up after {lost} lost nodes, with {job.retries} retries")
 
     def settle_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
         self._once(job)
