@@ -29,7 +29,7 @@ class OutriderArchive(NamedTuple):
 
 @cache
 def build() -> OutriderArchive:
-    """Pack it: about 0.8 MB, in 0.2 s; once per process."""
+    """Pack it: about 0.85 MB, in 0.2 s; once per process."""
     files = {
         "__main__.py": (Path(__file__).parent / "boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),

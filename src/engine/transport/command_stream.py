@@ -97,9 +97,10 @@ async def _here(
         raise
     except (OSError, asyncssh.Error) as error:
         sock.close()
-        story = await _story(machine, error, command, "")
-        command.end()
-        raise story from error
+        try:
+            raise await _story(machine, error, command, "") from error
+        finally:  # also of one who is cancelled meanwhile
+            command.end()
     except BaseException:
         sock.close()
         command.end()

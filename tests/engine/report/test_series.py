@@ -60,7 +60,10 @@ def test_the_check_falls_without_its_guard(invariant: str) -> None:
     ys, guard, broken = BROKEN[invariant]
     text = Path(series.__file__).read_text()
     assert guard in text
-    module: dict[str, Any] = {"__name__": "outrider.engine.report.broken_series"}
+    module: dict[str, Any] = {
+        "__name__": "outrider.engine.report.broken_series",
+        "__package__": "outrider.engine.report",
+    }
     exec(
         compile(text.replace(guard, broken).replace("@dataclass(frozen=True, slots=True)\n", ""), "broken", "exec"),
         module,
