@@ -73,4 +73,6 @@ async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> PlaceAns
 
 def _explained(error: ProviderError) -> str:
     """Return why a place was not asked. What will not pass by itself comes from the provider with its next step."""
-    return str(error) if error.retry_after_s is None else f"{error}; that may pass by itself: try again"
+    if error.retry_after_s is not None:
+        return f"{error}; that may pass by itself: try again"
+    return f"{error}. {error.advice}" if error.advice else str(error)

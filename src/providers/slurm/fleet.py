@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -30,6 +30,7 @@ from ..journal import Intent, Journal
 from ..threads import in_thread, uninterrupted
 from . import gres, script
 from .errors import SlurmAway, is_refusal
+from .job_ends import JobEnds
 from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
 from .script import GRACE_S
 from .site import Around
@@ -426,8 +427,8 @@ class SlurmFleet:
     async def _end(self, jobs: Mapping[str, str]) -> None:
         """End jobs, given with their folders, and wait until they are over."""
         await self._slurm.end_jobs(jobs)
-        began, forced = anyio.current_time(), False
-        while left := await self._left(jobs):
+        began, forced, ends = anyio.current_time(), False, JobEnds(jobs)
+        while left := await self._left(jobs, ends):
             lasts_s = anyio.current_time() - began
             if lasts_s > CONFIRM_S:
                 raise ProviderError(f"Slurm has not ended the jobs {', '.join(left)}", retry_after_s=5.0)
@@ -439,10 +440,10 @@ class SlurmFleet:
             if job in self._book.jobs:
                 self._book.jobs[job].over = self._book.jobs[job].confirmed = True
 
-    async def _left(self, jobs: Mapping[str, str]) -> list[str]:
-        around = await self._site()
+    async def _left(self, jobs: Container[str], ends: JobEnds) -> list[str]:
+        around, asked_at = await self._site(), anyio.current_time()
         views = await self._slurm.jobs(around.user, self._pool)
-        return [view.id for view in views if view.id in jobs and not view.over]
+        return ends.answer([view for view in views if view.id in jobs], asked_at)
 
     async def _give_back(self) -> None:
         """End everything that was ever submitted for the pool."""

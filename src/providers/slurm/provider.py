@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -188,8 +188,11 @@ class Slurm:
     @property
     def journal_place(self) -> dict[str, str]:
         """Return where this provider's pools are, for commands that find them again by the journal alone."""
-        files = {"key": self.key or "", "known_hosts": ":".join(self.known_hosts), "config": ":".join(self.config)}
-        return {"slurm": self.where, **{name: said for name, said in files.items() if said and self.host}}
+        if self.host is None:
+            return {"slurm": self.where}
+        keys, config = map(os.path.abspath, filter(None, [self.key])), map(os.path.abspath, self.config)
+        files = {"key": "".join(keys), "known_hosts": path_list(self.known_hosts), "config": "".join(config)}
+        return {"slurm": self.where, **{name: said for name, said in files.items() if said}}
 
     def login(self) -> Login:
         keys = () if self.key is None else (self.key,)
@@ -286,6 +289,17 @@ def _options(given: Mapping[str, str | int | float | bool]) -> tuple[tuple[str, 
             raise ValueError(f"Slurm(options=...): {plain} is {value!r}: leave it out, or give it a text or True")
         found.append((plain, None if value is True else str(value)))
     return tuple(found)
+
+
+def path_list(paths: Iterable[str]) -> str:
+    """Return paths as one text, absolute, with ":" between them, and with a backslash before a ":" of a path."""
+    return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps links
+
+
+def paths_of(text: str) -> list[str]:
+    """Return the paths that `path_list` has joined."""
+    found = re.findall(r"(?:\\.|[^\\:])+", text)
+    return [re.sub(r"\\(.)", r"\1", each) for each in found]
 
 
 def _paths(given: StrPath | Sequence[StrPath] | None) -> tuple[str, ...]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
 
-from ..errors import NotGone
+from ..errors import BadRequest, NotGone
 from ..journal import Intent, Journal
 from ..pool_lock import Place
 from ..resource_ownership import Claim, Others, Thing
 from ..survey import FoundMachine, PlaceAnswer
 from ..threads import in_thread
+from .job_ends import JobEnds
 from .login_host import Here, LoginHost
-from .provider import Slurm
+from .login_host import Place as LoginPlace
+from .provider import Slurm, paths_of
 from .reasons import reason_of
 from .site import Around
 from .site import Slurm as Commands
@@ -50,9 +52,10 @@ class SlurmSurveyor:
         claim = Claim(pool) if record is None else record.claim(place)
         intents = [] if record is None else [each for each in record.intents if each.place == place]
         open_until = max((each.at + OVER_S for each in intents if each.ids is None), default=0.0)
+        known = [job for each in intents for job in each.ids or ()]
         async with _commands(place) as (slurm, around):
             while True:
-                await _ended(slurm, around, claim.has)
+                await _ended(slurm, around, claim.has, known)
                 if time.time() >= open_until:
                     break
                 await anyio.sleep(min(AGAIN_S * 4, max(0.1, open_until - time.time())))
@@ -71,25 +74,31 @@ class SlurmSurveyor:
         return [place]
 
 
-async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool]) -> None:
-    """End jobs, and return when none is left.
+async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool], known: Iterable[str] = ()) -> None:
+    """End jobs, and return when none is left. ``known``: of which the journal has the ids.
 
     Raises:
         NotGone: Slurm has not ended them.
     """
-    began, told = anyio.current_time(), 0
+    began, ends, forced = anyio.current_time(), JobEnds(known), False
+    told: set[str] = set()
     while True:
-        views = [view for view in await slurm.jobs(around.user, None) if not view.over and ours(_thing(view))]
-        if not views:
+        asked_at = anyio.current_time()
+        views = [view for view in await slurm.jobs(around.user, None) if ours(_thing(view))]
+        if not (left := ends.answer(views, asked_at)):
             return
         lasts_s = anyio.current_time() - began
         if lasts_s > CONFIRM_S:
-            raise NotGone("Slurm has not ended all jobs of the pool", machines=[f"job {view.id}" for view in views])
-        if not told:
-            await slurm.end_jobs({view.id: _folder(around, view) for view in views if label_of(view.comment)})
-        elif told == 1 and lasts_s > FORCE_AFTER_S:
-            await slurm.cancel([view.id for view in views])
-        told = 1 if lasts_s <= FORCE_AFTER_S else 2
+            raise NotGone("Slurm has not ended all jobs of the pool", machines=[f"job {job}" for job in left])
+        living = [view for view in views if not view.over]
+        if news := {
+            view.id: _folder(around, view) for view in living if view.id not in told and label_of(view.comment)
+        }:
+            await slurm.end_jobs(news)
+            told.update(news)
+        if living and lasts_s > FORCE_AFTER_S and not forced:
+            await slurm.cancel([view.id for view in living])
+            forced = True
         await anyio.sleep(AGAIN_S)
 
 
@@ -134,7 +143,7 @@ async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
         slurm = Commands(Here())
         yield slurm, await slurm.look_around()
         return
-    login = LoginHost(_provider(place, host).place())
+    login = LoginHost(_login_host(place, host))
     try:
         slurm = Commands(login)
         yield slurm, await slurm.look_around()
@@ -143,11 +152,21 @@ async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
             await login.close()
 
 
-def _provider(place: Mapping[str, str], host: str) -> Slurm:
-    known_hosts = [each for each in place.get("known_hosts", "").split(":") if each]
-    return Slurm(
-        host,
-        key=place.get("key") or None,
-        known_hosts=known_hosts or None,
-        config=place.get("config") or "config" in place,
-    )
+def _login_host(place: Mapping[str, str], host: str) -> LoginPlace:
+    """Return the login host, and the way there.
+
+    Raises:
+        BadRequest: one of the files that lead there is gone, or this is no host.
+    """
+    try:
+        return Slurm(
+            host,
+            key=place.get("key") or None,
+            known_hosts=paths_of(place.get("known_hosts", "")) or None,
+            config=place.get("config") or False,
+        ).place()
+    except ValueError as error:
+        raise BadRequest(
+            f"The way to {host} is not there any more: {error}",
+            advice="Put the file back, or look with `squeue` on the login host, and end its jobs with `scancel`.",
+        ) from error

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, MachineQueued, MachineReachable, Warned
@@ -16,81 +14,19 @@ from outrider.providers.errors import BadRequest, NotGone, ProviderError, QuotaE
 from outrider.providers.journal import Journal
 from outrider.providers.slurm import fleet as fleets
 from outrider.providers.slurm import login_host, submissions
-from outrider.providers.slurm.errors import Ended, SlurmAway
+from outrider.providers.slurm.errors import SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
 
+from .by_hand import HandMade
+
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2)
-AWAY = SlurmAway("The connection was lost", retry_after_s=0.05)
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-class HandMade:
-    """Slurm as far as a fleet asks it. ``state`` is that of new jobs; ``lost``, ``refused``: what sbatch does next."""
-
-    where = "here"
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, dict[str, str]] = {}
-        self.submitted = 0
-        self.state, self.reason = "RUNNING", "None"
-        self.lost = self.made_when_lost = False
-        self.refused = ""
-        self.away = 0  # questions to squeue that fail
-        self.queue_is_empty = False
-
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
-        await anyio.lowlevel.checkpoint()
-        what = argv[3] if argv[0] == "sh" else "squeue" if argv[0] == "env" else argv[0]
-        said = getattr(self, f"on_{what}", lambda *_: "")(*argv[4:] if argv[0] == "sh" else argv)
-        return said if isinstance(said, Ended) else Ended(0, said)
-
-    def on_look(self, *_: str) -> str:
-        return "outrider:root:/jobs\noutrider:user:me\n"
-
-    def on_submit(self, folder: str, *arguments: str) -> str | Ended:
-        self.submitted += 1
-        if self.refused:
-            return Ended(1, "", self.refused)
-        if not self.lost or self.made_when_lost:
-            given = dict(each[2:].split("=", 1) for each in arguments if "=" in each)
-            count = int(given["nodes"].partition("-")[0])
-            nodes = f"c[0-{count - 1}]" if self.state == "RUNNING" else ""
-            job = str(len(self.jobs) + 1)
-            self.jobs[job] = {"state": self.state, "nodes": nodes, "comment": given["comment"], "folder": folder}
-        if self.lost:
-            raise AWAY
-        return f"{len(self.jobs)}\n"
-
-    def on_squeue(self, *_: str) -> str | Ended:
-        if self.away:
-            self.away -= 1
-            return Ended(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-        return "".join(
-            f"{job}|{each['state']}|{each['nodes']}|N/A|1:00:00|{self.reason}|{each['comment']}\n"
-            for job, each in self.jobs.items()
-        )
-
-    def on_nodes(self, folder: str) -> str:
-        of = [each for each in self.jobs.values() if f"{each['folder']}/nodes" == folder and each["state"] == "RUNNING"]
-        said = json.dumps({"host_key": "ssh-ed25519 KEY", "step": "1.0", "user": "me", "lease": "/l", "notice": "/n"})
-        return "".join(f"outrider:node:c{number}:{said}\n" for _ in of for number in range(2))
-
-    def on_end(self, *words: str) -> None:
-        self.on_scancel(*words[words.index("--") :])
-
-    def on_scancel(self, _: str, *jobs: str) -> None:
-        for job in jobs:
-            self.jobs[job]["state"] = "COMPLETED"
-
-    @property
-    def alive(self) -> list[str]:
-        return [job for job, each in self.jobs.items() if each["state"] != "COMPLETED"]
 
 
 @pytest.fixture

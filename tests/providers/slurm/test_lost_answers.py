@@ -14,7 +14,7 @@ import pytest
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Warned
 from outrider.providers.errors import BadRequest, NotGone, ProviderError
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm import login_host, submissions
+from outrider.providers.slurm import job_ends, login_host, submissions
 from outrider.providers.slurm.errors import Ended, SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
@@ -86,6 +86,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     for name in ("POLL_S", "CALM_POLL_S", "AWAY_S", "END_POLL_S"):
         monkeypatch.setattr(fleets, name, 0.01)
+    monkeypatch.setattr(job_ends, "APART_S", 0.01)
     monkeypatch.setattr(submissions, "OVER_S", 0.1)
     return made
 

@@ -1,0 +1,49 @@
+"""Decide when jobs that are being ended are over, from one answer of squeue to the next. No I/O, no clock.
+
+ENDS-1: a job is over when an answer shows it so, or when `MISSING` answers lack it, one after the other and `APART_S`
+apart: a controller that has just started, or a standby that takes over, answers before it knows all jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .jobs import MISSING
+from .squeue import JobView
+
+APART_S = 0.5
+
+
+class JobEnds:
+    """The jobs that are being ended, of which ``watched`` are known from the start."""
+
+    def __init__(self, watched: Iterable[str] = ()) -> None:
+        self._lacked = dict.fromkeys(watched, 0)
+        self._lacked_at: dict[str, float] = {}
+
+    @property
+    def left(self) -> list[str]:
+        """The jobs that are not over."""
+        return list(self._lacked)
+
+    def answer(self, views: Iterable[JobView], asked_at: float) -> list[str]:
+        """Take in the jobs that squeue showed when it was asked at ``asked_at``: of them, ``views`` has all that are
+        to end. Return those that are left.
+        """
+        shown = {view.id: view for view in views}
+        for job in [*self._lacked, *(each for each in shown if each not in self._lacked)]:
+            if job in shown:
+                self._shown(job, over=shown[job].over)
+            elif asked_at - self._lacked_at.get(job, asked_at - APART_S) >= APART_S:
+                self._lacked[job] += 1
+                self._lacked_at[job] = asked_at
+                if self._lacked[job] >= MISSING:
+                    del self._lacked[job]
+        return self.left
+
+    def _shown(self, job: str, *, over: bool) -> None:
+        self._lacked_at.pop(job, None)
+        if over:
+            self._lacked.pop(job, None)
+        else:
+            self._lacked[job] = 0
