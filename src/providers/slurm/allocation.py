@@ -9,6 +9,7 @@ import subprocess
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -104,6 +105,7 @@ class _Step:
     log: Path
     reached: bool = False
     ending: bool = False
+    over: anyio.Event = field(default_factory=anyio.Event)
 
 
 class AllocationFleet:
@@ -161,15 +163,17 @@ class AllocationFleet:
         return made
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End the steps of these machines. Their nodes stay with the job, and are used again."""
+        """End the steps of these machines. Their nodes stay with the job, and are used again.
+
+        Cancelled, it has begun to end them, which goes on.
+        """
         steps = [step for each in ids if (step := self._steps.get(each)) is not None]
         for step in steps:
-            step.ending = True
-            await in_thread((self._folder / f"{END}.{step.node}").touch)
-        await self._ended(steps)
+            if not step.ending:
+                step.ending = True
+                self._tasks.start_soon(self._end_one, step)
         for step in steps:
-            with suppress(FileNotFoundError):
-                await in_thread((self._folder / f"{END}.{step.node}").unlink)
+            await step.over.wait()
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:  # noqa: ARG002
         step = self._steps.get(machine)
@@ -189,12 +193,14 @@ class AllocationFleet:
     async def close(self) -> None:
         """End all steps."""
         steps = list(self._steps.values())
-        if self._begun:
+        if self._begun:  # also those that `terminate` ends already
             for step in steps:
                 step.ending = True
             with suppress(OSError):
                 await in_thread((self._folder / END).touch)
             await self._ended(steps)
+            for step in steps:
+                self._over(step)
             await in_thread(shutil.rmtree, self._folder, True)
         self._closed = True
         self._news.set()
@@ -202,14 +208,22 @@ class AllocationFleet:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _make_folder(self, client_key: str) -> None:
+        """Make the folder, which appears whole: a launch that finds it takes it as it is."""
         from .step.programs import texts
 
         if self._folder.exists():
             return
-        self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._folder.mkdir(mode=0o700)
-        for name, text in {**texts(), KEYS: f"{client_key}\n"}.items():
-            (self._folder / name).write_text(text)
+        new = self._folder.with_name(f".{self._folder.name}.{uuid4().hex[:8]}")
+        try:
+            new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new.mkdir(mode=0o700)
+            for name, text in {**texts(), KEYS: f"{client_key}\n"}.items():
+                (new / name).write_text(text)
+            new.rename(self._folder)
+        except OSError:
+            shutil.rmtree(new, ignore_errors=True)
+            if not self._folder.exists():  # else another launch of the pool has just made it
+                raise
 
     def _start(self, script: Script, node: str) -> Machine:
         allocation, number = self._allocation, self._next
@@ -300,6 +314,16 @@ class AllocationFleet:
             await in_thread(new.write_text, f"{min(left_s, SIGNAL_S):g}")
             await in_thread(new.rename, self._folder / LIMIT)
 
+    async def _end_one(self, step: _Step) -> None:
+        """End a step, whose node can be used again then."""
+        file = self._folder / f"{END}.{step.node}"
+        with suppress(OSError):  # then SIGTERM ends it
+            await in_thread(file.touch)
+        await self._ended([step])
+        with suppress(OSError):
+            await in_thread(file.unlink)  # it would end the node's next step as well
+        self._over(step)
+
     async def _ended(self, steps: Sequence[_Step]) -> None:
         until = anyio.current_time() + END_S
         for step in steps:
@@ -312,7 +336,10 @@ class AllocationFleet:
                 except subprocess.TimeoutExpired:
                     step.srun.kill()
             await in_thread(step.srun.wait)
-            self._steps.pop(step.machine.id, None)
+
+    def _over(self, step: _Step) -> None:
+        self._steps.pop(step.machine.id, None)
+        step.over.set()
 
     def _tell(self, event: MachineEvent) -> None:
         self._events.append(event)

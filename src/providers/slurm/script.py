@@ -119,7 +119,8 @@ def relay(job: str, node: str, folder: str, *, python: str = "python3") -> tuple
 def ssh_relay(node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:
     """Return the command that reaches the step from the login host by the SSH server of the node, as the user."""
     inside = shlex.join((python, "-I", "-S", f"{folder}/{RELAY}", folder))
-    return ("ssh", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-T", node, inside)
+    options = ("BatchMode=yes", "ClearAllForwardings=yes", "ServerAliveInterval=15", "ServerAliveCountMax=2")
+    return ("ssh", *(word for each in options for word in ("-o", each)), "-T", node, inside)
 
 
 def signal_s(time_s: float | None) -> float:

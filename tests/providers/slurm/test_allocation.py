@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.errors import BadRequest
 from outrider.providers.slurm import allocation
 from outrider.providers.slurm.allocation import Allocation
+from outrider.providers.slurm.script import KEYS
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=1)
@@ -34,6 +36,12 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return made
 
 
+def with_srun(programs: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("PATH", f"{programs}:{os.defpath}")
+    (programs / "srun").write_text(text)
+    (programs / "srun").chmod(0o755)
+
+
 async def test_a_path_without_srun_is_an_error_that_says_so(programs: Path, tmp_path: Path) -> None:
     assert not (programs / "srun").exists()
     async with MADE.open("p", EntryPoints()) as fleet:
@@ -43,12 +51,10 @@ async def test_a_path_without_srun_is_an_error_that_says_so(programs: Path, tmp_
 
 
 async def test_an_srun_that_outlives_sigterm_is_killed(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{programs}:{os.defpath}")
+    with_srun(programs, monkeypatch, STUBBORN)
     monkeypatch.setattr(allocation, "END_S", 0.1)
     monkeypatch.setattr(allocation, "KILL_S", 0.1)
     srun = programs / "srun"
-    srun.write_text(STUBBORN)
-    srun.chmod(0o755)
 
     async def give_up() -> None:
         await anyio.sleep(5)
@@ -62,3 +68,44 @@ async def test_an_srun_that_outlives_sigterm_is_killed(programs: Path, monkeypat
             while not Path(f"{srun}.begun").exists():
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
+
+
+OBEDIENT = "#!/bin/bash\nfolder=${@: -3:1}\nuntil [ -e $folder/end.c0 -o -e $folder/end ]; do sleep 0.05; done\n"
+
+
+async def test_a_cancelled_end_goes_on_and_leaves_the_node_free(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_srun(programs, monkeypatch, OBEDIENT)
+    async with MADE.open("p", EntryPoints()) as fleet:
+        [first] = await fleet.launch(REQUEST, 1)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await fleet.terminate([first.id])
+        with anyio.fail_after(10):
+            await fleet.terminate([first.id])  # which has begun
+        [second] = await fleet.launch(REQUEST, 1)
+        assert not (fleet._folder / "end.c0").exists()
+        assert fleet._steps[second.id].srun.poll() is None
+
+
+async def test_a_folder_that_could_not_be_filled_is_made_anew(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with_srun(programs, monkeypatch, OBEDIENT)
+    written = Path.write_text
+    full = [True]
+
+    def write(path: Path, text: str) -> int:
+        if path.name == KEYS and full:
+            raise OSError(errno.ENOSPC, full.pop() and "No space left on device")
+        return written(path, text)
+
+    monkeypatch.setattr(Path, "write_text", write)
+    async with MADE.open("p", EntryPoints()) as fleet:
+        with pytest.raises(BadRequest, match="cannot be written: No space left on device"):
+            await fleet.launch(REQUEST, 1)
+        assert list((tmp_path / "cache/jobs").iterdir()) == []
+        await fleet.launch(REQUEST, 1)
+        assert (fleet._folder / KEYS).read_text() == "ssh-ed25519 CLIENT\n"
+    assert list((tmp_path / "cache/jobs").iterdir()) == []

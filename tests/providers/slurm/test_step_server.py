@@ -179,6 +179,29 @@ def test_a_relay_whose_frame_has_stopped_half_way_makes_the_other_end_go_on(job)
         assert done.stdout.read() == b"hello"
 
 
+HANGS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sys.stdout.buffer.write(b"\\0\\0\\0\\2hi")
+sys.stdout.flush()
+time.sleep(1000)
+"""
+
+
+def test_a_relay_whose_node_hangs_ends_after_its_client(job):
+    job.change(programs.RELAY, "LINGER_S = 15.0", "LINGER_S = 0.3")
+    job.change(programs.RELAY, "KILL_S = 5.0", "KILL_S = 0.2")
+    relay = [sys.executable, "-I", "-S", str(job.folder / programs.RELAY), "--run", sys.executable, "-c", HANGS]
+    with subprocess.Popen(relay, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as done:
+        assert done.stdout is not None
+        assert done.stdin is not None
+        assert done.stdout.read(2) == b"hi"
+        time.sleep(0.8)
+        assert done.poll() is None  # its client is there
+        done.stdin.close()
+        assert done.wait(WITHIN_S) == -signal.SIGKILL % 256
+
+
 CHILD = """
 import socket, sys
 sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

@@ -28,6 +28,8 @@ import time
 CHUNK_BYTES = 256 << 10
 WAIT_S = 5.0  # for a step that has just begun
 LOOK_S = 0.05
+LINGER_S = 15.0  # without a byte from the server, after the client has hung up: its node hangs
+KILL_S = 5.0  # for a command that was sent SIGTERM
 STALL_S = 0.0003  # of a frame of which a part has come: pieces that are on their way come sooner
 LENGTH = struct.Struct("!I")
 EMPTY = LENGTH.pack(0)
@@ -54,9 +56,14 @@ def run(argv: "list[str]") -> int:
     assert command.stdin is not None
     assert command.stdout is not None
     side = Side(command.stdout.fileno(), command.stdin.fileno(), hang_up=command.stdin)
-    carry(Side(0, 1), Framed(side, of=command.pid))
+    ended = carry(Side(0, 1), Framed(side, of=command.pid))
     command.stdin.close()
     command.stdout.close()
+    for wait_s, signalled in ((LINGER_S if ended else 0.0, command.terminate), (KILL_S, command.kill)):
+        try:
+            return command.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            signalled()
     return command.wait()
 
 
@@ -217,16 +224,21 @@ def set_prompt(fd: int) -> bool:
         return True
 
 
-def carry(far: Side, near: Side) -> None:
+def carry(far: Side, near: Side) -> bool:
     """Carry bytes both ways until the source of ``near`` has ended, or nobody takes what comes from there. A sink that
-    takes nothing stops its own direction alone. The end of the other source is passed on.
+    takes nothing stops its own direction alone. The end of the other source is passed on. Return False where ``near``
+    has been silent for `LINGER_S` after that.
     """
+    until = None
     while True:
         reading = [one.source for one, other in ((far, near), (near, far)) if one.open and not other.waiting]
         writing = [side.sink for side in (far, near) if side.waiting]
         stalled = [side for side in (far, near) if side.stalled and side.open]
-        readable, writable, _ = select.select(reading, writing, [], STALL_S if stalled else None)
+        left_s = None if until is None else max(0.0, until - time.monotonic())
+        readable, writable, _ = select.select(reading, writing, [], STALL_S if stalled else left_s)
         if not readable and not writable:
+            if left_s == 0.0:
+                return False
             for side in stalled:
                 side.nudge()
         for side in (far, near):
@@ -239,7 +251,9 @@ def carry(far: Side, near: Side) -> None:
         if near.source in readable:
             far.write(near.read())
         if not far.takes or (not near.open and not far.waiting):
-            return
+            return True
+        if not far.open and (until is None or readable or writable):
+            until = time.monotonic() + LINGER_S
 
 
 if __name__ == "__main__":
