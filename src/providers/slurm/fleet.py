@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import anyio
 
@@ -26,25 +24,21 @@ from ..base import (
     Warned,
 )
 from ..errors import JournalError, NotGone, ProviderError
-from ..journal import Intent, Journal
-from ..threads import in_thread, uninterrupted
+from ..threads import in_thread
 from . import gres, script
-from .errors import SlurmAway, is_refusal
 from .job_ends import JobEnds
 from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
-from .script import GRACE_S
-from .site import Around
 from .site import Slurm as Commands
-from .squeue import Label, owner
-from .submissions import COMMAND_S, Submission
+from .submitter import Submitter
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from ..journal import Journal
     from .login_host import Commands as Runner
     from .provider import Slurm
+    from .submissions import Submission
 
-JOB = "slurm-job"  # the kind of its intents in the journal
 POLL_S, CALM_POLL_S = 1.0, 5.0  # while something is expected to change; while nothing is
 CALM_AFTER_S = 60.0
 LOOK_S = 0.25  # between two looks for what steps that begin have written
@@ -54,7 +48,6 @@ AWAY_S = 10.0  # the longest pause between two questions while Slurm does not an
 FORCE_AFTER_S = 3.0  # steps that were told to end have ended by then, unless their node is gone
 CONFIRM_S = 120.0  # a job's end takes KillWait, and the site's epilog
 LEASE_S, LEASE_MORE_S = 120.0, 60.0
-TOKEN_LETTERS = 16
 
 
 class SlurmFleet:
@@ -63,12 +56,11 @@ class SlurmFleet:
     def __init__(self, provider: Slurm, pool: str, runner: Runner, journal: Journal, tasks: TaskGroup) -> None:
         self._provider, self._pool, self._journal, self._tasks = provider, pool, journal, tasks
         self._slurm = Commands(runner)
+        self._submitter = Submitter(provider, pool, self._slurm, journal, self._warn)
         self._book = JobBook(pool)
         self._machines: dict[MachineId, Machine] = {}
         self._reached: set[MachineId] = set()
-        self._submissions: list[Submission] = []
-        self._around: Around | None = None
-        self._looking = anyio.Lock()
+        self._ended: set[str] = set()  # jobs whose end Slurm has confirmed
         self._polling = anyio.Lock()
         self._events: deque[MachineEvent] = deque()
         self._news = anyio.Event()
@@ -91,14 +83,14 @@ class SlurmFleet:
             ProviderError: nothing was submitted.
         """
         arguments = [*self._provider.arguments(), *gres.arguments(request, self._provider.gres)]
-        around = await self._site()
+        await self._submitter.site()
         self._lease_s = request.lease_s
         if self._provider.together:
-            return await self._submit(request, count, arguments, around)
+            return await self._submit(request, count, arguments)
         machines: list[Machine] = []
         for _ in range(count):
             try:
-                machines += await self._submit(request, 1, arguments, around)
+                machines += await self._submit(request, 1, arguments)
             except ProviderError:
                 if not machines:
                     raise
@@ -148,45 +140,8 @@ class SlurmFleet:
 
     # --- submitting ---------------------------------------------------------------------------------------------------
 
-    async def _site(self) -> Around:
-        async with self._looking:
-            if self._around is None:
-                self._around = await self._slurm.look_around(self._provider.partition or "")
-            return self._around
-
-    async def _submit(
-        self, request: LaunchRequest, count: int, arguments: Sequence[str], around: Around
-    ) -> list[Machine]:
-        token = uuid4().hex[:TOKEN_LETTERS]
-        submission = Submission(token, f"{around.root}/{token}", count)
-        intent = await self._intend(submission)
-        self._submissions.append(submission)
-        failed: ProviderError | None = None
-        with anyio.CancelScope(shield=True):
-            submission.submitting()
-            try:
-                files, said = self._job(submission, request, arguments)
-                submission.answered(await self._slurm.submit(submission.folder, files, said))
-            except ProviderError as error:
-                if is_refusal(error):
-                    submission.was_refused()
-                    await self._happened(intent, [])
-                    raise
-                failed = error
-                ended = not isinstance(error, SlurmAway)  # then no call of sbatch runs any more
-                submission.lost(anyio.current_time() - (COMMAND_S if ended else 0.0))
-            except BaseException:
-                submission.lost(anyio.current_time())  # it may have made a job, which closing looks for
-                raise
-            else:
-                await self._happened(intent, [submission.job or ""])
-        await self._look_until_known(submission)
-        if submission.job is None and isinstance(failed, SlurmAway):
-            raise SlurmAway(f"sbatch made no job ({failed})", retry_after_s=POLL_S) from failed
-        if submission.job is None:
-            raise failed or ProviderError("sbatch made no job")
-        if submission.lost_at is not None:
-            await self._happened(intent, [submission.job])
+    async def _submit(self, request: LaunchRequest, count: int, arguments: Sequence[str]) -> list[Machine]:
+        submission = await self._submitter.submit(request, count, arguments)
         return [self._machines[machine] for machine in self._submitted(submission)]
 
     def _submitted(self, submission: Submission) -> Sequence[MachineId]:
@@ -199,64 +154,6 @@ class SlurmFleet:
             self._tell(MachineQueued(machine, f"job {submission.job} pending"))
         self._changed()
         return ids
-
-    def _job(
-        self, submission: Submission, request: LaunchRequest, arguments: Sequence[str]
-    ) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the files of a job's folder, and the arguments of sbatch."""
-        from .step.programs import texts
-
-        provider, folder = self._provider, submission.folder
-        time_s = provider.time_s
-        batch = script.Script(
-            folder=folder,
-            lease_s=request.lease_s,
-            lifetime_s=request.max_lifetime_s,
-            time_s=time_s,
-            grace_s=GRACE_S if self._around is None else self._around.grace_s,
-            setup=provider.setup,
-            python=provider.python,
-        )
-        label = Label(self._pool, owner(), submission.token)
-        own = script.own_arguments(
-            name=self._pool, count=submission.count, comment=str(label), folder=folder, time_s=time_s
-        )
-        keys = f"{request.client_key}\n"
-        files = {**texts(), script.KEYS: keys, script.BATCH: batch.text()}
-        return files, [*arguments, *own, f"{folder}/{script.BATCH}"]
-
-    async def _look_until_known(self, submission: Submission) -> None:
-        """Look for the job of a call whose answer was lost, however long Slurm does not answer."""
-        failures = 0
-        while submission.open:
-            try:
-                await self._look(submission)
-            except SlurmAway as error:
-                failures += 1
-                if failures == WARN_AFTER:
-                    self._tell(Warned(f"whether sbatch made a job is not known yet, and is asked again ({error})"))
-                await anyio.sleep(min(AWAY_S, POLL_S * 2 ** min(failures, 8)))
-
-    async def _look(self, submission: Submission) -> None:
-        """Look once for the job of a call whose answer was lost.
-
-        Raises:
-            SlurmAway: nothing is known yet.
-        """
-        await anyio.sleep(POLL_S)
-        around, asked_at = await self._site(), anyio.current_time()
-        submission.looked(await self._slurm.jobs(around.user, self._pool), asked_at)
-
-    async def _intend(self, submission: Submission) -> Intent:
-        facts = {"folder": submission.folder, "count": str(submission.count)}
-        place = self._provider.journal_place
-        return await uninterrupted(partial(self._journal.intend, self._pool, JOB, submission.token, place, facts))
-
-    async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
-        try:
-            await in_thread(self._journal.happened, intent, ids)
-        except JournalError:
-            pass  # the intent is there, and the job has its token
 
     # --- what becomes of them -----------------------------------------------------------------------------------------
 
@@ -278,9 +175,7 @@ class SlurmFleet:
             except ProviderError as error:
                 failures += 1
                 if failures == WARN_AFTER:
-                    self._tell(
-                        Warned(f"Slurm does not say what becomes of the pool's jobs, and is asked again ({error})")
-                    )
+                    self._warn(f"Slurm does not say what becomes of the pool's jobs, and is asked again ({error})")
                 pause_s = min(AWAY_S, POLL_S * 2 ** min(failures, 8))
             else:
                 failures = 0
@@ -300,7 +195,7 @@ class SlurmFleet:
         try:
             await self._shrink(job)
         except ProviderError as error:
-            self._tell(Warned(f"nodes of job {job.id} that nobody uses could not be given back ({error})"))
+            self._warn(f"nodes of job {job.id} that nobody uses could not be given back ({error})")
 
     def _pause_s(self) -> float:
         calm = anyio.current_time() - self._changed_at > CALM_AFTER_S
@@ -308,7 +203,7 @@ class SlurmFleet:
 
     async def _poll(self) -> None:
         async with self._polling:
-            around, asked_at = await self._site(), anyio.current_time()
+            around, asked_at = await self._submitter.site(), anyio.current_time()
             views = await self._slurm.jobs(around.user, self._pool)
             self._polled_at = anyio.current_time()
             events = self._book.answer(views, asked_at)
@@ -392,6 +287,9 @@ class SlurmFleet:
         self._events.append(event)
         self._news.set()
 
+    def _warn(self, text: str) -> None:
+        self._tell(Warned(text))
+
     def _changed(self) -> None:
         self._changed_at = anyio.current_time()
         self._wake.set()
@@ -436,12 +334,12 @@ class SlurmFleet:
                 await self._slurm.cancel(left)
                 forced = True
             await anyio.sleep(END_POLL_S if lasts_s < FORCE_AFTER_S else POLL_S)
-        for job in jobs:
-            if job in self._book.jobs:
-                self._book.jobs[job].over = self._book.jobs[job].confirmed = True
+        self._ended.update(jobs)
+        for job in self._book.jobs.keys() & jobs.keys():
+            self._book.jobs[job].over = self._book.jobs[job].confirmed = True
 
     async def _left(self, jobs: Container[str], ends: JobEnds) -> list[str]:
-        around, asked_at = await self._site(), anyio.current_time()
+        around, asked_at = await self._submitter.site(), anyio.current_time()
         views = await self._slurm.jobs(around.user, self._pool)
         return ends.answer([view for view in views if view.id in jobs], asked_at)
 
@@ -455,28 +353,41 @@ class SlurmFleet:
                 break
             except ProviderError as error:
                 if error.retry_after_s is None or anyio.current_time() + error.retry_after_s > until:
-                    if not any(each.open or each.job for each in self._submissions):
+                    if not any(each.open or each.job for each in self._submitter.submissions):
                         break  # nothing was submitted, and the pool's closer has seen the error
-                    left = [f"job {each.job}" for each in self._submissions if each.job is not None]
-                    unsure = any(each.open for each in self._submissions)
+                    left = [f"job {each.job}" for each in self._submitter.submissions if each.job is not None]
+                    unsure = any(each.open for each in self._submitter.submissions)
                     raise NotGone(str(error), machines=left, by=time.time() + patience_s, unsure=unsure) from error
-                self._tell(Warned(f"the end of the pool's jobs is not confirmed yet, and is asked for again ({error})"))
+                self._warn(f"the end of the pool's jobs is not confirmed yet, and is asked for again ({error})")
                 await anyio.sleep(error.retry_after_s)
         try:
             await in_thread(self._journal.settled, self._pool, self._provider.journal_place)
         except JournalError as error:
-            self._tell(Warned(str(error)))
+            self._warn(str(error))
 
     async def _sweep(self) -> None:
-        while any(each.open for each in self._submissions):
-            for each in self._submissions:
-                if each.open:
-                    await self._look(each)
-        jobs = {each.job: each.folder for each in self._submissions if each.job is not None}
-        if not jobs:
-            return
+        """End the jobs that are known, and look for those that are not, at the same time: a call of sbatch without an
+        answer is sure to be over after more than a minute only.
+        """
+        failures: list[ProviderError] = []
+
+        async def trying(action: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await action()
+            except ProviderError as error:
+                failures.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(trying, self._end_known)
+            tasks.start_soon(trying, self._submitter.look_for_lost)
+        if failures:
+            raise next((each for each in failures if each.retry_after_s is None), failures[0])
+        await self._end_known()  # also what was found meanwhile
+        await self._slurm.remove([each.folder for each in self._submitter.submissions if each.job is not None])
+
+    async def _end_known(self) -> None:
         known = self._book.jobs  # one that answers merely lacked may be there all the same
-        left = {job: folder for job, folder in jobs.items() if job not in known or not known[job].confirmed}
+        over = self._ended.union(job for job, each in known.items() if each.confirmed)
+        left = {each.job: each.folder for each in self._submitter.submissions if each.job and each.job not in over}
         if left:
             await self._end(left)
-        await self._slurm.remove(list(jobs.values()))

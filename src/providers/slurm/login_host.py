@@ -57,6 +57,14 @@ class Here:
                 done = await anyio.run_process([*LIMITED, *argv], input=stdin, check=False)
         except TimeoutError as error:
             raise SlurmAway(f"{argv[0]} did not end in time", retry_after_s=AGAIN_S) from error
+        except FileNotFoundError as error:
+            raise BadRequest(
+                f"There is no {LIMITED[0]} here, with which Outrider limits how long Slurm's commands take",
+                code="NoSlurm",
+                advice="Have the PATH of this program lead to it: it is one of coreutils' programs.",
+            ) from error
+        except OSError as error:
+            raise SlurmAway(f"{argv[0]} cannot be started here: {error}", retry_after_s=AGAIN_S) from error
         status = done.returncode if done.returncode >= 0 else None
         return Ended(status, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 

@@ -13,7 +13,7 @@ from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Mac
 from outrider.providers.errors import BadRequest, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm import login_host, submissions
+from outrider.providers.slurm import login_host, submissions, submitter
 from outrider.providers.slurm.errors import SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
@@ -36,6 +36,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandMade:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     for name in ("POLL_S", "CALM_POLL_S", "AWAY_S", "END_POLL_S"):
         monkeypatch.setattr(fleets, name, 0.02)
+    monkeypatch.setattr(submitter, "LOOK_S", 0.01)
     monkeypatch.setattr(submissions, "OVER_S", 0.3)
     return made
 
@@ -91,6 +92,21 @@ async def test_a_cancelled_launch_leaves_no_job(site: HandMade) -> None:
             await fleet.launch(REQUEST, 2)
         assert site.alive == ["1"]
     assert (site.alive, site.submitted) == ([], 1)
+
+
+async def test_known_jobs_are_ended_before_it_is_known_what_a_lost_call_made(site: HandMade) -> None:
+    open_then: list[bool] = []
+    async with opened() as fleet:
+        await fleet.launch(REQUEST, 2)
+        site.lost = True
+        with anyio.move_on_after(0.01):
+            await fleet.launch(REQUEST, 2)
+        lost = fleet._submitter.submissions[1]
+        end = site.on_end
+        site.on_end = lambda *words: (open_then.append(lost.open), end(*words))[1]  # type: ignore[method-assign]
+    assert open_then == [True]
+    assert not lost.open
+    assert site.alive == []
 
 
 async def test_a_refusal_is_a_typed_error_and_nothing_is_left_in_the_journal(site: HandMade) -> None:

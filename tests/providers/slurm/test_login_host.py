@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import anyio
@@ -9,6 +10,7 @@ import anyio.lowlevel
 import asyncssh
 import pytest
 
+from outrider.providers.errors import BadRequest
 from outrider.providers.slurm import login_host
 from outrider.providers.slurm.errors import SlurmAway
 from outrider.providers.slurm.login_host import LoginHost, Place
@@ -97,3 +99,12 @@ async def test_a_command_that_may_have_run_is_not_sent_again(monkeypatch: pytest
     with pytest.raises(SlurmAway):
         await login.run(["sbatch"])
     assert (lost.commands, lost.closed) == (1, True)
+
+
+async def test_a_computer_without_the_program_that_limits_commands_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadRequest, match="There is no timeout here") as caught:
+        await login_host.Here().run(["squeue"])
+    assert "PATH" in caught.value.advice

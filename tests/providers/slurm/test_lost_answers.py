@@ -14,7 +14,7 @@ import pytest
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Warned
 from outrider.providers.errors import BadRequest, NotGone, ProviderError
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm import job_ends, login_host, submissions
+from outrider.providers.slurm import job_ends, login_host, submissions, submitter
 from outrider.providers.slurm.errors import Ended, SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
@@ -87,6 +87,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     for name in ("POLL_S", "CALM_POLL_S", "AWAY_S", "END_POLL_S"):
         monkeypatch.setattr(fleets, name, 0.01)
     monkeypatch.setattr(job_ends, "APART_S", 0.01)
+    monkeypatch.setattr(submitter, "LOOK_S", 0.01)
     monkeypatch.setattr(submissions, "OVER_S", 0.1)
     return made
 
@@ -153,7 +154,7 @@ async def test_a_job_of_sbatch_whose_answer_is_no_refusal_is_found(site: Site, a
 async def test_words_that_nobody_knows_are_told_when_there_is_no_job(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleets, "COMMAND_S", 0.0)
+    monkeypatch.setattr(submitter, "COMMAND_S", 0.0)
     site.sbatch, site.queue = UNSURE[-1], None
     async with opened() as fleet:
         with pytest.raises(ProviderError, match="Something that nobody has heard of") as caught:

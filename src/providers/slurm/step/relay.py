@@ -229,7 +229,7 @@ def carry(far: Side, near: Side) -> bool:
     takes nothing stops its own direction alone. The end of the other source is passed on. Return False where ``near``
     has been silent for `LINGER_S` after that.
     """
-    until = None
+    until = None  # type: float | None
     while True:
         reading = [one.source for one, other in ((far, near), (near, far)) if one.open and not other.waiting]
         writing = [side.sink for side in (far, near) if side.waiting]

@@ -1,0 +1,157 @@
+"""Submit one pool's jobs, each known to the journal before sbatch is called; `submissions` decides on lost answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import anyio
+
+from ..errors import JournalError, ProviderError
+from ..threads import in_thread, uninterrupted
+from . import script
+from .errors import SlurmAway, is_refusal
+from .squeue import Label, owner
+from .submissions import COMMAND_S, Submission
+
+if TYPE_CHECKING:
+    from ..base import LaunchRequest
+    from ..journal import Intent, Journal
+    from .provider import Slurm
+    from .site import Around
+    from .site import Slurm as Commands
+
+JOB = "slurm-job"  # the kind of its intents in the journal
+LOOK_S, AWAY_S = 1.0, 10.0  # between two looks for a lost job; the longest pause while Slurm does not answer
+WARN_AFTER = 2  # looks in a row that Slurm did not answer
+TOKEN_LETTERS = 16
+
+
+class Submitter:
+    """Submits a pool's jobs. ``warn`` is told, in a clause, of what people should know."""
+
+    def __init__(
+        self, provider: Slurm, pool: str, slurm: Commands, journal: Journal, warn: Callable[[str], None]
+    ) -> None:
+        self._provider, self._pool, self._slurm, self._journal, self._warn = provider, pool, slurm, journal, warn
+        self.submissions: list[Submission] = []
+        self._around: Around | None = None
+        self._looking_around = anyio.Lock()
+
+    async def site(self) -> Around:
+        """Return the facts of the login host, which is asked for them once."""
+        async with self._looking_around:
+            if self._around is None:
+                self._around = await self._slurm.look_around(self._provider.partition or "")
+            return self._around
+
+    async def submit(self, request: LaunchRequest, count: int, arguments: Sequence[str]) -> Submission:
+        """Submit one job of ``count`` nodes. Returns the submission, whose job is known.
+
+        Cancelled, it ends after the call of sbatch that is under way: `look_for_lost` finds what it made.
+
+        Raises:
+            ProviderError: there is no job.
+        """
+        around = await self.site()
+        token = uuid4().hex[:TOKEN_LETTERS]
+        submission = Submission(token, f"{around.root}/{token}", count)
+        intent = await self._intend(submission)
+        self.submissions.append(submission)
+        failed: ProviderError | None = None
+        with anyio.CancelScope(shield=True):
+            submission.submitting()
+            try:
+                files, said = self._job(submission, request, arguments, around)
+                submission.answered(await self._slurm.submit(submission.folder, files, said))
+            except ProviderError as error:
+                if is_refusal(error):
+                    submission.was_refused()
+                    await self._happened(intent, [])
+                    raise
+                failed = error
+                ended = not isinstance(error, SlurmAway)  # then no call of sbatch runs any more
+                submission.lost(anyio.current_time() - (COMMAND_S if ended else 0.0))
+            except BaseException:
+                submission.lost(anyio.current_time())  # it may have made a job, which closing looks for
+                raise
+            else:
+                await self._happened(intent, [submission.job or ""])
+        await self._look_until_known(submission)
+        if submission.job is None and isinstance(failed, SlurmAway):
+            raise SlurmAway(f"sbatch made no job ({failed})", retry_after_s=LOOK_S) from failed
+        if submission.job is None:
+            raise failed or ProviderError("sbatch made no job")
+        if submission.lost_at is not None:
+            await self._happened(intent, [submission.job])
+        return submission
+
+    async def look_for_lost(self) -> None:
+        """Look for the jobs of all calls whose answer was lost, until it is known of each what it made.
+
+        Raises:
+            SlurmAway: Slurm does not answer.
+        """
+        while lost := [each for each in self.submissions if each.open]:
+            for each in lost:
+                await self._look(each)
+
+    def _job(
+        self, submission: Submission, request: LaunchRequest, arguments: Sequence[str], around: Around
+    ) -> tuple[Mapping[str, str], Sequence[str]]:
+        """Return the files of a job's folder, and the arguments of sbatch."""
+        from .step.programs import texts
+
+        provider, folder = self._provider, submission.folder
+        time_s = provider.time_s
+        batch = script.Script(
+            folder=folder,
+            lease_s=request.lease_s,
+            lifetime_s=request.max_lifetime_s,
+            time_s=time_s,
+            grace_s=around.grace_s,
+            setup=provider.setup,
+            python=provider.python,
+        )
+        label = Label(self._pool, owner(), submission.token)
+        own = script.own_arguments(
+            name=self._pool, count=submission.count, comment=str(label), folder=folder, time_s=time_s
+        )
+        keys = f"{request.client_key}\n"
+        files = {**texts(), script.KEYS: keys, script.BATCH: batch.text()}
+        return files, [*arguments, *own, f"{folder}/{script.BATCH}"]
+
+    async def _look_until_known(self, submission: Submission) -> None:
+        """Look for the job of a call whose answer was lost, however long Slurm does not answer."""
+        failures = 0
+        while submission.open:
+            try:
+                await self._look(submission)
+            except SlurmAway as error:
+                failures += 1
+                if failures == WARN_AFTER:
+                    self._warn(f"whether sbatch made a job is not known yet, and is asked again ({error})")
+                await anyio.sleep(min(AWAY_S, LOOK_S * 2 ** min(failures, 8)))
+
+    async def _look(self, submission: Submission) -> None:
+        """Look once for the job of a call whose answer was lost.
+
+        Raises:
+            SlurmAway: nothing is known yet.
+        """
+        await anyio.sleep(LOOK_S)
+        around, asked_at = await self.site(), anyio.current_time()
+        submission.looked(await self._slurm.jobs(around.user, self._pool), asked_at)
+
+    async def _intend(self, submission: Submission) -> Intent:
+        facts = {"folder": submission.folder, "count": str(submission.count)}
+        place = self._provider.journal_place
+        return await uninterrupted(partial(self._journal.intend, self._pool, JOB, submission.token, place, facts))
+
+    async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
+        try:
+            await in_thread(self._journal.happened, intent, ids)
+        except JournalError:
+            pass  # the intent is there, and the job has its token
