@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from typing import Any
@@ -45,17 +46,20 @@ def train(steps: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("nodes", "each"), [(2, 1), (1, 2)])
-async def test_workers_train_one_model(place: Any, nodes: int, each: int) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "each", "times"), [(2, 1, 1), (2, 1, 2), (1, 2, 2)], ids=["2 nodes", "2 nodes, twice", "2 ranks, twice"]
+)
+async def test_workers_train_one_model(place: Any, nodes: int, each: int, times: int) -> None:
     async with place.pool(nodes, plugins.tensorflow(ranks_per_node=each)) as pool:
-        generations = [await pool.broadcast(train(20)) for _ in range(2)]  # the second finds other ports
+        generations = [await pool.broadcast(train(20)) for _ in range(times)]
     for ranks in generations:
         assert [rank["index"] for rank in ranks] == [0, 1]
         assert [rank["replicas"] for rank in ranks] == [2, 2]
         assert ranks[0]["weights"] == ranks[1]["weights"] == pytest.approx([3, 1], abs=0.05)
         assert ranks[0]["cluster"] == ranks[1]["cluster"]
         assert len(set(ranks[0]["cluster"]["worker"])) == 2
-    assert generations[0][0]["cluster"] != generations[1][0]["cluster"]
+    clusters = [ranks[0]["cluster"] for ranks in generations]
+    assert all(first != second for first, second in itertools.pairwise(clusters))  # each finds other ports
 
 
 async def test_a_task_alone_is_a_cluster_of_one(place: Any) -> None:
