@@ -17,7 +17,8 @@ GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
 GANG-7: a generation's ports were free where they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
 GANG-9: with too few nodes, or a rank that waits for one to run again on, it waits ``replace_timeout_s`` for one more at
-    most; and while one waits in a queue, but not where it may go on with the nodes that are ready.
+    most; and while one waits in a queue, but not where it may go on with the nodes that are ready. For each node that
+    the next generation lacks it waits so long, also where the fence lasts longer; unless no machine is to be had.
 GANG-10: an attempt ends by the report of the node that it was given to, and of no other.
 GANG-11: no node is asked for more ports than it has at once: that wait would never end.
 GANG-12: the end of a watched rank is told once, when it is known, and is the one that the broadcast ends with.
@@ -26,6 +27,8 @@ GANG-14: at most ``restarts`` generations follow one that stalled; then the broa
 GANG-15: ranks run again alone (RESEND) in a generation that runs, and in no other. Each of its ranks runs, has ended,
     or waits: for a node, for ports, or for the other ranks of its lost node. When the generation is fenced or ends,
     none waits any more.
+GANG-16: seats that do not suffice for a generation, be it the first, are held for ``replace_timeout_s`` at most where
+    the nodes for the others are there, and busy: then they are freed, and the broadcast queues anew.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ from .interfaces import (
     Verdict,
 )
 from .placement import WithdrawClaim
+from .replacement_wait import ReplacementWait
 
 GRACE_S = 2.0  # time for the other ranks of a collective to fail by themselves, with informative errors
 
@@ -72,7 +76,7 @@ class Gang(BroadcastSeats):
     ) -> None:
         super().__init__(spec, minimum=minimum, wanted=wanted)
         self.phase = Phase.WAITING
-        self._replace_timeout_s = pool.replace_timeout_s
+        self._wait = ReplacementWait(pool.replace_timeout_s)
         self._elastic = pool.scale is not None or pool.min < pool.desired  # may go on with fewer nodes
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
@@ -83,9 +87,7 @@ class Gang(BroadcastSeats):
         self._gaps = Gaps()
         self._losses = Losses(steady_s=spec.steady_s)
         self._killed = False  # whether the rest of this generation was killed, after its grace
-        self._overdue = False  # whether no replacement came before the fence was done
         self._expires_at: float | None = None
-        self._replace_by: float | None = None
         self._kill_at: float | None = None
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -98,12 +100,12 @@ class Gang(BroadcastSeats):
 
     def ready(self, count: int, now: float, *, queued: bool = False) -> None:
         busy = self.phase is Phase.WAITING and count >= self._needed  # no further node is waited for
-        if queued and self._replace_by is not None and not (busy or self._may_shrink(count)):
-            self._replace_by = now + self._replace_timeout_s
+        if queued and not (busy or self._may_shrink(count)):
+            self._wait.lasts_on(now)
         if self.phase is Phase.WAITING and count < self._needed:
-            self._wait_for_a_node(now)
-        elif self.phase is Phase.WAITING and not self.generation:
-            self._replace_by = None
+            self._wait.begin(now)
+        elif self.phase is Phase.WAITING and not (self.generation or self.seats):
+            self._wait.stop()
 
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
         """Handle a granted claim. ``ranked``: every ready node by rank; a granted node not in it has just gone."""
@@ -163,15 +165,14 @@ class Gang(BroadcastSeats):
             if ranks:
                 self._lost_ranks(node, ranks, cause, now, since=since)
         elif self.phase in {Phase.WAITING, Phase.PORT}:
-            if held:
-                self._want_another(now)
-        elif ranks:
-            if self._losses.failed_by is not None and not self._losses.nodes:  # fenced for a failed rank until now
-                self._replace_by = now + self._replace_timeout_s
-                self._overdue = False
-            self._losses.add(node, cause, now if since is None else since)
-            self._reserve()
-            self._ended_on(node, now)
+            self._lacks(node, now, held=held)
+        else:
+            if self.phase is Phase.FENCING:
+                self._lacks(node, now, held=held)
+                if ranks:
+                    self._losses.add(node, cause, now if since is None else since)
+            if ranks:
+                self._ended_on(node, now)
 
     def stalled(self, why: str, now: float) -> bool:
         """Handle that no rank gives a sign of life; return whether all run again. Else the broadcast ends with that."""
@@ -187,12 +188,15 @@ class Gang(BroadcastSeats):
     def leaving(self, node: NodeId, now: float, *, noticed: bool) -> None:
         """Handle that ``node`` takes no new work: what runs there may end, but the next generation does not use it."""
         self._leaving[node] = noticed
-        if self.phase in {Phase.WAITING, Phase.PORT} and node in self.seats:
+        held = node in self.seats
+        if self.phase in {Phase.WAITING, Phase.PORT}:
             self._release(node)
-            self._want_another(now)
+            self._lacks(node, now, held=held)
         elif self._regap(node, now):
             self._release(node)
-        elif self._on_loss is OnLoss.RESTART and self.phase in {Phase.RUNNING, Phase.FENCING}:
+        elif self.phase is Phase.FENCING:
+            self._lacks(node, now, held=held)
+        elif self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART:
             self._reserve()
 
     def staying(self, node: NodeId) -> None:
@@ -227,11 +231,11 @@ class Gang(BroadcastSeats):
         """Handle that no machine is to be had: go on without. A wait for nodes that are busy keeps its time."""
         if self.phase is Phase.WAITING and ready >= self._needed:
             return
-        self._replace_by = None
+        self._wait.stop()
         self._without_replacement(now, ready=ready)
 
     def wake_at(self) -> float | None:
-        return min((at for at in (self._expires_at, self._replace_by, self._kill_at) if at is not None), default=None)
+        return min((at for at in (self._expires_at, self._wait.ends_at, self._kill_at) if at is not None), default=None)
 
     def tick(self, now: float, *, ready: int) -> None:
         if self._expires_at is not None and now >= self._expires_at:
@@ -240,8 +244,8 @@ class Gang(BroadcastSeats):
             self._kill_at = None
             self._killed = True
             self.effects += self._attempts.kills()
-        if self._replace_by is not None and now >= self._replace_by:
-            self._replace_by = None
+        if self._wait.ends_at is not None and now >= self._wait.ends_at:
+            self._wait.stop()
             self._without_replacement(now, ready=ready)
 
     # --- a generation begins --------------------------------------------------------------------------------------
@@ -252,23 +256,35 @@ class Gang(BroadcastSeats):
         self._needed = max(1, self.minimum) if fewer else self.size()
         self._claim()
 
-    def _want_another(self, now: float) -> None:
-        """Claim another node in place of one that is gone. Seats of a broadcast that has begun wait for a time only."""
-        self._want()
-        if self.generation:
-            self._wait_for_a_node(now)
+    def _lacks(self, gone: NodeId, now: float, *, held: bool) -> None:
+        """Handle that a node on which the next generation may have run is gone. ``held``: it had a seat there."""
+        own = gone in self._world.nodes
+        if self.phase is Phase.FENCING:
+            if held or own:
+                self._wait.stop()  # also where it was over early
+                self._wait.begin_anew(now)
+                self._reserve()
+            return
+        if held:
+            self._want()
+        if own and self.phase is Phase.WAITING:
+            self._wait.begin_anew(now)
+        elif held:  # a replacement: were its loss to begin the wait anew, that might never end
+            self._hold_for_a_time(now)
 
-    def _wait_for_a_node(self, now: float) -> None:
-        self._replace_by = self._replace_by or now + self._replace_timeout_s
+    def _hold_for_a_time(self, now: float) -> None:
+        """Bound the wait of a broadcast that has begun, or that holds seats which others may wait for (GANG-16)."""
+        if self.generation or self.seats:
+            self._wait.begin(now)
 
     def _choose(self, now: float) -> None:
         if self._choose_nodes():
             self.phase = Phase.PORT
+            self._wait.stop()
             self._ask(self._ports_of_chosen())
             return
         self._claim()
-        if self.generation:
-            self._wait_for_a_node(now)
+        self._hold_for_a_time(now)
 
     def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
         """Ask for free ports, or give up if a node never has so many (GANG-11)."""
@@ -284,8 +300,8 @@ class Gang(BroadcastSeats):
         self._make_world(given)
         self._begun += 1
         self._losses.generation_began(now)
-        self._expires_at = self._replace_by = self._kill_at = None
-        self._killed = self._overdue = False
+        self._stop_waiting()
+        self._killed = False
         self._endings = {}
         self._run(tuple(range(self._world.size)))
 
@@ -332,7 +348,7 @@ class Gang(BroadcastSeats):
         endings = tuple(keep.get(rank) or GaveUp(reason, self._losses.all, rank, why=why) for rank in ranks)
         self.effects += [WithdrawClaim(), EndAll(endings, self.generation)]
         self._drop_gaps()
-        self._expires_at = self._replace_by = self._kill_at = None
+        self._stop_waiting()
         if not self._attempts.running:
             self._over()
             return
@@ -341,11 +357,15 @@ class Gang(BroadcastSeats):
         self.phase = Phase.ENDING
         self._release(*sorted(self.seats.difference(node for _, node in self._attempts.running.values())))
 
+    def _stop_waiting(self) -> None:
+        self._expires_at = self._kill_at = None
+        self._wait.stop()
+
     def _over(self) -> None:
         self.phase = Phase.OVER
         self.effects.append(WithdrawClaim())
         self._attempts.clear()
-        self._expires_at = self._replace_by = self._kill_at = None
+        self._stop_waiting()
         self._release(*sorted(self.seats))
 
     # --- losses ---------------------------------------------------------------------------------------------------
@@ -373,7 +393,7 @@ class Gang(BroadcastSeats):
         """Have these ranks run again elsewhere, once no other rank of ``node`` runs there."""
         if not self._gaps.add(node, ranks, complete=not self._attempts.on[node]):
             return
-        self._wait_for_a_node(now)
+        self._wait.begin_anew(now)
         self._claim_beside(len(self._gaps.waiting))
 
     def _has_failed(self) -> bool:
@@ -385,7 +405,7 @@ class Gang(BroadcastSeats):
         self._drop_gaps()
         self.effects.append(WithdrawClaim())
         self._kill_at = None
-        self._replace_by = now + self._replace_timeout_s
+        self._wait.begin_anew(now)
         self.effects += self._attempts.kills()
         self._reserve()
         self._ended_on(node, now)
@@ -399,8 +419,7 @@ class Gang(BroadcastSeats):
             return
         self._release(*sorted(self.seats.intersection(self._leaving)))
         self._want()
-        if self._overdue:
-            self._replace_by = now
+        self._wait.fenced(now)
 
     def _may_shrink(self, ready: int) -> bool:
         return self._elastic and ready >= self.minimum
@@ -409,22 +428,22 @@ class Gang(BroadcastSeats):
         """Go on without a replacement, or give up: the wait for one is over."""
         may_shrink = self._may_shrink(ready)
         if self.phase is Phase.FENCING:
-            self._overdue = True
+            self._wait.over_early = True
         elif self.phase is Phase.RUNNING and self._gaps.waiting:
             if may_shrink:
-                self._overdue = True
+                self._wait.over_early = True
                 self._fence(self._losses.all[-1][0], now)
             else:
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
                 self._ended_on(self._losses.all[-1][0], now)
         elif self.phase is Phase.WAITING and ready >= self._needed:
-            if self.generation:  # others, who may wait for our seats, hold the nodes: free the seats, queue anew
+            if self.generation or self.seats:  # others hold the nodes, and may wait for our seats: let go of them
                 self._release(*sorted(self.seats))
                 self._want(fewer=self._needed < self.size())
         elif self.phase is Phase.WAITING:
             if may_shrink:
                 self._want(fewer=True)
-                self._wait_for_a_node(now)
+                self._wait.begin(now)
             else:
                 self._end_with(Reason.NO_REPLACEMENT)
 
@@ -444,13 +463,13 @@ class Gang(BroadcastSeats):
         if self._gaps.waiting:
             self._claim_beside(len(self._gaps.waiting))
         elif not self._asked:
-            self._replace_by = None
+            self._wait.stop()
 
     def _run_again(self, gap: Gap, node: NodeId, now: float, *, ports: tuple[int, ...] = ()) -> None:
         self._replace_in_world(gap, node, ports)
         self._losses.ranks_began(now)
         if not self._gaps.waiting:
-            self._replace_by = None
+            self._wait.stop()
         self._run(gap.ranks)
 
     def _regap(self, node: NodeId, now: float) -> bool:
@@ -459,12 +478,12 @@ class Gang(BroadcastSeats):
         self._asked = [asked for asked in self._asked if asked not in again]
         self._gaps.waiting += [asked.gap for asked in again if asked.gap is not None]
         if again:
-            self._wait_for_a_node(now)
+            self._wait.begin(now)
             self._claim_beside(len(self._gaps.waiting))
         return bool(again)
 
     def _give_up_gaps(self, reason: Reason) -> None:
-        self._replace_by = None
+        self._wait.stop()
         self.effects.append(WithdrawClaim())
         self._release(*[asked.of[0][0] for asked in self._asked])  # where they waited for ports
         self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for rank in self._drop_gaps()})

@@ -1,4 +1,4 @@
-"""GANG-1 to 15 hold whatever happens, and each of them falls when its guard is taken away."""
+"""GANG-1 to 16 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -114,6 +114,9 @@ class GangMachine(RuleBasedStateMachine):
         self.all_ranks = 0  # the last generation in which all ranks began
         self.begun = 0  # generations of all ranks
         self.began_at = 0.0
+        self.lacks_at = self.enough_at = self.now  # since when the last node is lacking; when there were last enough
+        self.hopeless = False  # no machine has been to be had since
+        self.gave_up: set[int] = set()  # ranks for which no replacement came
         self.over = False
         spec = BroadcastSpec(
             JobId(1), b"f", "content", on_loss, collective, lambda facts: each, at_most_once=once,
@@ -230,10 +233,23 @@ class GangMachine(RuleBasedStateMachine):
     def it_stalls(self):
         self.stall()
 
+    @rule(data=st.data())
+    @precondition(lambda self: self.gang.phase is Where.FENCING and len(self.running) > 1)
+    def the_fence_lasts_until_a_further_node_is_lost(self, data):
+        self.pass_time(REPLACE_S)
+        self.join()
+        last = data.draw(st.sampled_from(sorted(self.running)))
+        for attempt in sorted(self.running.keys() - {last}):
+            self.finish(attempt, Verdict.KILLED)
+        self.lose(self.running[last][1])
+        self.pass_time(0.0)
+
     @rule(data=st.data(), noticed=st.booleans())
     @precondition(lambda self: self.present - self.leaving)
     def a_node_is_to_leave(self, data, noticed):
         node = data.draw(st.sampled_from(sorted(self.present - self.leaving)))
+        if self.gang.phase in {Where.WAITING, Where.FENCING} and self.world and node in self.world.nodes:
+            self.lacks_at, self.hopeless = self.now, False
         self.leaving.add(node)
         self.roster.leave(node)
         self.gang.leaving(node, self.now, noticed=noticed)
@@ -256,6 +272,7 @@ class GangMachine(RuleBasedStateMachine):
     def no_machine_will_come(self, often):
         if often:
             return
+        self.hopeless |= self.gang.phase is not Where.WAITING or len(self.roster) < self.gang._needed
         self.gang.unreplaceable(self.now, ready=len(self.roster))
         self.act()
 
@@ -350,6 +367,8 @@ class GangMachine(RuleBasedStateMachine):
         return again
 
     def lose(self, node, *, since=None):
+        if self.world is not None and node in self.world.nodes and node not in self.leaving:
+            self.lacks_at, self.hopeless = self.now, False
         self.present.discard(node)
         self.leaving.discard(node)
         self.roster.leave(node)
@@ -390,11 +409,21 @@ class GangMachine(RuleBasedStateMachine):
     def act(self):
         gang = self.gang
         gang.ready(len(self.roster), self.now)
+        if len(self.roster) >= gang._needed:
+            self.enough_at = self.now
+        self.was_patient({rank for rank, ending in gang._endings.items() if _lacked(ending)})
         while gang.effects:
             effects, gang.effects = gang.effects, []
             for effect in effects:
                 self.check(effect)
         self.over = gang.phase is Where.OVER
+
+    def was_patient(self, ranks):
+        """``ranks``: for which no replacement came. A loss before it was told of, or with too few nodes, is older."""
+        since = self.enough_at if self.world is None else self.lacks_at
+        patient = self.now >= since + REPLACE_S or self.hopeless
+        assert patient or ranks <= self.gave_up, "GANG-9: given up before there was time for a replacement"
+        self.gave_up |= ranks
 
     def check(self, effect):  # noqa: PLR0912  a table
         match effect:
@@ -477,6 +506,7 @@ class GangMachine(RuleBasedStateMachine):
     def check_end(self, endings, generation):
         assert self.endings is None, "GANG-1: it ended twice"
         self.endings = endings
+        self.was_patient({ending.rank for ending in endings if _lacked(ending)})
         assert len(endings) == (self.world.size if self.world else 1), "GANG-1: one ending per rank"
         assert generation == (self.world.generation if self.world else 0)
         for rank, ending in enumerate(endings):
@@ -513,8 +543,10 @@ class GangMachine(RuleBasedStateMachine):
             if self.gang.phase is Where.WAITING and len(self.roster) < self.gang._needed:
                 assert self.gang.wake_at() is not None, "GANG-9: it waits for ever"
                 assert self.gang.wake_at() <= self.now + REPLACE_S, "GANG-9: it waits for too long"
-            if self.gang.phase is Where.WAITING and self.gang.generation and self.seated:
-                assert self.gang.wake_at() is not None, "GANG-9: it holds seats for ever"
+            if self.gang.phase is Where.WAITING and self.seated:
+                assert self.gang.wake_at() is not None, "GANG-16: it holds seats for ever"
+                assert self.gang.wake_at() <= self.now + REPLACE_S, "GANG-16: it holds seats for too long"
+            assert self.gang.phase is not Where.ENDING or not self.claim, "GANG-6: it is being ended and wants seats"
 
     @invariant()
     def ranks_run_again_alone_in_a_generation_that_runs(self):
@@ -538,6 +570,10 @@ class GangMachine(RuleBasedStateMachine):
         if self.spec.on_loss is not OnLoss.RESTART:
             needed = {node for _, node in self.running.values()} | for_ports.keys()
             assert self.seated <= needed, "GANG-6: a seat for nobody"
+
+
+def _lacked(ending):
+    return isinstance(ending, GaveUp) and ending.reason is Reason.NO_REPLACEMENT
 
 
 TestGang = GangMachine.TestCase
@@ -680,10 +716,37 @@ class KeepsItsGaps(Gang):
 
 class WaitsForTheNextNode(Gang):
     def _regap(self, node, now):
-        before = self._replace_by
+        before = self._wait.ends_at
         again = super()._regap(node, now)
-        self._replace_by = before
+        self._wait.ends_at = before
         return again
+
+
+class TakesAFencedWaitForOver(Gang):
+    def _lacks(self, gone, now, *, held):
+        before = self._wait.ends_at, self._wait.over_early
+        super()._lacks(gone, now, held=held)
+        if self.phase is Where.FENCING:
+            self._wait.ends_at, self._wait.over_early = before
+
+
+class HoldsItsFirstSeats(Gang):
+    def _hold_for_a_time(self, now):
+        if self.generation:
+            super()._hold_for_a_time(now)
+
+    def ready(self, count, now, **options):
+        super().ready(count, now, **options)
+        if self.phase is Where.WAITING and count >= self._needed and not self.generation:
+            self._wait.stop()
+
+
+class WantsSeatsAtItsEnd(Gang):
+    def lost(self, node, cause, now, **options):
+        ending = self.phase is Where.ENDING
+        super().lost(node, cause, now, **options)
+        if ending:
+            self._reserve()
 
 
 class ForgivesEachStall(Gang):
@@ -710,6 +773,8 @@ FOCUS = {
     KeepsItsGaps: RESENDING,
     WaitsForTheNextNode: RESENDING | {"every": True},
     ForgivesEachStall: RESENDING | {"restarts": 1},
+    TakesAFencedWaitForOver: RESTARTING,
+    HoldsItsFirstSeats: {"nodes": 4, "minimum": 3, "started": False, "poor": 0},
 }
 
 
@@ -734,6 +799,9 @@ FOCUS = {
         (WaitsForEver, "GANG-9"),
         (BelievesEveryNode, "GANG-10"),
         pytest.param(WaitsForPorts, "GANG-11", marks=pytest.mark.nightly),
+        (TakesAFencedWaitForOver, "GANG-9"),
+        (HoldsItsFirstSeats, "GANG-16"),
+        (WantsSeatsAtItsEnd, "GANG-6"),
         (ForgivesEachStall, "GANG-14"),
         (KeepsItsGaps, "GANG-15"),
         pytest.param(WaitsForTheNextNode, "GANG-9", marks=pytest.mark.nightly),
@@ -842,6 +910,102 @@ def test_seats_are_let_go_when_the_nodes_are_there_and_stay_busy():
     assert play.claim.again
     play.start()
     assert play.world.nodes == (5, 2, 3, 4)
+
+
+def fenced_late(play):
+    """A node is lost, another one does not answer, and the time for a replacement is over before that one is lost."""
+    play.lose(1)
+    for rank in (1, 2):
+        play.finish(play.of_rank(rank), Verdict.KILLED)
+    play.pass_time(REPLACE_S)
+    assert play.gang.phase is Where.FENCING
+    return play
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_node_that_is_lost_when_its_generation_is_fenced_late_is_waited_for_as_long_as_others(replaced):
+    play = fenced_late(Play().start())
+    if replaced:
+        play.join()
+        play.grant()
+    play.lose(4)
+    play.pass_time(0.0)
+    assert play.endings is None
+    assert play.gang.wake_at() == play.now + REPLACE_S
+    play.join()
+    if not replaced:
+        play.join()
+    play.start()
+    assert play.world.generation == 2
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_so_is_one_whose_rank_had_been_ended_by_then_and_one_that_is_to_leave(leaves):
+    play = fenced_late(Play().start())
+    if leaves:
+        play.leaving.add(2)
+        play.roster.leave(2)
+        play.gang.leaving(2, play.now, noticed=True)
+        play.act()
+    else:
+        play.lose(2)
+    play.pass_time(10.0)
+    play.finish(play.of_rank(3), Verdict.KILLED)
+    play.pass_time(0.0)
+    assert play.endings is None
+    assert play.gang.wake_at() == play.now - 10.0 + REPLACE_S
+    for _ in range(2):
+        play.join()
+    play.start()
+    assert play.world.nodes == (5, 6, 3, 4)
+
+
+def test_so_is_a_node_that_is_lost_while_the_next_generation_waits_but_not_a_replacement():
+    play = Play().start()
+    play.lose(1)
+    play.lose(2)
+    play.join()
+    play.grant()
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    assert play.seated == {3, 4, 5}
+    play.pass_time(REPLACE_S - 1.0)
+    play.lose(5)  # the replacement: else nodes that come and go might keep the others for ever
+    assert play.gang.wake_at() == play.now + 1.0
+    play.lose(3)
+    assert play.gang.wake_at() == play.now + REPLACE_S
+
+
+def test_each_rank_that_runs_again_alone_has_the_whole_time_for_its_node():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.lose(2)
+    play.pass_time(REPLACE_S - 1.0)
+    play.lose(3)
+    assert play.gang.wake_at() == play.now + REPLACE_S
+
+
+def test_one_that_has_not_begun_lets_its_seats_go_when_the_nodes_are_there_and_stay_busy():
+    play = Play(minimum=3)
+    play.grant()
+    play.join()  # it is busy with something else
+    play.lose(1)
+    play.lose(2)
+    assert (play.seated, play.gang.wake_at()) == ({3, 4}, play.now + REPLACE_S)
+    play.pass_time(REPLACE_S)
+    assert not play.seated
+    assert play.gang.wake_at() is None
+    play.start()
+    assert play.world.nodes == (3, 4, 5)
+
+
+def test_one_that_is_being_ended_claims_no_seat_for_a_node_that_is_lost_meanwhile():
+    """Found by reading: it went first in line, and others waited until the last of its ranks had ended."""
+    play = Play().start()
+    play.gang.cancel()
+    play.act()
+    play.lose(2)
+    assert play.gang.phase is Where.ENDING
+    assert play.claim is None
 
 
 def test_that_no_machine_is_to_be_had_is_no_reason_to_let_seats_go_while_the_nodes_are_busy():
