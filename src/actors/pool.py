@@ -195,7 +195,7 @@ class PoolActor:
     def _received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
         if self._observe.tasks:
             self._observe_started(node, reports)
-        rare = bool(self._stall_watch) and self._stalled.received(node, reports, now)
+        rare = bool(self._stall_watch.jobs) and self._stalled.received(node, reports, now)
         for report in self._ledger.received(node, reports, now):
             match report:
                 case Finished():
@@ -244,7 +244,7 @@ class PoolActor:
             times = (self._broadcasts.wake_at(), self._machines.wake_at(now), *waits)
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
-        if self._stall_watch:
+        if self._stall_watch.jobs:
             wake_at = _earliest(wake_at, self._stall_watch.wake_at())
         if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):
             self._set_alarm(wake_at, now)

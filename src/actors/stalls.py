@@ -81,19 +81,16 @@ class StallWatch:
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
-        self._jobs: dict[JobId, _Watched] = {}
+        self.jobs: dict[JobId, _Watched] = {}  # those that are watched
         self._of: dict[AttemptId, JobId] = {}
         self._questions = count(1)
-
-    def __bool__(self) -> bool:
-        return bool(self._jobs)
 
     def began(self, node: NodeId, order: Order, now: float) -> None:
         """Handle that an attempt of a task with ``stall`` was given to a node."""
         task = order.task
         if task.stall is None:
             return
-        watched = self._jobs.setdefault(task.job, _Watched(task.stall, now))
+        watched = self.jobs.setdefault(task.job, _Watched(task.stall, now))
         ranks, generation = (1, 0) if order.world is None else (order.world.size, order.world.generation)
         watched.places[order.attempt] = Place(node, order.attempt, order.rank, ranks, generation)
         self._of[order.attempt] = task.job
@@ -102,29 +99,29 @@ class StallWatch:
     def finished(self, node: NodeId, attempt: AttemptId, now: float) -> None:
         """Handle a node's report that an attempt is over: for the other ranks of its job it is a sign of life."""
         job = self._of.get(attempt)
-        if job is None or self._jobs[job].places[attempt].node != node:
+        if job is None or self.jobs[job].places[attempt].node != node:
             return
-        watched = self._jobs[job]
+        watched = self.jobs[job]
         del self._of[attempt], watched.places[attempt]
         if watched.places:
             self._signed(watched, now)
         else:
-            del self._jobs[job]
+            del self.jobs[job]
 
     def lost(self, node: NodeId, now: float) -> None:
-        gone = [place.attempt for job in self._jobs.values() for place in job.places.values() if place.node == node]
+        gone = [place.attempt for job in self.jobs.values() for place in job.places.values() if place.node == node]
         for attempt in gone:
             self.finished(node, attempt, now)
 
     def wake_at(self) -> float | None:
         times = [
-            job.asked_at + ASKED_S if job.due_at is None else job.due_at for job in self._jobs.values() if job.places
+            job.asked_at + ASKED_S if job.due_at is None else job.due_at for job in self.jobs.values() if job.places
         ]
         return min(times, default=None)
 
     def tick(self, now: float, heard: Heard) -> None:
         """``heard``: how long ago an attempt has given a sign that was sent here, as a line; None: it has not."""
-        for job in list(self._jobs.values()):
+        for job in list(self.jobs.values()):
             if job.due_at is None:
                 if now >= job.asked_at + ASKED_S:
                     self._again(job, now + AGAIN_S)
@@ -138,7 +135,7 @@ class StallWatch:
 
     def answered(self, node: NodeId, question: int, seen: Mapping[AttemptId, AttemptSeen], now: float) -> None:
         """Handle a node's answer: what is seen of its attempts."""
-        found = next(((name, job) for name, job in self._jobs.items() if job.question == question), None)
+        found = next(((name, job) for name, job in self.jobs.items() if job.question == question), None)
         if found is None or node not in found[1].waiting:
             return
         name, job = found

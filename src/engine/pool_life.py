@@ -295,11 +295,9 @@ class PoolLife(Runner):
         return self._core
 
     def _opened(self) -> OpenPool:
-        core = self._begun()
-        if self._ended:
-            raise PoolClosed(ENDED)
-        if core.inherited:
-            raise PoolClosed(INHERITED)
+        core = self._core
+        if core is None or self._ended or core.inherited:
+            raise PoolClosed(NOT_OPEN if core is None else ENDED if self._ended else INHERITED)
         return core
 
     def _here(self) -> OpenPool:

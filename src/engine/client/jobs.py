@@ -68,8 +68,10 @@ class SubmittedJob(Generic[R]):
                 self.cancel()
                 raise
         try:
-            if not _is_small(self.future):
-                yield from self.load_if_long().__await__()
+            ending = self.future.result()
+            outcome = ending.outcome if type(ending) is Settled else None
+            if type(outcome) is not Received or type(outcome.data) is not bytes or len(outcome.data) >= LONG_BYTES:
+                yield from self.load_if_long().__await__()  # not the usual, a small value
             return self.result()
         except Exception as error:
             cut(error)
@@ -195,13 +197,6 @@ def _has_returned(ending: Ending) -> bool:
     return isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED
 
 
-def _is_small(future: asyncio.Future[Any]) -> bool:
-    """Return whether it is the usual, a value that came in a frame; 0.2 us."""
-    ending = future.result()
-    outcome = ending.outcome if type(ending) is Settled else None
-    return type(outcome) is Received and type(outcome.data) is bytes and len(outcome.data) < LONG_BYTES
-
-
 def _received(future: asyncio.Future[Any]) -> Iterator[Received]:
     return (cast("Received", cast("Settled", each).outcome) for each in _endings(future) if _has_returned(each))
 
@@ -254,7 +249,7 @@ def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> T
         options.queue_timeout_s,
         0 if at_most_once else options.max_restarts,
         payload.needs,
-        stall_of(payload, options),
+        None if options.stall_s is None else stall_of(payload, options),
     )
 
 

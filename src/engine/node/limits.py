@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)  # an enumeration's | costs 1 us
+_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 _TRUNCATED = int(socket.MSG_CTRUNC)
 _INT_BYTES = array.array("i").itemsize
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}
@@ -30,6 +30,8 @@ def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int =
 
     None in place of the descriptors: they are lost, as this process can have no more. The kernel hands over as many as
     fit below the limit, and says so by MSG_CTRUNC alone; those that did arrive are closed.
+
+    ``flags``: a plain integer. Of the standard library's enumeration each ``|`` costs 1 us.
 
     Raises:
         BlockingIOError: there is no message, and ``flags`` or the socket say not to wait.

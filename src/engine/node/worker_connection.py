@@ -109,7 +109,7 @@ class WorkerConnection:
         with pipes.taking_back(self._far) as may:
             while may:
                 try:
-                    body, fds = pipes.receive(self._far, socket.MSG_DONTWAIT)
+                    body, fds = pipes.receive(self._far, pipes.DO_NOT_WAIT)
                 except (BlockingIOError, ConnectionError):
                     break
                 _close(fds or ())  # if they are lost: they are the store's, and sent again from there

@@ -415,7 +415,7 @@ class NodeLink(PlainOrders):
         order = self._orders.pop(attempt, None)
         self._recalled.discard(attempt)
         self._credit.pop(attempt, None)
-        self.stacks.over(attempt)
+        self.stacks.signs.pop(attempt, None)
         if self._items:
             self._items.pop(attempt, None)
         if self._awaited:

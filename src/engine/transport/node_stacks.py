@@ -35,7 +35,7 @@ class NodeStacks:
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Question] = {}
         self._closed = False
-        self.signs: dict[int, float] = {}  # attempt -> when it has printed something
+        self.signs: dict[int, float] = {}  # attempt that is not over -> when it has printed something
 
     def heard(self, attempt: int) -> None:
         """Note a sign of life."""
@@ -66,9 +66,6 @@ class NodeStacks:
             heard_s, quiet_s = self.quiet_s(attempt), message.quiet_us / 1e6
             sight = AttemptSeen(_safe(message.text), quiet_s if heard_s is None else min(heard_s, quiet_s))
             question.answers.setdefault(attempt, sight)
-
-    def over(self, attempt: int) -> None:
-        self.signs.pop(attempt, None)
 
     def close(self) -> None:
         self._closed = True
