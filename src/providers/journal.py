@@ -34,7 +34,11 @@ T = TypeVar("T")
 
 VERSION = 1  # of the database's tables
 BUSY_S = 30.0  # how long another process may take with the database
-SPOILED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+NEWEST = 1000  # versions above are no Outrider's, but damage
+SPOILED = (  # SQLITE_ERROR: our statements are right, so the schema is not the one that they were written for
+    sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_CONSTRAINT,
+)  # fmt: skip
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 TABLES = """
 CREATE TABLE IF NOT EXISTS intents (
@@ -49,8 +53,8 @@ SELECT = "SELECT pool, kind, token, place, facts, at, ids FROM intents WHERE ? I
 Standing = Literal["alive", "dead", "elsewhere"]
 
 
-class _UnreadableRow(sqlite3.DatabaseError):
-    """A row of intents does not hold what was written there; SQLite reports only damage to its own structures."""
+class _Unreadable(sqlite3.DatabaseError):
+    """A row, or the version, is not what was written there; SQLite reports only damage to its own structures."""
 
 
 class PoolOwned(BadRequest):
@@ -265,21 +269,21 @@ class Journal:
         try:
             with closing(self._connection()) as database:
                 return work(database)
-        except sqlite3.DatabaseError as error:
+        except _SIGNS_OF_DAMAGE as error:
             if not _is_spoiled(error):
                 raise
             self._set_aside(error)
         with closing(self._connection()) as database:
             return work(database)
 
-    def _set_aside(self, found: sqlite3.DatabaseError) -> None:
+    def _set_aside(self, found: Exception) -> None:
         with flocked(self.root / "journal.lock"):
             try:
                 with closing(sqlite3.connect(self.database, timeout=BUSY_S)) as database:
                     if database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
                         _intents_in(database)
                         return  # another process has set it aside meanwhile
-            except sqlite3.DatabaseError as error:
+            except _SIGNS_OF_DAMAGE as error:
                 if not _is_spoiled(error):
                     raise
             aside = self.database.with_name(f"journal.db.spoiled-{time.time_ns()}")
@@ -301,6 +305,8 @@ class Journal:
         database = sqlite3.connect(self.database, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             (version,) = database.execute("PRAGMA user_version").fetchone()
+            if not 0 <= version <= NEWEST:
+                raise _Unreadable(f"its version is {version}")
             if version > VERSION:
                 raise JournalError(f"{self.database} is of a newer Outrider: use that one, or another $OUTRIDER_STATE")
             if version < VERSION:
@@ -381,38 +387,38 @@ def _intents_in(database: sqlite3.Connection, pool: str | None = None) -> list[I
     try:
         rows = database.execute(SELECT, (pool, pool)).fetchall()
     except UnicodeDecodeError as error:
-        raise _UnreadableRow(f"a text is not UTF-8: {error}") from error
+        raise _Unreadable(f"a text is not UTF-8: {error}") from error
     return [_intent(row) for row in rows]
 
 
 def _intent(row: Sequence[object]) -> Intent:
     pool, kind, token, place, facts, at, ids = row
     if not (isinstance(pool, str) and isinstance(kind, str) and isinstance(token, str) and isinstance(at, float)):
-        raise _UnreadableRow("a column of intents holds a value of another type")
+        raise _Unreadable("a column of intents holds a value of another type")
     return Intent(pool, kind, token, _mapping(place), _mapping(facts), at, None if ids is None else _strings(ids))
 
 
 def _mapping(text: object) -> dict[str, str]:
     found = _parsed(text)
     if not (isinstance(found, dict) and all(isinstance(each, str) for each in found.values())):
-        raise _UnreadableRow(f"a column of intents holds {found!r:.80} in place of names and texts")
+        raise _Unreadable(f"a column of intents holds {found!r:.80} in place of names and texts")
     return found
 
 
 def _strings(text: object) -> tuple[str, ...]:
     found = _parsed(text)
     if not (isinstance(found, list) and all(isinstance(each, str) for each in found)):
-        raise _UnreadableRow(f"a column of intents holds {found!r:.80} in place of a list of texts")
+        raise _Unreadable(f"a column of intents holds {found!r:.80} in place of a list of texts")
     return tuple(found)
 
 
 def _parsed(text: object) -> Any:
     if not isinstance(text, str):
-        raise _UnreadableRow(f"a column of intents holds {text!r:.80} in place of JSON")
+        raise _Unreadable(f"a column of intents holds {text!r:.80} in place of JSON")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _UnreadableRow(f"a column of intents is not the JSON that was written: {error}") from error
+        raise _Unreadable(f"a column of intents is not the JSON that was written: {error}") from error
 
 
 def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -> tuple[str, ...]:
@@ -421,7 +427,7 @@ def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -
     database.execute(INSERT, _row(intent))  # the database may have been set aside since `intend`
     row = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
     if row is None:
-        raise _UnreadableRow("an intent that was inserted is not found by its key")
+        raise _Unreadable("an intent that was inserted is not found by its key")
     (said,) = row
     known = tuple(dict.fromkeys([*(() if said is None else _strings(said)), *ids]))
     database.execute("UPDATE intents SET ids = ? WHERE pool = ? AND token = ?", (json.dumps(known), *which))
@@ -444,5 +450,11 @@ def _canonical(facts: Mapping[str, str]) -> str:
     return json.dumps(dict(facts), sort_keys=True)
 
 
-def _is_spoiled(error: sqlite3.DatabaseError) -> bool:
-    return isinstance(error, _UnreadableRow) or getattr(error, "sqlite_errorcode", 0) & 0xFF in SPOILED
+# UnicodeDecodeError: SQLite's own error quotes a schema that is damaged, and sqlite3 cannot decode that error
+_SIGNS_OF_DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+
+
+def _is_spoiled(error: Exception) -> bool:
+    return (
+        isinstance(error, _Unreadable | UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in SPOILED
+    )

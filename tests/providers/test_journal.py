@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -382,6 +384,35 @@ def test_a_row_that_cannot_be_read_is_damage_as_well(book: Journal, column: str,
                 assert book.happened(intent, ["i-2"]).ids == ("i-2",)
         assert len(list(book.root.glob("journal.db.spoiled-*"))) == 1
         assert book.intend("p", "instances", "t3", EAST) in book.records()[0].intents
+
+
+def test_bytes_that_are_overwritten_anywhere_are_told_or_harmless(book: Journal) -> None:
+    """Among the places are SQLite's header, its schema, the texts of rows and free space."""
+    own_and_intend(book, 5)
+    sound = book.database.read_bytes()
+    dice, damaged = random.Random(1), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(200):
+            spot = dice.randrange(len(sound))
+            book.database.write_bytes(sound[:spot] + dice.randbytes(400) + sound[spot + 400 :])
+            for suffix in ("-wal", "-shm"):
+                Path(f"{book.database}{suffix}").unlink(missing_ok=True)
+            again = Journal.open(book.root)
+            assert {each.pool for each in again.records()} <= {"p"}
+            damaged += len(list(book.root.glob("journal.db.spoiled-*[0-9]")))
+            for aside in book.root.glob("journal.db.spoiled-*"):
+                aside.unlink()
+    assert damaged > 20
+
+
+def own_and_intend(book: Journal, count: int) -> None:
+    with book.own("p", "aws", EAST) as owned:
+        for number in range(count):
+            book.intend("p", "instances", f"token-{number}", EAST)
+        owned.keep("client_key", "secret")
+        with closing(sqlite3.connect(book.database)) as database:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def test_a_damaged_pool_file_loses_no_pool(book: Journal) -> None:
