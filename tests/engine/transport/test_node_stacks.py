@@ -59,7 +59,7 @@ async def test_the_newest_sign_of_life_counts() -> None:
     (answer,) = await asked.settled()
     assert answer[AttemptId(1)].quiet_s < 60
     assert answer[AttemptId(2)] == AttemptSeen("b", 5.0)
-    asked.stacks.over(1)
+    asked.stacks.signs.pop(1)
     assert asked.stacks.signs == {}
 
 
