@@ -326,6 +326,13 @@ async def test_nothing_outlives_the_lease_of_a_killed_client(cluster, slurm):
     assert steps(made) == {}
 
 
+async def test_a_job_whose_batch_shell_has_died_with_its_node_ends_with_its_last_step(cluster, slurm):
+    made = cluster(nodes=2, node_timeout_s=3)
+    await killed(slurm(made, exclusive=True), 10.0)
+    made.node("c0").power_off()
+    await until(lambda: [line for line in jobs(made) if "COMPLETING" not in line] == [], within_s=80.0)
+
+
 async def test_gc_ends_the_jobs_of_a_killed_client_and_no_others(cluster, slurm):
     made = cluster(nodes=2)
     other = made.submit("--nodes=1", "--comment=outrider:else:ada@here:0123", script="sleep 1000")

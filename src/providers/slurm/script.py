@@ -49,7 +49,7 @@ for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n "$(cat {wa
   {{
     trap : USR1
     srun --nodelist="$node" {step} --input=none ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
-      {python} -I -S {folder}/{server} {arguments}
+      {python} -I -S {folder}/{server} {arguments} --batch-node="$SLURMD_NODENAME"
     [ $? -le 128 ] || rm -f {nodes}/"$node"
   }} &
   steps+=($!)

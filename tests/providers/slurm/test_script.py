@@ -37,7 +37,7 @@ class Site:
 
     def start(self, text: str, nodes: str = "c0,c1") -> subprocess.Popen[bytes]:
         path = f"{self.fake}:{os.environ['PATH']}"
-        env = {"PATH": path, "FAKE": str(self.fake), "SLURM_JOB_NODELIST": nodes}
+        env = {"PATH": path, "FAKE": str(self.fake), "SLURM_JOB_NODELIST": nodes, "SLURMD_NODENAME": "c0"}
         self.begun.append(subprocess.Popen(["bash", "-c", text], env=env, cwd=self.fake))
         return self.begun[-1]
 
@@ -71,7 +71,9 @@ def holds_script_1(site: Site) -> None:
     until(lambda: len(site.sruns()) == 2)
     for node, line in zip(["c0", "c1"], sorted(site.sruns()), strict=True):
         assert f"--nodelist={node} " in line
-        assert line.endswith(f"python3 -I -S {site.folder}/step_server.py {site.folder} --lease=30 --grace=30")
+        assert line.endswith(
+            f"python3 -I -S {site.folder}/step_server.py {site.folder} --lease=30 --grace=30 --batch-node=c0"
+        )
     site.end("c0", "c1")
     assert done.wait(4) == 0
 

@@ -278,6 +278,20 @@ def test_it_ends_when_nobody_has_renewed_its_lease(job):
     assert job.left() == []
 
 
+def test_one_whose_client_is_gone_becomes_the_program_for_the_last_step(job):
+    job.change(programs.SERVER, "FIRST_LEASE_S = 30.0", "FIRST_LEASE_S = 0.0")
+    (job.folder / programs.LAST).write_text("import sys\nsys.exit('for ' + ' '.join(sys.argv[1:]))\n")
+    code, said = ended(job.start("--lease=0.2", "--batch-node=c9"))
+    assert (code, said.splitlines()[-1]) == (1, f"for {job.folder} c9")
+    assert job.left() == []
+
+
+def test_one_that_its_client_ends_does_not(job):
+    server = job.start("--batch-node=c9")
+    (job.folder / "end").touch()
+    assert ended(server)[0] == 0
+
+
 def test_it_ends_with_its_lifetime_whoever_speaks(job):
     job.change(programs.SERVER, "LOOK_S = 1.0", "LOOK_S = 0.05")
     assert "its lifetime of 0.5 s is over" in ended(job.start("--lifetime=0.5"))[1]

@@ -1,6 +1,6 @@
 """Let a client in on one node of a Slurm job, by SSH over a unix socket, and end what it started there.
 
-    python3 -I -S step_server.py FOLDER --lease=120 [--grace=30] [--lifetime=3600]
+    python3 -I -S step_server.py FOLDER --lease=120 [--grace=30] [--lifetime=3600] [--batch-node=c0]
 
 This file must be understood by Python 3.6. A step of the job runs it once on each node. Nothing listens on TCP: whoever
 may run a step of the job, or log in to the node as its user, comes to the socket; ``relay.py`` joins the standard
@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 
-NODES, KEYS, LIMIT, END = "nodes", "authorized_keys", "limit", "end"  # in the job's folder
+NODES, KEYS, LIMIT, END, LAST = "nodes", "authorized_keys", "limit", "end", "last_step.py"  # in the job's folder
 FIRST_LEASE_S = 30.0  # is added to the first lease, as the client has to hear that the job runs
 LOOK_S = 1.0  # between two looks at the job's folder, which may be on a slow disk
 KILL_S = 10.0  # for killed processes to be gone: some wait for a disk
@@ -87,6 +87,7 @@ def main() -> int:
     parser.add_argument("--lease", type=float, required=True, help="seconds without a client after which it ends")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--lifetime", type=float, default=0.0, help="seconds after which it ends in any case; 0: never")
+    parser.add_argument("--batch-node", default="", help="the node of the job's batch shell, which may fail")
     given = parser.parse_args()
     os.umask(0o077)
     signals = Signals()
@@ -108,6 +109,9 @@ def main() -> int:
         end_descendants(KILL_S)
         if local:
             shutil.rmtree(local, ignore_errors=True)
+    if server.abandoned and given.batch_node:
+        last = os.path.join(node.folder, LAST)
+        os.execv(sys.executable, [sys.executable, "-I", "-S", last, node.folder, given.batch_node])  # noqa: S606
     return 0
 
 
@@ -225,6 +229,7 @@ class Server:
         self._lease = Lease(f"{local}/lease", lease_s)
         self._notice = Notice(f"{local}/notice")
         self._taken = False  # Slurm has said that it will end the step
+        self.abandoned = False  # no client has ended it
         path = f"{local}/ssh"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
@@ -257,7 +262,7 @@ class Server:
                     self._connect()
                 why = self._ends(self._signals.arrived())
                 if time.monotonic() >= dies:
-                    why = f"its lifetime of {lifetime_s:g} s is over"
+                    why, self.abandoned = f"its lifetime of {lifetime_s:g} s is over", True
         finally:
             self._node.withdraw()
             self._listener.close()
@@ -287,6 +292,7 @@ class Server:
         if signal.SIGINT in arrived:
             return "it was interrupted"
         if self._lease.has_run_out():
+            self.abandoned = True
             return f"nobody has renewed its lease for {self._lease.lease_s:g} s"
         if limit_s is not None:
             self._notice.tell(limit_s)
