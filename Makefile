@@ -56,7 +56,7 @@ mypy: $(VENV)/.dev
 	$(BIN)/mypy --no-error-summary -p outrider
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
 	MYPYPATH=.shim:tests/chaos $(BIN)/mypy --no-error-summary -p localchaos
-	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p cluster -p campaigns
+	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p cluster -p lives -p campaigns
 
 pyright: $(VENV)/.dev
 	$(BIN)/pyright --warnings

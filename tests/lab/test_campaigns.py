@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaigns.alone import played
 from campaigns.kinds import KINDS
 from campaigns.life import live
 from campaigns.referee import Ended, Facts, Machine, judge
 from campaigns.site import Client
-from campaigns.turns import played, turns
 from campaigns.wish import Wish
+from lives.turns import turns
 
 ERROR = {"kinds": ["CapacityError", "OutriderError"], "type": "CapacityError", "typed": True, "text": "none to be had"}
 RAISED = {"what": "raised", "at": 19.0, "notes": [], "cause": "", "inside": [], **ERROR}
@@ -88,7 +89,7 @@ def test_a_life_that_fails_is_told_as_broken():
 
 
 def test_a_client_may_end_before_it_has_read_its_line(tmp_path: Path):
-    client = Client(Wish(), key="AKIA0", env={}, before=["true"], log=tmp_path / "log")
+    client = Client("campaigns.client", Wish(), key="AKIA0", env={}, before=["true"], log=tmp_path / "log")
     client.process.wait()
     client.go()
     assert client.end(10.0) == 0

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from typing import Any
 
+from lives.words import say, told
+
 from campaigns.wish import Wish
-from outrider import AWS, OutriderError, Pool, compute, instance_info
+from outrider import AWS, Pool, compute, instance_info
 
 
 @compute(on_loss="restart")
@@ -21,24 +22,6 @@ def squared(number: int, seconds: float) -> tuple[int, int, int]:
     time.sleep(seconds)
     info = instance_info()
     return info.rank, info.world_size, number * number
-
-
-def say(what: str, **facts: Any) -> None:
-    print(json.dumps({"what": what, "at": time.time(), **facts}), flush=True)
-
-
-def told(error: BaseException) -> dict[str, Any]:
-    """What a user's ``except`` sees, and what a program that prints the error shows."""
-    inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return {
-        "type": type(error).__name__,
-        "kinds": [kind.__name__ for kind in type(error).__mro__],
-        "typed": isinstance(error, OutriderError),
-        "text": str(error),
-        "notes": [*getattr(error, "__notes__", ())],
-        "inside": [told(each) for each in inside],
-        "cause": "" if error.__cause__ is None else f"{type(error.__cause__).__name__}: {error.__cause__}",
-    }
 
 
 def opened(wish: Wish) -> Pool:

@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lives.clients import Late, until
+from lives.verdict import Verdict
+
 from . import site
 from .proxy import Rule
 from .referee import SHUTDOWN_S, Ended, Facts, Machine, judge
-from .site import Client, Late, Site, until
+from .site import Client, Site
 from .wish import Wish
 
 
@@ -28,18 +31,6 @@ class Kind:
     def tells(self) -> str:
         """The play's own line."""
         return (self.play.__doc__ or "").partition("\n")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """``broken``: what the referee says, one text each; ``outcomes``: how the clients ended."""
-
-    kind: str
-    seed: int
-    outcomes: Sequence[str]
-    broken: Sequence[str]
-    took_s: float
-    hits: Mapping[str, int]
 
 
 @dataclass(slots=True)

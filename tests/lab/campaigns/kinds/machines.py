@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from lives.clients import Late, until
+
 from outrider.testing import aws_faults
 
 from ..life import Kind, Life
-from ..site import Client, Late, until
+from ..site import Client
 from ..ward import Illness
 from ..wish import Wish
 

@@ -8,9 +8,11 @@ import threading
 import time
 from pathlib import Path
 
+from lives.clients import until
+
 from ..life import Kind, Life
 from ..proxy import Call, CutAfter, CutBefore, Fault
-from ..site import Client, until
+from ..site import Client
 from ..wish import Wish
 
 CALLS = 30  # of a small pool, from its first to its last, and some to spare

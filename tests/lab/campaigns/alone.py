@@ -1,4 +1,4 @@
-"""Lives in turn, each in a process of its own: forked from one that has imported what takes long to import."""
+"""Lives, each in a process of its own: forked from one that has imported what takes long to import."""
 
 from __future__ import annotations
 
@@ -6,28 +6,23 @@ import multiprocessing
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 
+from lives import turns
+from lives.verdict import Verdict
+
 from .kinds import KINDS
-from .life import Verdict, live
+from .life import live
 
 LIFE_S = 1500.0  # for one life in all; what a life waits for has deadlines of its own, which say more
 CLOUD = ("moto.moto_server.werkzeug_app", "moto.ec2.responses", "moto.iam.responses")  # a second of processor time
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
-def turns(kinds: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
-    """One life of each kind, then the next of each: whoever stops a campaign early has played all kinds alike."""
-    return [(kind, seed) for seed in seeds for kind in kinds]
-
-
-def played(lives: Sequence[tuple[str, int]], *, jobs: int) -> Iterator[Verdict]:
-    """As they end."""
+def played(lives: Sequence[turns.Life], jobs: int) -> Iterator[Verdict]:
+    """As they end, ``jobs`` of them at a time."""
     CONTEXT.set_forkserver_preload([__name__, *CLOUD])
-    with ThreadPoolExecutor(jobs) as players:
-        for turn in as_completed([players.submit(_alone, *life) for life in lives]):
-            yield turn.result()
+    yield from turns.played(lives, _alone, jobs=jobs)
 
 
 def _alone(kind: str, seed: int) -> Verdict:
@@ -45,7 +40,7 @@ def _alone(kind: str, seed: int) -> Verdict:
         ours.close()
     process.kill()
     process.join()
-    return told if isinstance(told, Verdict) else Verdict(kind, seed, (), [told], time.monotonic() - began, {})
+    return told if isinstance(told, Verdict) else Verdict(kind, seed, (), [told], time.monotonic() - began)
 
 
 def _play(kind: str, seed: int, verdict: Connection) -> None:

@@ -1,23 +1,28 @@
-"""What a campaign prints: a line for each life, and a table at its end."""
+"""What a campaign prints: a line for each life, and tables at its end."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
 
-from .life import Verdict
+from .verdict import Verdict
 
 
-def tell(verdict: Verdict) -> None:
-    """One life; what it broke in full, with how to play it again."""
+def tell(verdict: Verdict, *, make: str) -> None:
+    """One life; what it broke in full, with how to play it again by the target ``make``."""
     clock, outcomes = time.strftime("%H:%M:%S"), ", ".join(verdict.outcomes)
     faults = sum(verdict.hits.values())
-    print(f"{clock} {verdict.kind} {verdict.seed}: {outcomes}; {faults} faults, {verdict.took_s:.0f} s", flush=True)
+    measured = "".join(f", {what} {seconds:.1f} s" for what, seconds in verdict.measured)
+    print(
+        f"{clock} {verdict.kind} {verdict.seed}: {outcomes}; {faults} faults{measured}, {verdict.took_s:.0f} s",
+        flush=True,
+    )
     for each in verdict.broken:
         print(f"    {each}", flush=True)
     if verdict.broken:
-        print(f"    again: make chaos-aws KIND={verdict.kind} SEED={verdict.seed} LIVES=1", flush=True)
+        print(f"    again: make {make} KIND={verdict.kind} SEED={verdict.seed} LIVES=1", flush=True)
 
 
 def table(verdicts: Sequence[Verdict]) -> None:
@@ -32,3 +37,16 @@ def table(verdicts: Sequence[Verdict]) -> None:
     rules = Counter(each.partition(":")[0] for verdict in verdicts for each in verdict.broken)
     if rules:
         print("broken: " + ", ".join(f"{rule} {count} times" for rule, count in sorted(rules.items())))
+    _measured(verdicts)
+
+
+def _measured(verdicts: Sequence[Verdict]) -> None:
+    """What was measured, by kind."""
+    found: dict[str, list[float]] = {}
+    for verdict in verdicts:
+        for what, seconds in verdict.measured:
+            found.setdefault(f"{verdict.kind}: {what}", []).append(seconds)
+    if found:
+        print(f"\n{'seconds of':34} {'times':>5} {'median':>6} {'most':>6}")
+    for what, each in sorted(found.items()):
+        print(f"{what:34} {len(each):5} {statistics.median(each):6.1f} {max(each):6.1f}")
