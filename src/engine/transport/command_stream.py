@@ -213,9 +213,10 @@ class _Session:
         """Return the session's channel, and the SSH connection that it carries."""
         del host, port
         alone = self._patient or self._shared.users == 1
+        carriers: list[_Carrier] = []
         try:
             async with asyncio.timeout(None if alone else REUSE_S):
-                channel, carrier = await opened(self._opened(factory), lambda late: late[0].abort())
+                channel, carrier = await opened(self._opened(factory, carriers), lambda late: late[0].abort())
         except TimeoutError:
             self._shared.silent = True
             raise _Unusable from None
@@ -223,12 +224,19 @@ class _Session:
             if alone:
                 raise
             raise _Unusable from None
+        finally:
+            for each in carriers:
+                each.wanted = False  # it has begun, or has come too late
         self._carrier = carrier
         return channel, carrier.connection
 
-    async def _opened(self, factory: Callable[[], Any]) -> tuple[Any, _Carrier]:
+    async def _opened(self, factory: Callable[[], Any], carriers: list[_Carrier]) -> tuple[Any, _Carrier]:
+        def carrier() -> _Carrier:
+            carriers.append(made := _Carrier(factory))
+            return made
+
         found: tuple[Any, Any] = await self._shared.connected.connection.create_session(
-            lambda: _Carrier(factory),
+            carrier,
             shlex.join(self._argv),
             encoding=None,
             window=WINDOW_BYTES,
@@ -253,10 +261,15 @@ class _Session:
 
 
 class _Carrier(asyncssh.SSHClientSession[bytes]):
-    """The session of a command, between the login host's connection and the one that it carries."""
+    """The session of a command, between the login host's connection and the one that it carries. This one is made when
+    the command has been started: it has a time-out of its own from then on, whose error somebody has to wait for.
+    """
+
+    wanted = True  # somebody waits for it
 
     def __init__(self, factory: Callable[[], Any]) -> None:
-        self.connection: Any = factory()
+        self._factory = factory
+        self.connection: Any = None
         self.said = bytearray()
         self.status: int | None = None
         self.over = asyncio.Event()
@@ -267,11 +280,15 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
 
     def session_started(self) -> None:
         """Speak from now on: what comes before the command was started would be dropped."""
+        if not self.wanted:
+            return
+        self.connection = self._factory()
         self.connection.connection_made(_Together(self._channel))
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:
         if datatype is None:
-            self.connection.data_received(data)
+            if self.connection is not None:
+                self.connection.data_received(data)
         else:
             self.said += data
             del self.said[:-SAID_BYTES]
@@ -289,7 +306,8 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.over.set()
-        self.connection.connection_lost(exc)
+        if self.connection is not None:
+            self.connection.connection_lost(exc)
 
 
 # --- why not ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.api.errors import AuthError, HostKeyError
 from outrider.engine.transport import command_stream, local_command, reachability
 from outrider.engine.transport.login import ssh_refusal
-from outrider.engine.transport.shared_logins import SharedLogins
+from outrider.engine.transport.shared_logins import SharedLogin, SharedLogins
 from outrider.engine.transport.ssh import Connected, RemoteShell
 from outrider.providers.base import Address, Login, Machine, MachineId
 from outrider.providers.slurm.step import programs
@@ -251,6 +251,28 @@ async def test_a_shared_connection_that_is_dead_is_used_by_nobody_else(serve: Se
         assert len(site.logins) == 2
         for each in (first, second, third):
             each.abort()
+
+
+async def test_a_session_that_does_not_open_in_time_leaves_no_connection_that_times_out(monkeypatch: Any) -> None:
+    monkeypatch.setattr(command_stream, "REUSE_S", 0.01)
+    sessions: list[Any] = []
+
+    class Silent:
+        async def create_session(self, factory: Callable[[], Any], *_: object, **__: object) -> None:
+            sessions.append(factory())
+            await asyncio.sleep(60)
+
+    silent: Any = Silent()
+    shared = SharedLogin(Connected(silent), users=2)
+    made: list[object] = []
+    session = command_stream._Session(("true",), shared, patient=False)
+    with pytest.raises(command_stream._Unusable):
+        await session.create_connection(lambda: made.append("a connection"), "node", 22)
+    [late] = sessions
+    late.session_started()
+    late.data_received(b"SSH-2.0-late", None)
+    late.connection_lost(None)
+    assert made == []
 
 
 async def test_a_command_of_this_computer_says_nothing_of_its_network(serve: Serve) -> None:
