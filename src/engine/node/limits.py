@@ -9,7 +9,7 @@ import math
 import os
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,14 @@ def _restored(to: Limits) -> bool:
         except (ValueError, OSError):
             return False
     return True
+
+
+def job_memory(environ: Mapping[str, str]) -> str:
+    """Return, for people, what share of this node's memory a Slurm job has; empty: this is none, or it has all."""
+    megabytes = environ.get("SLURM_MEM_PER_NODE", "")
+    if not megabytes.isdecimal() or int(megabytes) == 0:
+        return ""
+    return f"its Slurm job has --mem={megabytes}M, which Pool(memory_gb=...) sets for a job of its own"
 
 
 RECENT_S = 60.0  # a process that is killed may take so long to let go of its memory, and is dead only then

@@ -446,6 +446,8 @@ class WorkerPool:
         if not connection.ready and (words := connection.last_words()):
             print(f"a worker could not be started: {words}", file=sys.stderr, flush=True)
             detail = detail or words.splitlines()[-1]
+        if cause is wire.Cause.MEMORY:
+            detail = detail or limits.job_memory(os.environ)
         now = self._loop.time()
         self._scheduler.gone(worker, cause, code, detail, now, ago_us=max(0, int((now - died) * 1e6)))
         connection.close()

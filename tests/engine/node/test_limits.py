@@ -160,3 +160,10 @@ async def test_a_blob_that_is_dropped_while_it_is_sent_ends_its_channel(tmp_path
     store.drop([name])
     assert len(await reader.read()) < 8 << 20
     writer.close()
+
+
+@pytest.mark.parametrize(("megabytes", "said"), [("500", "--mem=500M"), ("0", ""), ("", ""), ("all", "")])
+def test_a_slurm_jobs_share_of_memory_is_named_by_its_option(megabytes: str, said: str) -> None:
+    told = limits.job_memory({"SLURM_MEM_PER_NODE": megabytes})
+    assert said in told
+    assert bool(told) == bool(said)
