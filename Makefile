@@ -16,7 +16,7 @@ PYTHONS ?= 3.11 3.12 3.13
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-preempt test quick test-frameworks test-lab lint typecheck format bench bench-lab \
 	check mypy pyright chaos \
-	chaos-aws slurm stress nightly coverage matrix quick-tests clean
+	chaos-aws chaos-slurm slurm stress nightly coverage matrix quick-tests clean
 
 help:  ## show this
 	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
@@ -56,7 +56,7 @@ mypy: $(VENV)/.dev
 	$(BIN)/mypy --no-error-summary -p outrider
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
 	MYPYPATH=.shim:tests/chaos $(BIN)/mypy --no-error-summary -p localchaos
-	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p cluster -p lives -p campaigns
+	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p cluster -p lives -p campaigns -p slurm_lives
 
 pyright: $(VENV)/.dev
 	$(BIN)/pyright --warnings
@@ -83,6 +83,10 @@ stress: $(VENV)/.dev  ## kill a rank of a gloo broadcast at a random moment, 1,0
 
 chaos-aws: $(VENV)/.dev  ## lives of pools on a test cloud behind a proxy that breaks HTTP (root; hours)
 	PYTHONPATH=tests/lab:.shim $(BIN)/python -m campaigns --lives $(or $(LIVES),30) --seed $(or $(SEED),1) \
+		--jobs $(or $(JOBS),2) $(if $(KIND),--kind $(KIND))
+
+chaos-slurm: $(VENV)/.dev  ## lives of pools on a Slurm cluster; LIVES=20 of each kind, KIND=scancel, SEED=1, JOBS=2 (root; hours)
+	PYTHONPATH=tests/lab:.shim $(BIN)/python -m slurm_lives --lives $(or $(LIVES),20) --seed $(or $(SEED),1) \
 		--jobs $(or $(JOBS),2) $(if $(KIND),--kind $(KIND))
 
 nightly: $(VENV)/.dev $(OTHERS)/.frameworks  ## further cases, which take too long for each change

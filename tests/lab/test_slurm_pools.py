@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAM_S = 200.0  # for a whole one, on a busy machine
 SETTLED, SETTLED_S = 10, 2.0  # so many times in a row in so long
 LONG = contract.cancelling_at_any_await_leaves_nothing
 SOME = 9  # of so many awaits one is tried for each change; the others by `make nightly`
@@ -105,20 +106,30 @@ async def test_cancelling_at_some_awaits_leaves_nothing(cluster, slurm, monkeypa
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_digits_example_trains_with_only_its_provider_changed(cluster, slurm, tmp_path):
-    """From outside. The image is named because no host of the lab reaches a package index."""
+NIGHTLY = pytest.mark.nightly
+WHERE = ["outside", *(pytest.param(each, marks=NIGHTLY) for each in ("login", "salloc", "sbatch"))]
+
+
+@pytest.mark.parametrize("where", WHERE)
+async def test_the_digits_example_trains_with_only_its_provider_changed(cluster, slurm, tmp_path, where):
+    """The image is named because no host of the lab reaches a package index."""
     pytest.importorskip("torch")
     made = cluster(nodes=4)
-    provider = slurm(made)
-    here = f"provider={provider_text(provider)}, image=Image(python={sys.executable!r})"
+    providers = {"outside": provider_text(slurm(made)), "login": 'Slurm(partition="main")'}
+    here = f"provider={providers.get(where, 'Slurm.current()')}, image=Image(python={sys.executable!r})"
     text = (EXAMPLES / "02_digits_ddp.py").read_text().replace("provider=Local()", here)
-    program = tmp_path / "02_digits_ddp.py"
-    program.write_text(text.replace("import Local, Pool", "import Image, Slurm, Pool"))
-    ended = await anyio.run_process([sys.executable, str(program)], check=False, stderr=subprocess.STDOUT)
-    said = ended.stdout.decode()
-    assert ended.returncode == 0, said
+    text = text.replace("import Local, Pool", "import Image, Slurm, Pool")
+    if where == "outside":
+        program = tmp_path / "02_digits_ddp.py"
+        program.write_text(text)
+        ended = await anyio.run_process([sys.executable, str(program)], check=False, stderr=subprocess.STDOUT)
+        said = ended.stdout.decode()
+        assert ended.returncode == 0, said
+    else:
+        made.run("tee", "digits.py", stdin=text)
+        said = await run_inside(made, where, "--nodes=4", program=f"{HOME}/digits.py")
     assert "four nodes:" in said
-    assert jobs(made) == []
+    await until(lambda: jobs(made) == [])
     assert left(made) == []
 
 
@@ -163,6 +174,7 @@ async def test_a_task_beyond_the_memory_of_its_job_is_killed_and_told_why(cluste
         with pytest.raises(TaskKilled) as killed:
             await pool.run(takes(800))
         assert killed.value.out_of_memory
+        assert "--mem=500M" in str(killed.value)
         assert await pool.run(takes(10)) == 10 << 20
 
 
@@ -379,21 +391,24 @@ if __name__ == "__main__":
 """
 
 
+async def run_inside(made: Cluster, how: str, *job: str, program: str) -> str:
+    """Run a program on the login host, or in a job that salloc or sbatch makes; returns what it prints."""
+    python = [sys.executable, program]
+    if how == "login":
+        return made.run(*python, limit_s=PROGRAM_S).stdout
+    if how == "salloc":
+        return made.run("salloc", "--quiet", *job, *python, limit_s=PROGRAM_S).stdout
+    number = made.submit(*job, script=" ".join(python))
+    await until(lambda: made.state(number) not in {"PENDING", "RUNNING", "COMPLETING"}, within_s=PROGRAM_S)
+    return made.run("cat", f"slurm-{number}.out").stdout
+
+
 @pytest.mark.parametrize("how", ["login", "salloc", "sbatch"])
 async def test_a_program_inside_of_the_cluster(cluster, how):
     made = cluster(nodes=2)
     provider = 'Slurm(partition="main", gres="gpu:a100:1")' if how == "login" else "Slurm.current()"
     made.run("tee", "program.py", stdin=PROGRAM.replace("PROVIDER", provider))
-    python = [sys.executable, f"{HOME}/program.py"]
-    job = ["--nodes=2", "--gres=gpu:a100:1"]
-    if how == "login":
-        said = made.run(*python).stdout
-    elif how == "salloc":
-        said = made.run("salloc", "--quiet", *job, *python).stdout
-    else:
-        number = made.submit(*job, script=" ".join(python))
-        await until(lambda: made.state(number) not in {"PENDING", "RUNNING", "COMPLETING"})
-        said = made.run("cat", f"slurm-{number}.out").stdout
+    said = await run_inside(made, how, "--nodes=2", "--gres=gpu:a100:1", program=f"{HOME}/program.py")
     assert said.splitlines()[-1] == "[('c0', '0', '1'), ('c1', '0', '1')]", said
     await until(lambda: jobs(made) == [])
     assert left(made) == []

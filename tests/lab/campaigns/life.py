@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import lives.life
 from lives.clients import Late, until
+from lives.records import stragglers
 from lives.verdict import Verdict
 
 from . import site
@@ -33,23 +34,19 @@ class Kind:
         return (self.play.__doc__ or "").partition("\n")[0]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Expected:
     fits: frozenset[str]
     whole: bool
     surplus: int
-    within_s: float
-    hung: bool = False
 
 
-@dataclass(slots=True)
-class Life:
-    """What a kind's play works with. ``dice``: all that is random in it."""
+@dataclass(slots=True, kw_only=True)
+class Life(lives.life.Life):
+    """What a kind's play works with."""
 
     site: Site
-    dice: random.Random
     strangers: set[str] = field(default_factory=set)  # ids
-    found: list[str] = field(default_factory=list)  # what the play itself saw, each beginning with its rule
     collects: bool = False  # whether a gc comes at once: the machines are not waited for
     gc: tuple[str, ...] = ("--apply",)  # the options of the last one
     gc_before: tuple[str, ...] = ()  # and a command that runs it
@@ -70,32 +67,13 @@ class Life:
         ``surplus``: machines at once above those that it wants. ``within_s``: of its end, from when it is asked for.
         """
         client = self.site.start(wish, before=before)
-        self._expected[client.key] = _Expected(frozenset(fits), whole, surplus, within_s)
+        self.within_s[client.key] = within_s
+        self._expected[client.key] = _Expected(frozenset(fits), whole, surplus)
         return client
 
     def suffers(self, *rules: Rule) -> None:
         """The proxy's rules from now on; none: it is well."""
         self.site.proxy.rules = rules
-
-    def expect(self, holds: object, story: str) -> None:
-        """``story``: what is broken if it does not hold, with its rule."""
-        if not holds:
-            self.found.append(story)
-
-    def passes(self, low_s: float, high_s: float) -> None:
-        """So much time, by the dice."""
-        time.sleep(self.dice.uniform(low_s, high_s))
-
-    def end(self, client: Client) -> None:
-        """Wait for its end; one that has not ended in its time is remembered."""
-        try:
-            client.end(self._expected[client.key].within_s)
-        except Late:
-            self._expected[client.key].hung = True
-
-    def kill(self, client: Client, number: signal.Signals = signal.SIGKILL) -> None:
-        client.kill(number)
-        self.end(client)
 
     def machines_end(self) -> None:
         """Wait until those of the clients that have ended are gone, or should be."""
@@ -151,7 +129,7 @@ class Life:
             nodes=wish.nodes,
             rounds=wish.rounds,
             lease_s=wish.lease_s,
-            status=None if expected.hung else client.process.returncode,
+            status=None if client.key in self.hung else client.process.returncode,
             ended_at=client.ended_at,
             killed=client.killed,
             words=tuple(client.words),
@@ -159,7 +137,7 @@ class Life:
             machines=machines,
             fits=expected.fits,
             whole=expected.whole,
-            surplus=expected.surplus + self.site.stragglers(wish.nodes),
+            surplus=expected.surplus + stragglers(self.site.state, wish.nodes),
             unleased=frozenset(helpless),
         )
 
@@ -168,7 +146,7 @@ def live(kind: Kind, seed: int) -> Verdict:
     """Play a life of that kind, drawn from the seed."""
     began, story = time.monotonic(), f"{kind.name} {seed}"
     with site.opened(story, kind.behaviour) as made:
-        life = Life(made, random.Random(story))
+        life = Life(site=made, dice=random.Random(story))
         try:
             kind.play(life)
             broken: list[str] = []

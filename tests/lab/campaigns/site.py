@@ -71,13 +71,6 @@ class Site:
     def running(self, client: Client) -> list[Instance]:
         return [each for each in self.machines(client) if each.state in LIVING]
 
-    def stragglers(self, nodes: int) -> int:
-        """How many machines a client may have in the place of stragglers, by the records of the runs: on a busy
-        computer a node may boot so late that the pool asks for another one. That is at most every second node.
-        """
-        late = sum(path.read_text().count('"event":"node_late"') for path in self.state.glob("runs/*/events.jsonl"))
-        return min(late, (nodes + 1) // 2)
-
     def boto(self) -> Any:
         """Somebody else's client of EC2, to close, past the proxy."""
         import boto3  # type: ignore[import-untyped]

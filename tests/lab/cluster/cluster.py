@@ -14,9 +14,11 @@ from netlab.identity import PLAIN_UID, write_key
 from .site import ADOPTS, DEVICES, Site
 
 READY_S = 30.0
+RUN_S = 30.0  # for a command
 POLL_S = 0.05
 WORKERS = 4
 KEY_BYTES = 1024
+CONTROLLER = "/run/slurmctld.pid"
 HOME = f"/home/{PLAIN_USER}"
 START = """
 chown munge: /etc/munge/munge.key
@@ -75,9 +77,12 @@ class Cluster:
 
     # --- as a user ------------------------------------------------------------------------------------------------
 
-    def run(self, *argv: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str, stdin: str = "", check: bool = True, limit_s: float = RUN_S
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command on the login host as the plain user, at home."""
-        return self.login.run("env", f"--chdir={HOME}", *argv, user=PLAIN_USER, stdin=stdin, check=check)
+        given = ("env", f"--chdir={HOME}", *argv)
+        return self.login.run(*given, user=PLAIN_USER, stdin=stdin, check=check, limit_s=limit_s)
 
     def submit(self, *options: str, script: str) -> str:
         """Hand a batch script to Slurm; returns the job's number."""
@@ -132,6 +137,15 @@ class Cluster:
         node.power_on()
         node.wait_up()
         self._set_up(node)
+
+    def stop_controller(self, *, signal: str = "TERM") -> None:
+        """Nobody answers for the cluster; what runs goes on."""
+        ended = 'while [ -d "/proc/$pid" ]; do sleep 0.05; done'
+        self.login.run("sh", "-euc", f'pid=$(cat {CONTROLLER}); kill -{signal} "$pid"; {ended}')
+
+    def start_controller(self) -> None:
+        """It knows the jobs that it knew."""
+        self.login.run("slurmctld")
 
     # --- how it is made -------------------------------------------------------------------------------------------
 

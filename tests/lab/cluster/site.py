@@ -27,6 +27,7 @@ class Site:
     node_timeout_s: int = 10  # silent for so long, a node is down; it takes up to three times as long
     grace_s: int = 2  # between the notice of a preemption and its end
     kill_wait_s: int = 2  # between SIGTERM and SIGKILL
+    shares: int = 0  # parts of the nodes, in their order: `main0` and `urgent0` are partitions of the first part alone
 
     @property
     def names(self) -> list[str]:
@@ -73,10 +74,22 @@ class Site:
             "MpiDefault=none",
             *(["GresTypes=gpu"] if self.gpus else []),
             *(self._node(name, address) for name, address in zip(self.names, nodes, strict=True)),
-            f"PartitionName=main Nodes=ALL Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime={self.grace_s}",
-            "PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF",
+            *self._partitions("", "ALL", " Default=YES"),
+            *(line for number in range(self.shares) for line in self._partitions(number, ",".join(self.share(number)))),
         ]
         return "".join(f"{line}\n" for line in lines)
+
+    def share(self, number: int) -> list[str]:
+        """The names of the nodes of one part."""
+        each = self.nodes // self.shares
+        return self.names[number * each : (number + 1) * each]
+
+    def _partitions(self, suffix: str | int, nodes: str, more: str = "") -> list[str]:
+        ends = f"PreemptMode=CANCEL GraceTime={self.grace_s}"
+        return [
+            f"PartitionName=main{suffix} Nodes={nodes}{more} PriorityTier=1 {ends}",
+            f"PartitionName=urgent{suffix} Nodes={nodes} PriorityTier=10 PreemptMode=OFF",
+        ]
 
     def _node(self, name: str, address: str) -> str:
         gres = f" Gres=gpu:a100:{self.gpus}" if self.gpus else ""
