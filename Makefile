@@ -14,7 +14,7 @@ QUICK  := tests/actors tests/docs tests/project tests/typing $(ROOMS:%=tests/eng
 PYTHONS ?= 3.11 3.12 3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-preempt test quick test-frameworks test-lab lint typecheck format bench bench-lab \
+.PHONY: help demo demo-preempt test quick site test-frameworks test-lab lint typecheck format bench bench-lab \
 	check mypy pyright chaos \
 	chaos-aws chaos-slurm slurm stress nightly coverage matrix quick-tests clean
 
@@ -54,7 +54,7 @@ typecheck: mypy pyright  ## mypy --strict and pyright
 
 mypy: $(VENV)/.dev
 	$(BIN)/mypy --no-error-summary -p outrider
-	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
+	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks docs tests/typing
 	MYPYPATH=.shim:tests/chaos $(BIN)/mypy --no-error-summary -p localchaos
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p cluster -p lives -p campaigns -p slurm_lives
 
@@ -64,6 +64,9 @@ pyright: $(VENV)/.dev
 format: $(VENV)/.dev  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format --quiet
+
+site: $(VENV)/.dev  ## the documentation as a site, in build/docs/site
+	$(BIN)/python docs/build_site.py
 
 slurm: $(VENV)/.dev  ## a Slurm cluster of hosts to try things on, until Ctrl-C; NODES=2 (root; see tests/lab/README.md)
 	PYTHONPATH=tests/lab $(BIN)/python -m cluster --nodes $(or $(NODES),2)

@@ -53,7 +53,8 @@ class Chromium:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def show(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
+    def show(self, page: Path | str, *, width: int = 1280, dark: bool = False) -> None:
+        """Open a file or a URL, and wait until it is loaded."""
         self.complaints.clear()
         self.requests.clear()
         self._ask(
@@ -61,8 +62,8 @@ class Chromium:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._ask("Emulation.setEmulatedMedia", features=[scheme])
-        self._ask("Page.navigate", url=path.as_uri())
-        self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+        self._ask("Page.navigate", url=page.as_uri() if isinstance(page, Path) else page)
+        self.wait("document.readyState === 'complete' && location.protocol !== 'about:'")
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression, of which a promise is waited for."""
