@@ -36,8 +36,7 @@ quick-tests: $(VENV)/.dev
 	$(BIN)/pytest -q $(BESIDE) $(QUICK)
 
 test-frameworks: $(OTHERS)/.frameworks  ## the frameworks themselves on pools, and the examples and guides that need them
-	$(OTHERS)/bin/pytest $(BESIDE) tests/frameworks
-	$(OTHERS)/bin/pytest tests/examples tests/docs -m frameworks
+	$(OTHERS)/bin/pytest $(BESIDE) -m 'frameworks and not nightly' tests/frameworks tests/examples tests/docs
 
 test-lab: $(VENV)/.dev  ## tests on real hosts, in network namespaces (needs root; see tests/lab/README.md)
 	$(BIN)/pytest $(BESIDE) tests/lab
@@ -93,8 +92,9 @@ chaos-slurm: $(VENV)/.dev  ## lives of pools on a Slurm cluster; LIVES=20 of eac
 		--jobs $(or $(JOBS),2) $(if $(KIND),--kind $(KIND))
 
 nightly: $(VENV)/.dev $(OTHERS)/.frameworks  ## further cases, which take too long for each change
-	$(BIN)/pytest $(BESIDE) -m nightly tests
+	$(BIN)/pytest $(BESIDE) -m nightly tests tests/lab
 	$(OTHERS)/bin/pytest $(BESIDE) -m nightly tests/frameworks
+	$(MAKE) --no-print-directory chaos MINUTES=30
 
 coverage: $(VENV)/.dev  ## branch coverage of src by all tests that CI runs of it, in all processes (half an hour)
 	.ci/coverage $(BESIDE)

@@ -59,8 +59,10 @@ from netlab import Host, Lab, missing  # noqa: E402 - found through the line abo
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents and item.name in NIGHTLY:
-            item.add_marker("nightly")
+        if HERE in item.path.parents:
+            item.add_marker("frameworks")
+            if item.name in NIGHTLY:
+                item.add_marker("nightly")
 
 
 class Here:
