@@ -9,7 +9,7 @@ from bars.site import BUSY
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("nodes", [1, pytest.param(3, marks=pytest.mark.nightly)])  # test_ssh_losses.py has two
 async def test_a_client_that_is_cut_off_for_a_while_loses_nothing(lab, nodes):
     """Of one node as well: nobody answers, so it is not the node."""
     await cuts.client_cut_off(lab, nodes=nodes, for_s=20.0)

@@ -23,13 +23,20 @@ async def test_every_loss_of_a_machine_is_seen_in_time(lab):
     assert took[losses.KILLED].lost_s < losses.CLOSED_S, "there is nothing that could come back"
 
 
-@pytest.mark.parametrize("fault", ["power off, cloud", "power off, LAN", "frozen host"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "power off, cloud",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("power off, LAN", "frozen host")),
+    ],
+)
 async def test_a_pools_only_node_is_lost_as_soon_where_another_host_answers(lab, fault):
     lost_s, attempt = await losses.only_node_goes(lab, losses.SILENT[fault], hosts=2)
     assert losses.STALL_S < lost_s < losses.SILENT_S
     assert attempt == 2
 
 
+@pytest.mark.nightly  # test_ssh_losses.py has the same network, with one stall
 async def test_five_percent_loss_and_stalls_of_three_seconds_are_no_death(lab):
     """Some of the benchmark's half an hour."""
     seen = await weather.storm(lab, lasts_s=40.0)

@@ -95,6 +95,14 @@ def test_a_client_may_end_before_it_has_read_its_line(tmp_path: Path):
     assert client.end(10.0) == 0
 
 
-@pytest.mark.parametrize("kind", ["half", "cut-xml", "spot-broadcast", "no-space", "names"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "half",
+        "spot-broadcast",
+        "no-space",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("cut-xml", "names")),
+    ],
+)
 def test_a_life(kind: str):
     assert live(KINDS[kind], seed=1).broken == []

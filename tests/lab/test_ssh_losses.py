@@ -80,6 +80,7 @@ def named(seen: Sequence[events.Event], kind: type[events.Event]) -> list[events
     return [event for event in seen if isinstance(event, kind)]
 
 
+@pytest.mark.nightly  # seven pools; test_bars_losses.py has all of these faults in one
 async def test_every_way_of_falling_silent_is_seen_in_ten_seconds(hosts, ssh, watch):
     """Of two nodes one falls silent: its task runs again on the host that was free."""
 
