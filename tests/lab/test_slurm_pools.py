@@ -373,6 +373,20 @@ async def test_gc_ends_the_jobs_of_a_killed_client_and_no_others(cluster, slurm)
     await until(lambda: left(made) == [])
 
 
+async def test_a_killed_clients_steps_are_taken_over_and_exec_reaches_them(cluster, slurm):
+    made = cluster(nodes=2)
+    text = DIES.replace("PROVIDER", provider_text(slurm(made))).replace("LEASE", "60, name='left'")
+    ended = await anyio.run_process([sys.executable, "-c", text], check=False)
+    assert ended.returncode == -9, ended.stderr.decode()
+    async with Pool.attach("left", provider=slurm(made), nodes=2, console="silent") as pool:
+        assert await pool.broadcast(seen("SLURM_JOB_ID")) == [{"SLURM_JOB_ID": "1"}] * 2
+        command = "import sys; from outrider.engine.cli.main import main; sys.exit(main())"
+        words = [sys.executable, "-c", command, "exec", "c1", "--", "sh", "-c", "echo $SLURMD_NODENAME"]
+        said = await anyio.run_process(words, check=False)
+        assert said.stdout.decode().split()[-1:] == ["c1"], said.stderr.decode()
+    assert jobs(made) == []
+
+
 # --- inside of the cluster --------------------------------------------------------------------------------------------
 
 PROGRAM = """

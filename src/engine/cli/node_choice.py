@@ -45,7 +45,7 @@ class Machines:
             key, machines = kept
             for name, (machine, host_keys) in machines.items():
                 if machine.address is not None:
-                    ways[name] = Way(machine.address, str(key), host_keys)
+                    ways[name] = Way(machine.address, str(key), host_keys, machine.login)
         return cls(ways)
 
 

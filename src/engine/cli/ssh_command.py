@@ -26,7 +26,8 @@ _ALWAYS = {  # nobody is asked anything, nor is anything learned or forwarded
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The way to one machine by SSH. ``key``: the pool's own private key, a file; empty: the user's ``login``.
+    """The way to one machine by SSH. ``key``: the pool's own private key, a file; empty: the user's ``login``. Where
+    the address has a command, the login is the way to the host that runs it.
 
     ``host_keys``: one of these must be the host's; none: the user's known_hosts know it.
     """
@@ -46,10 +47,13 @@ def ssh_command(way: Way, pins: Path, *, terminal: bool, command: Sequence[str] 
     """Return the words that run ``command`` there, or a shell. ``pins``: a file with `Way.pins`."""
     login = way.login or Login()
     options = {**_ALWAYS, **_host_keys(way, login, pins)}
-    if login.jump:
+    config = login.config
+    if way.address.command:
+        options["ProxyCommand"], config = _carried(way.address.command, login), ()  # the files tell of the way there
+    elif login.jump:
         options["ProxyCommand"] = _through(login.jump.split(","), way.address, login)
     keys = (way.key,) if way.key else login.keys
-    words = ["ssh", *_words(options, keys, login.config), *(["-t"] if terminal else ["-n"] if command else [])]
+    words = ["ssh", *_words(options, keys, config), *(["-t"] if terminal else ["-n"] if command else [])]
     return [*words, *_destination(way.address), *((shlex.join(command),) if command else ())]
 
 
@@ -88,15 +92,28 @@ def _host(address: Address) -> str:
     return f"[{address.host}]" if ":" in address.host else address.host
 
 
+def _carried(command: Sequence[str], login: Login) -> str:
+    """Return the command whose streams are the connection. A host of the login's jump runs it, if there is one."""
+    if not login.jump:
+        return shlex.join(command).replace("%", "%%")
+    *before, last = login.jump.split(",")
+    return _hop(before, last, login, run=shlex.join(command))
+
+
 def _through(jumps: Sequence[str], to: Address, login: Login) -> str:
     """Return the command whose streams lead to ``to`` through jump hosts: `ssh -J` would ask whether to trust them."""
+    *before, last = jumps
+    return _hop(before, last, login, forward=f"{_host(to)}:{to.port or 22}")
+
+
+def _hop(before: Sequence[str], last: str, login: Login, *, forward: str = "", run: str = "") -> str:
+    """Return the command that logs in to the last host, and forwards its streams to an address or a command there."""
     from ...providers.ssh import Host
 
-    *before, last = jumps
     hop = Host.parse(last)
     at = Address(hop.name, hop.port, user=hop.user)
     options = {**_ALWAYS, **_known_hosts(login)}
     if before:
         options["ProxyCommand"] = _through(before, at, login)
-    words = ["ssh", *_words(options, login.keys, login.config), "-W", f"{_host(to)}:{to.port or 22}", *_destination(at)]
-    return shlex.join(words).replace("%", "%%")
+    words = ["ssh", *_words(options, login.keys, login.config), *(["-W", forward] if forward else ["-T"])]
+    return shlex.join([*words, *_destination(at), *([run] if run else [])]).replace("%", "%%")

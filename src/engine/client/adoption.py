@@ -21,6 +21,7 @@ from ...providers.base import (
     Adopting,
     Fleet,
     LaunchRequest,
+    Login,
     Machine,
     MachineEvent,
     MachineGone,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
 
 KEY, REST = "client_key", "takeover"  # the names of the two files in the journal, which other versions read
-NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
+NOT_KEPT = ("witnesses",)  # no machine that outlives its client has any
 
 
 class AdoptionRecord:
@@ -276,13 +277,18 @@ class RecordedFleet:
 def _written(machine: Machine) -> dict[str, Any]:
     values = {each.name: getattr(machine, each.name) for each in fields(Machine) if each.name not in NOT_KEPT}
     address = None if machine.address is None else asdict(machine.address)
-    return values | {"address": address, "env": dict(machine.env), "facts": dict(machine.facts)}
+    login = None if machine.login is None else asdict(machine.login)
+    return values | {"address": address, "login": login, "env": dict(machine.env), "facts": dict(machine.facts)}
 
 
 def _machine(written: Mapping[str, Any]) -> Machine:
     known = {each.name for each in fields(Machine)}
-    address, notices = written.get("address"), tuple(written.get("notices", ()))
     values = {name: value for name, value in written.items() if name in known}
-    if address is not None:
-        address = Address(**address | {"command": tuple(address.get("command", ()))})
-    return Machine(**values | {"address": address, "notices": notices})
+    kept = {"address": Address, "login": Login}
+    values |= {name: kind(**_tuples(values[name])) for name, kind in kept.items() if values.get(name) is not None}
+    return Machine(**_tuples(values))
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that were JSON, which has no tuples, as the dataclasses have them."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

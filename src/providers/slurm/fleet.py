@@ -23,9 +23,10 @@ from ..base import (
     MachineStarted,
     Warned,
 )
-from ..errors import JournalError, NotGone, ProviderError
+from ..errors import BadRequest, JournalError, NotGone, ProviderError
+from ..resource_ownership import Claim
 from ..threads import in_thread
-from . import gres, script
+from . import gres, left_jobs, script
 from .job_ends import JobEnds
 from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
 from .site import Slurm as Commands
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from ..journal import Journal
+    from ..pool_lock import Place
     from .login_host import Commands as Runner
     from .provider import Slurm
     from .submissions import Submission
@@ -60,6 +62,7 @@ class SlurmFleet:
         self._book = JobBook(pool)
         self._machines: dict[MachineId, Machine] = {}
         self._reached: set[MachineId] = set()
+        self._places: list[Place] = [provider.journal_place]  # also as an adopted pool's client wrote them
         self._ended: set[str] = set()  # jobs whose end Slurm has confirmed
         self._polling = anyio.Lock()
         self._events: deque[MachineEvent] = deque()
@@ -73,6 +76,44 @@ class SlurmFleet:
         self._tasks.start_soon(self._follow)
 
     # --- called by the pool -------------------------------------------------------------------------------------------
+
+    async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
+        """Take over the first ``most`` of the ``known`` machines whose steps still run, before the first launch. All
+        other jobs of the pool are ended, which is not waited for.
+
+        Raises:
+            BadRequest: the pool's jobs are in another place; they are left as they are.
+            ProviderError: Slurm does not answer; the jobs are still there.
+        """
+        self._lease_s = LEASE_S if lease_s is None else lease_s
+        record = await in_thread(self._journal.record, self._pool)
+        intents, hosts = ((), ()) if record is None else (record.intents, record.hosts)
+        where = self._provider.where
+        here = [each for each in intents if each.place.get("slurm") == where]
+        if intents and not here:
+            there = " and ".join(sorted({each.place.get("slurm", "") for each in intents}))
+            raise BadRequest(f"the jobs of pool {self._pool} are in {there}, not in {where}: attach to it there")
+        around, now = await self._submitter.site(), anyio.current_time()
+        views = await self._slurm.jobs(around.user, None)
+        found = left_jobs.left(views, Claim.of(self._pool, here, hosts), known, most)
+        self._submitter.left(here)
+        self._places += [each.place for each in here if each.place not in self._places]
+        for view in found.keeps:
+            mine = {each.id: each.facts["node"] for each in found.machines if left_jobs.job_of(each) == view.id}
+            self._book.adopted(view, left_jobs.folder_of(view, here, around.root), mine, now)
+        self._machines |= {machine.id: machine for machine in found.machines}
+        self._reached |= self._machines.keys()
+        if found.ends:
+            ends = {view.id: left_jobs.folder_of(view, here, around.root) for view in found.ends}
+            self._tasks.start_soon(self._end_others, ends)
+        self._changed()
+        return found.machines
+
+    async def _end_others(self, jobs: Mapping[str, str]) -> None:
+        try:
+            await self._end(jobs)
+        except ProviderError as error:
+            self._warn(f"jobs that a client of the pool has left are ended when it closes ({error})")
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
         """Submit one job of ``count`` nodes; or as many jobs of one node, if they need not start together.
@@ -361,7 +402,8 @@ class SlurmFleet:
                 self._warn(f"the end of the pool's jobs is not confirmed yet, and is asked for again ({error})")
                 await anyio.sleep(error.retry_after_s)
         try:
-            await in_thread(self._journal.settled, self._pool, self._provider.journal_place)
+            for place in self._places:
+                await in_thread(self._journal.settled, self._pool, place)
         except JournalError as error:
             self._warn(str(error))
 

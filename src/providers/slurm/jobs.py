@@ -9,7 +9,7 @@ JOBS-4: a reason that never ends is told at once, and once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from ...lazy_dataclass import dataclass
@@ -126,6 +126,12 @@ class JobBook:
             self.jobs[job] = made = Job(job, folder, now, machines)
             self._job_of |= dict.fromkeys(machines, made)
         return list(self.jobs[job].machines)
+
+    def adopted(self, view: JobView, folder: str, nodes: Mapping[MachineId, str], now: float) -> None:
+        """Take in a job that runs, of which these machines are this pool's. What it has besides is unused."""
+        self.jobs[view.id] = job = Job(view.id, folder, now, list(nodes), dict(nodes), running=True, nodes=view.nodes)
+        job.first_node = view.nodes[0] if view.nodes else None
+        self._job_of |= dict.fromkeys(nodes, job)
 
     def job_of(self, machine: MachineId) -> Job | None:
         return self._job_of.get(machine)

@@ -172,6 +172,11 @@ class Slurm:
         return False
 
     @property
+    def outlives(self) -> bool:
+        """True: the steps outlive their client for the time of their lease; see `SlurmFleet.adopt`."""
+        return True
+
+    @property
     def free(self) -> bool:
         """True: Slurm counts shares and not money."""
         return True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -87,6 +88,20 @@ class Submitter:
         if submission.lost_at is not None:
             await self._happened(intent, [submission.job])
         return submission
+
+    def left(self, intents: Iterable[Intent]) -> None:
+        """Take in the submissions of a dead client, so that what they have made is ended with this one's."""
+        ago_s = time.time() - anyio.current_time()
+        for each in intents:
+            made = Submission(each.token, each.facts.get("folder", ""), int(each.facts.get("count", "1")))
+            made.submitting()
+            if each.ids is None:
+                made.lost(each.at - ago_s)
+            elif each.ids:
+                made.answered(each.ids[0])
+            else:
+                made.was_refused()
+            self.submissions.append(made)
 
     async def look_for_lost(self) -> None:
         """Look for the jobs of all calls whose answer was lost, until it is known of each what it made.

@@ -16,6 +16,7 @@ from ..resource_ownership import Claim, Others, Thing
 from ..survey import FoundMachine, PlaceAnswer
 from ..threads import in_thread
 from .job_ends import JobEnds
+from .left_jobs import thing_of
 from .login_host import Here, LoginHost
 from .login_host import Place as LoginPlace
 from .provider import Slurm, paths_of
@@ -84,7 +85,7 @@ async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool],
     told: set[str] = set()
     while True:
         asked_at = anyio.current_time()
-        views = [view for view in await slurm.jobs(around.user, None) if ours(_thing(view))]
+        views = [view for view in await slurm.jobs(around.user, None) if ours(thing_of(view))]
         if not (left := ends.answer(views, asked_at)):
             return
         lasts_s = anyio.current_time() - began
@@ -108,15 +109,8 @@ def _folder(around: Around, view: JobView) -> str:
     return f"{around.root}/{label.token}"
 
 
-def _thing(view: JobView) -> Thing:
-    label = label_of(view.comment)
-    if label is None:
-        return Thing(view.id)
-    return Thing(view.id, pool=label.pool, owner=label.owner, launch=label.token)
-
-
 def _machine(view: JobView) -> FoundMachine:
-    thing = _thing(view)
+    thing = thing_of(view)
     state = view.state.lower()
     if view.state in QUEUED:
         state = f"pending: {reason_of(view.reason).word}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -140,6 +141,22 @@ def test_hosts_on_the_way_are_checked_as_well() -> None:
     assert through.endswith("-W gpu1:7 -- second")
     assert through.count("StrictHostKeyChecking=yes") == 2
     assert "-W second:22 -p 2222 -l me -- first" in through
+
+
+def test_a_machine_behind_a_command_is_reached_through_it() -> None:
+    address = Address("c0", user="me", command=("python3", "relay.py", "a b", "50%"))
+    here = ssh_command(Way(address, "/k", ("ssh-ed25519 A",)), Path("/pins"), terminal=True)
+    assert options(here)["ProxyCommand"] == "python3 relay.py 'a b' 50%%"
+    assert here[-4:] == ["-l", "me", "--", "c0"]
+    login = Login(keys=("/id",), known_hosts=("/known",), config=("/config",), jump="me@first,me@login:2222")
+    words = ssh_command(Way(address, "/k", ("ssh-ed25519 A",), login), Path("/pins"), terminal=False, command=["ls"])
+    assert words[:5] == ["ssh", "-F", "none", "-i", "/k"]
+    assert options(words)["HostKeyAlias"] == "outrider"
+    hop = shlex.split(options(words)["ProxyCommand"].replace("%%", "%"))
+    assert hop[:5] == ["ssh", "-F", "/config", "-i", "/id"]
+    assert hop[-8:] == ["-T", "-p", "2222", "-l", "me", "--", "login", "python3 relay.py 'a b' 50%"]
+    assert options(hop)["UserKnownHostsFile"] == '"/known"'
+    assert options(hop)["ProxyCommand"].endswith("-W login:2222 -l me -- first")
 
 
 def test_the_way_to_a_users_host_is_in_the_description_of_a_run(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from outrider.providers.base import (
     Address,
     EntryPoints,
     LaunchRequest,
+    Login,
     Machine,
     MachineGone,
     MachineId,
@@ -81,6 +82,15 @@ async def test_what_was_kept_is_adopted(book: Journal) -> None:
     assert record.pool == before.pool  # its nodes know it by that
     assert record.turn != before.turn == ""
     assert {each.standing for each in book.records()} == {"alive"}
+    await record.close()
+
+
+async def test_the_way_behind_a_jump_host_or_a_command_is_kept(book: Journal) -> None:
+    login = Login(keys=("/k",), known_hosts=("/a", "/b"), jump="me@login:22")
+    machine = replace(MACHINE, address=Address("c0", user="me", command=("srun", "-u")), login=login, env={})
+    await left(book, machine)
+    record = AdoptionRecord.adopt(book, "train", "aws")
+    assert record.machines == {machine.id: machine}
     await record.close()
 
 

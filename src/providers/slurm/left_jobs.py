@@ -1,0 +1,63 @@
+"""Decide what a fleet takes over of the jobs that a dead client of its pool has left. No I/O.
+
+LEFT-1: a machine is taken over only if its job runs and has its node, and is the pool's by the journal's claim.
+LEFT-2: every other living job of the pool is ended, and no job that is not the pool's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ...lazy_dataclass import dataclass
+from ..base import Machine
+from ..resource_ownership import Claim, Thing
+from .squeue import RUNS, JobView, label_of
+
+if TYPE_CHECKING:
+    from ..journal import Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """``machines``: those that are taken over; ``keeps``: their jobs; ``ends``: the pool's other living jobs."""
+
+    machines: tuple[Machine, ...]
+    keeps: tuple[JobView, ...]
+    ends: tuple[JobView, ...]
+
+
+def thing_of(view: JobView) -> Thing:
+    """Return a job as claims know resources."""
+    label = label_of(view.comment)
+    if label is None:
+        return Thing(view.id)
+    return Thing(view.id, pool=label.pool, owner=label.owner, launch=label.token)
+
+
+def left(views: Iterable[JobView], claim: Claim, known: Sequence[Machine], most: int) -> Left:
+    """Take over the first ``most`` of the ``known`` machines that are still there. ``views``: the user's jobs."""
+    ours = {view.id: view for view in views if not view.over and claim.has(thing_of(view))}
+    there = [machine for machine in known if machine.address is not None and _runs(ours.get(job_of(machine)), machine)]
+    machines = tuple(there[:most])
+    kept = {job_of(machine) for machine in machines}
+    return Left(
+        machines,
+        tuple(view for view in ours.values() if view.id in kept),
+        tuple(view for view in ours.values() if view.id not in kept),
+    )
+
+
+def folder_of(view: JobView, intents: Iterable[Intent], root: str) -> str:
+    """Return a job's folder: as the journal has it, or by the token of the call that made it."""
+    label = label_of(view.comment)
+    written = (each.facts.get("folder") for each in intents if view.id in (each.ids or ()))
+    return next(filter(None, written), f"{root}/{view.id if label is None else label.token}")
+
+
+def job_of(machine: Machine) -> str:
+    return machine.facts.get("job", "")
+
+
+def _runs(view: JobView | None, machine: Machine) -> bool:
+    return view is not None and view.state in RUNS and machine.facts.get("node", "") in view.nodes
