@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import lazy_dataclass
@@ -111,6 +111,7 @@ def _of_class(cls: Any, given_: dict[str, Any], changes: dict[str, Any]) -> list
     return seen
 
 
+@settings(deadline=None)  # each compiles a module: on a machine with other work that takes long
 @given(
     sources(), st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1)), st.sampled_from([{}, {"a": 1}, {"b": 0}])
 )
