@@ -7,6 +7,7 @@ apart: a controller that has just started, or a standby that takes over, answers
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from .jobs import MISSING
 from .squeue import JobView
@@ -34,7 +35,7 @@ class JobEnds:
         for job in [*self._lacked, *(each for each in shown if each not in self._lacked)]:
             if job in shown:
                 self._shown(job, over=shown[job].over)
-            elif asked_at - self._lacked_at.get(job, asked_at - APART_S) >= APART_S:
+            elif asked_at - self._lacked_at.get(job, -inf) >= APART_S:
                 self._lacked[job] += 1
                 self._lacked_at[job] = asked_at
                 if self._lacked[job] >= MISSING:
