@@ -21,6 +21,7 @@ from outrider import Nodes, Pool, Slurm, compute, preemption, should_stop
 from outrider.errors import OutriderError, TaskKilled
 from outrider.providers import contract
 from outrider.providers.base import LaunchRequest, Machine
+from outrider.providers.slurm import reach
 
 if TYPE_CHECKING:
     from cluster import Cluster
@@ -164,6 +165,19 @@ async def test_tasks_have_their_steps_devices_and_variables(cluster, slurm):
 async def test_steps_are_reached_by_the_nodes_own_ssh_where_that_is_asked_for(cluster, slurm):
     async with Pool(provider=slurm(cluster(nodes=2), reach="ssh", gres="gpu:1"), nodes=2, console="silent") as pool:
         assert await pool.broadcast(seen("CUDA_VISIBLE_DEVICES")) == [{"CUDA_VISIBLE_DEVICES": "0"}] * 2
+
+
+@pytest.mark.parametrize("open_to_ssh", [True, False])
+async def test_a_pool_finds_out_whether_its_nodes_let_it_in_by_ssh(cluster, slurm, open_to_ssh, monkeypatch):
+    for name in ("PATIENCE_S", "ASK_S"):  # a login takes long where other tests run
+        monkeypatch.setattr(reach, name, 20.0 if open_to_ssh else getattr(reach, name))
+    made = cluster(nodes=2, ssh_to_nodes=open_to_ssh)
+    async with Pool(provider=slurm(made), nodes=2, console="silent") as pool:
+        rank_variables = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+        assert await pool.broadcast(seen(*rank_variables)) == [dict.fromkeys(rank_variables)] * 2
+        relays = [line for line in made.login.processes().values() if "relay.py" in " ".join(line)]
+        assert relays
+        assert any(line[0] == "ssh" for line in relays) == open_to_ssh, relays
 
 
 async def test_a_task_beyond_the_memory_of_its_job_is_killed_and_told_why(cluster, slurm):

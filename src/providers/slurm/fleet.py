@@ -26,9 +26,10 @@ from ..base import (
 from ..errors import BadRequest, JournalError, NotGone, ProviderError
 from ..resource_ownership import Claim
 from ..threads import in_thread
-from . import gres, left_jobs, script
+from . import gres, left_jobs, reach, script
 from .job_ends import JobEnds
 from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
+from .polling import queue_pause_s
 from .site import Slurm as Commands
 from .submitter import Submitter
 
@@ -62,6 +63,7 @@ class SlurmFleet:
         self._book = JobBook(pool)
         self._machines: dict[MachineId, Machine] = {}
         self._reached: set[MachineId] = set()
+        self._ways_in = reach.WaysIn()
         self._places: list[Place] = [provider.journal_place]  # also as an adopted pool's client wrote them
         self._ended: set[str] = set()  # jobs whose end Slurm has confirmed
         self._polling = anyio.Lock()
@@ -239,8 +241,12 @@ class SlurmFleet:
             self._warn(f"nodes of job {job.id} that nobody uses could not be given back ({error})")
 
     def _pause_s(self) -> float:
-        calm = anyio.current_time() - self._changed_at > CALM_AFTER_S
-        return CALM_POLL_S if calm else POLL_S
+        calm_s = anyio.current_time() - self._changed_at
+        if calm_s <= CALM_AFTER_S:
+            return POLL_S
+        if any(job.running for job in self._book.open_jobs):
+            return CALM_POLL_S
+        return queue_pause_s(calm_s, lease_s=self._lease_s, least_s=CALM_POLL_S)
 
     async def _poll(self) -> None:
         async with self._polling:
@@ -250,7 +256,7 @@ class SlurmFleet:
             events = self._book.answer(views, asked_at)
             with anyio.CancelScope(shield=True):  # the book tells an event once
                 for event in events:
-                    self._handle(await self._with_output(event))
+                    self._handle(await self._with_limits(await self._with_output(event)))
             await self._ask_nodes()
 
     async def _with_output(self, event: JobEvent) -> JobEvent:
@@ -264,8 +270,19 @@ class SlurmFleet:
             return event
         return replace(event, cause=f"{event.cause}; its output ends with: {said}") if said else event
 
+    async def _with_limits(self, event: JobEvent) -> JobEvent:
+        """Add what the partition allows to the reason of a job that is too large for it, or wants too much time."""
+        if not isinstance(event, Never) or not event.reason.word.startswith("Partition"):
+            return event
+        try:
+            said = await self._slurm.limits(self._provider.partition or "")
+        except ProviderError:
+            return event
+        return replace(event, reason=replace(event.reason, words=f"{event.reason.words}; {said}")) if said else event
+
     def _handle(self, event: JobEvent) -> None:
-        self._changed_at = anyio.current_time()
+        if not isinstance(event, Queued):  # another reason, or another expected start, is no start
+            self._changed_at = anyio.current_time()
         match event:
             case Queued(job, machines, reason, starts_at):
                 for machine in machines:
@@ -280,6 +297,9 @@ class SlurmFleet:
                     self._tell(MachineStarted(machine))
                     known = self._machines[machine]
                     self._machines[machine] = replace(known, facts={**known.facts, "node": node})
+                asks = [] if self._provider.reach != "auto" else self._ways_in.ask(node for _, node in nodes)
+                if asks:
+                    self._tasks.start_soon(self._ask_the_way, asks)
             case Gone(machine, cause):
                 self._tell(MachineGone(machine, cause))
 
@@ -296,10 +316,23 @@ class SlurmFleet:
             said = await self._slurm.node_files([job.folder])
             for machine in list(job.machines):
                 node = job.node_of.get(machine, "")
-                if machine not in self._reached and node in said:
-                    self._reachable(job, machine, node, said[node])
+                if machine in self._reached or node not in said:
+                    continue
+                by_ssh = self._ways_in.by_ssh(node, anyio.current_time()) if self._provider.reach == "auto" else None
+                if by_ssh is None and self._provider.reach == "auto" and "host_key" in said[node]:
+                    continue  # it is about to be known
+                self._reachable(job, machine, node, said[node], by_ssh=by_ssh or self._provider.reach == "ssh")
 
-    def _reachable(self, job: Job, machine: MachineId, node: str, said: Mapping[str, str]) -> None:
+    async def _ask_the_way(self, nodes: Sequence[str]) -> None:
+        """Find out which nodes let the user in by SSH, while their steps begin."""
+        try:
+            self._ways_in.answered(nodes, await self._slurm.lets_in(nodes, reach.ASK_S))
+        except ProviderError:
+            self._ways_in.failed(nodes)
+
+    def _reachable(
+        self, job: Job, machine: MachineId, node: str, said: Mapping[str, str], *, by_ssh: bool = False
+    ) -> None:
         self._changed_at = anyio.current_time()
         self._reached.add(machine)
         if "host_key" not in said:
@@ -309,7 +342,7 @@ class SlurmFleet:
             self._book.ending([machine])  # so that its job gives the node back
             return
         provider = self._provider
-        if provider.reach == "ssh":
+        if by_ssh:
             command = script.ssh_relay(node, job.folder, python=provider.python)
         else:
             command = script.relay(job.id, node, job.folder, python=provider.python)

@@ -5,6 +5,7 @@ JOBS-2: the machines of a job get its nodes in the allocation's order, when it s
 taken away, the others' stay as they are.
 JOBS-3: a job that answers lack is gone only after two of them in a row that were asked for after it was submitted.
 JOBS-4: a reason that never ends is told at once, and once.
+JOBS-5: so is one that ends soon or never, when it has stood for `PERSISTS_S` on end, and not before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .squeue import ENDS, QUEUED, RUNS, JobView
 
 CAUSE_S = 2.0  # a job that is ending may soon say why
 MISSING = 2  # answers without it, after which a job is gone
+PERSISTS_S = 300.0
 MOVED_S = 30.0  # an expected start that moves by less is no news
 
 _ENDS = {
@@ -92,6 +94,7 @@ class Job:
     left_s: float | None = None
     told: tuple[str, float | None] | None = None
     never: bool = False
+    persists_since: float | None = None  # since when it waits for a reason that ends soon or never
     missing: int = 0
     ending_since: float | None = None
 
@@ -184,7 +187,7 @@ class JobBook:
 
     def _seen(self, job: Job, view: JobView, now: float) -> list[JobEvent]:
         if view.state in QUEUED and not job.running:
-            return self._waits(job, view)
+            return self._waits(job, view, now)
         if view.state in QUEUED:
             job.running, job.requeued, job.nodes = False, True, ()
             return self._lost(job, f"job {job.id} was put back into the queue")
@@ -200,9 +203,13 @@ class JobBook:
         job.confirmed = True
         return self._over(job, (cause or "the steps of job {job} have ended").format(job=job.id))
 
-    def _waits(self, job: Job, view: JobView) -> list[JobEvent]:
+    def _waits(self, job: Job, view: JobView, now: float) -> list[JobEvent]:
         reason = reason_of(view.reason)
-        if reason.never_ends:
+        if reason.fate != "persists":
+            job.persists_since = None
+        elif job.persists_since is None:
+            job.persists_since = now
+        if reason.never_ends or (job.persists_since is not None and now - job.persists_since >= PERSISTS_S):
             told, job.never = job.never, True
             return [] if told else [Never(job.id, tuple(job.machines), reason)]
         before, job.told = job.told, (reason.word, view.starts_at)

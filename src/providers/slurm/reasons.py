@@ -13,7 +13,8 @@ from typing import Literal
 from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, NoCapacity, ProviderError, QuotaExceeded
 
-Fate = Literal["waits", "quota", "impossible"]  # "quota": a limit of the user's, which no waiting changes
+# "quota": a limit of the user's, which no waiting changes; "persists": one that ends soon, or never
+Fate = Literal["waits", "quota", "impossible", "persists"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Reason:
 
     @property
     def never_ends(self) -> bool:
-        return self.fate != "waits"
+        return self.fate in {"quota", "impossible"}
 
     @property
     def said(self) -> str:
@@ -36,8 +37,9 @@ class Reason:
 
     def error(self, job: str) -> ProviderError:
         """Return the error of a launch whose job waits for this reason and will wait for ever."""
-        text = f"Slurm took job {job} and will never start it ({self.word}): {self.words}"
-        kind = {"waits": NoCapacity, "quota": QuotaExceeded, "impossible": BadRequest}[self.fate]
+        never = "has not started it for minutes" if self.fate == "persists" else "will never start it"
+        text = f"Slurm took job {job} and {never} ({self.word}): {self.words}"
+        kind = {"waits": NoCapacity, "quota": QuotaExceeded}.get(self.fate, BadRequest)
         return kind(text, code=self.word, advice=self.advice)
 
 
@@ -78,8 +80,6 @@ _WAITS = {
     "AssocMaxJobsLimit": "as many of this user's jobs run as the account allows",
     "AssociationJobLimit": "as many of the account's jobs run as may run",
     "MaxJobsPerAccount": "as many of the account's jobs run as may run",
-    "PartitionNodeLimit": f"its partition has too few nodes up, or allows fewer or less time: {_SEE}",
-    "PartitionConfig": f"its partition has not up what it asks for, or does not allow it: {_SEE}",
     "Prolog": "the site's prolog runs on its nodes",
     "FrontEndDown": "no front end is there to start it",
     "WaitingForScheduling": "the scheduler has not looked at it yet",
@@ -88,6 +88,11 @@ _WAITS = {
     "BurstBufferResources": "it waits for room in the burst buffer",
     "JobHeldUser": "it is held, until `scontrol release` lets it go",
     "JobHeldAdmin": "an administrator holds it: ask them why",
+}
+# Slurm says so of a partition whose nodes are down for a moment, and of a job that is larger than it will ever be.
+_PERSISTS = {
+    "PartitionNodeLimit": "its partition has too few nodes up, or allows fewer or less time",
+    "PartitionConfig": "its partition has not up what it asks for, or does not allow it",
 }
 _NEVER = {
     "PartitionTimeLimit": ("its time limit is longer than its partition allows", _PARTITION),
@@ -105,6 +110,7 @@ _NEVER = {
         "Ask the site's administrators: slurmd's log on the node says why.",
     ),
 }
+_NEEDS = "Nodes required for job are"
 _QUOTA_WORDS = ("PerJob", "PerNode", "TimeLimit", "Minutes", "GrpWallLimit", "MinBilling", "MinCpu", "MinGRES")
 
 
@@ -114,6 +120,8 @@ def reason_of(text: str) -> Reason:
     head = word.partition(",")[0].strip()
     if head in _WAITS:
         return Reason(word, _WAITS[head])
+    if head in _PERSISTS:
+        return Reason(word, _PERSISTS[head], "persists", f"{_SEE}: ask for fewer nodes, or name another partition.")
     if head in _NEVER:
         words, advice = _NEVER[head]
         return Reason(word, words, "impossible", advice)
@@ -123,6 +131,5 @@ def reason_of(text: str) -> Reason:
         if any(each in head for each in _QUOTA_WORDS) and "RunMinutes" not in head:
             return Reason(word, f"it asks for more than {whose} allows", "quota", _LIMITS)
         return Reason(word, f"{whose} is at its limit")
-    if word.startswith("Nodes required for job are"):
-        return Reason(word, "nodes that it needs are down, drained or reserved for others")
-    return Reason(word, word or "Slurm does not say why")
+    needs = "nodes that it needs are down, drained or reserved for others"
+    return Reason(word, needs if word.startswith(_NEEDS) else word or "Slurm does not say why")

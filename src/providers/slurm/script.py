@@ -33,6 +33,11 @@ GRACE_S = 30.0  # between SIGTERM and SIGKILL of a step, where the partition doe
 SIGNAL_S = 120.0  # before the time limit; Slurm may be up to a minute early (sbatch(1), --signal)
 SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the last part of so many
 
+# From the login host to a node. Nobody is asked anything, and a node that does not answer is noticed.
+SSH = (
+    *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"),
+    *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
+)
 # A step that has all of its job's share of a node, and leaves room for others to be run beside it.
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--export=ALL")
 _SCRIPT = """\
@@ -119,8 +124,7 @@ def relay(job: str, node: str, folder: str, *, python: str = "python3") -> tuple
 def ssh_relay(node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:
     """Return the command that reaches the step from the login host by the SSH server of the node, as the user."""
     inside = shlex.join((python, "-I", "-S", f"{folder}/{RELAY}", folder))
-    options = ("BatchMode=yes", "ClearAllForwardings=yes", "ServerAliveInterval=15", "ServerAliveCountMax=2")
-    return ("ssh", *(word for each in options for word in ("-o", each)), "-T", node, inside)
+    return (*SSH, node, inside)
 
 
 def signal_s(time_s: float | None) -> float:

@@ -13,9 +13,10 @@ from ..errors import BadRequest, ProviderError
 from . import squeue
 from .errors import AGAIN_S, MOST, Ended, SlurmAway, error_of
 from .login_host import Commands, refuse_failed
-from .script import END, GRACE_S, NODES, OUTPUT, WANTED
+from .script import END, GRACE_S, NODES, OUTPUT, SSH, WANTED
 from .squeue import JobView
 
+LIMITS = ("TotalNodes", "MaxNodes", "MaxTime", "State")  # what is said of a partition that is too small for a job
 OUTPUT_BYTES = 2000  # of a job's output, in the cause of its end
 # What login scripts print comes before it, so each of our lines says that it is one.
 _LOOK_AROUND = """
@@ -41,6 +42,15 @@ for folder; do
     [ -f "$file" ] && printf 'outrider:node:%s:%s\\n' "${file##*/}" "$(cat "$file")"
   done
 done
+true
+"""
+# To each node at once, and no longer than $1 seconds.
+_LETS_IN = """
+limit=$1; shift
+for node; do
+  { timeout "$limit" SSH "$node" true </dev/null >/dev/null 2>&1 && echo "outrider:open:$node"; } &
+done
+wait
 true
 """
 # A file that cannot be written, as in a full home, must not end this shell: scancel comes after it. Steps that end by
@@ -124,6 +134,25 @@ class Slurm:
         ended = await self._commands.run(squeue.command(user=user, name=name))
         refuse_failed("squeue", ended, self.where)
         return squeue.read(ended.stdout)
+
+    async def limits(self, partition: str) -> str:
+        """Return what a partition allows a job, in Slurm's words; empty: Slurm does not say. Without ``partition`` the
+        one for jobs that name none is meant.
+        """
+        ended = await self._commands.run(["scontrol", "--oneliner", "show", "partition", *filter(None, [partition])])
+        for line in ended.stdout.splitlines():
+            said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            if "PartitionName" in said and (partition or said.get("Default") == "YES"):
+                found = [f"{name}={said[name]}" for name in LIMITS if name in said]
+                return f"partition {said['PartitionName']}: {', '.join(found)}"
+        return ""
+
+    async def lets_in(self, nodes: Sequence[str], within_s: float) -> set[str]:
+        """Return which nodes of a job that runs let its user in by SSH from here, as far as they say so in time."""
+        script = _LETS_IN.replace("SSH", " ".join(SSH))
+        ended = await self._commands.run(["sh", "-c", script, "open", f"{within_s:g}", *nodes])
+        lines = [line.partition("outrider:open:") for line in ended.stdout.splitlines()]
+        return {node for before, mark, node in lines if mark and not before}
 
     async def node_files(self, folders: Sequence[str]) -> dict[str, Mapping[str, str]]:
         """Return what step servers have written, by node. To list the folder has NFS look at the disk."""

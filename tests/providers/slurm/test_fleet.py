@@ -13,7 +13,7 @@ from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Mac
 from outrider.providers.errors import BadRequest, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm import login_host, submissions, submitter
+from outrider.providers.slurm import jobs, login_host, submissions, submitter
 from outrider.providers.slurm.errors import SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
@@ -127,6 +127,20 @@ async def test_a_job_that_will_never_start_is_an_error_and_taken_out_of_the_queu
         with anyio.fail_after(5):
             while site.alive:
                 await anyio.sleep(0.01)
+
+
+async def test_a_pool_that_is_larger_than_its_partition_fails_with_the_partitions_limit(
+    site: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "PERSISTS_S", 0.1)
+    site.state, site.reason = "PENDING", "PartitionNodeLimit"
+    async with opened() as fleet:
+        await fleet.launch(REQUEST, 2)
+        seen = await events_until(fleet, MachineGone, 2)
+    errors = [event.error for event in seen if isinstance(event, MachineGone)]
+    assert all(isinstance(error, BadRequest) for error in errors)
+    assert "(PartitionNodeLimit)" in str(errors[0])
+    assert "partition main: TotalNodes=4, MaxNodes=1, State=UP" in str(errors[0])
 
 
 async def test_a_controller_that_is_away_is_told_of_once_and_asked_again(site: HandMade) -> None:

@@ -142,13 +142,13 @@ class Hasty(JobBook):
 
 
 class Nags(JobBook):
-    def _waits(self, job: Job, view: JobView) -> list[JobEvent]:
+    def _waits(self, job: Job, view: JobView, now: float) -> list[JobEvent]:
         job.never = False
-        return super()._waits(job, view)
+        return super()._waits(job, view, now)
 
 
 class Hopes(JobBook):
-    def _waits(self, job: Job, view: JobView) -> list[JobEvent]:
+    def _waits(self, job: Job, view: JobView, now: float) -> list[JobEvent]:
         return [Queued(job.id, tuple(job.machines), jobs.reason_of(view.reason), view.starts_at)]
 
 
@@ -256,3 +256,46 @@ def test_an_expected_start_that_moves_a_little_is_no_news() -> None:
         return len(book.answer([JobView(JOB, "PENDING", starts_at=starts_at, reason="Priority")], 1.0))
 
     assert [waits(at) for at in (None, 1000.0, 1010.0, 1029.0, 1031.0, None)] == [1, 1, 0, 0, 1, 1]
+
+
+PERSISTING = st.lists(
+    st.tuples(st.sampled_from(["PartitionNodeLimit", "PartitionConfig", "Priority"]), st.floats(0, 200))
+)
+
+
+def holds_jobs_5(reasons: list[tuple[str, float]], make: Callable[[str], JobBook] = JobBook) -> None:
+    book, now, since, told = make("p"), 0.0, None, False
+    book.submitted(JOB, "/f", 1, 0.0)
+    for reason, pause_s in reasons:
+        now += pause_s
+        since = None if reason == "Priority" else now if since is None else since
+        never = any(isinstance(each, Never) for each in book.answer([JobView(JOB, "PENDING", reason=reason)], now))
+        assert never == (not told and since is not None and now - since >= jobs.PERSISTS_S), "JOBS-5"
+        told = told or never
+
+
+@given(PERSISTING)
+def test_a_reason_that_stands_for_minutes_is_one_for_ever(reasons: list[tuple[str, float]]) -> None:
+    """JOBS-5."""
+    holds_jobs_5(reasons)
+
+
+class GivesUpAtOnce(JobBook):
+    def _waits(self, job: Job, view: JobView, now: float) -> list[JobEvent]:
+        return super()._waits(job, view, now + jobs.PERSISTS_S if job.persists_since == now else now)
+
+
+class WaitsForEver(JobBook):
+    def _waits(self, job: Job, view: JobView, now: float) -> list[JobEvent]:
+        job.persists_since = None
+        return super()._waits(job, view, now)
+
+
+def test_waiting_for_minutes_falls_without_its_guard() -> None:
+    """JOBS-5."""
+    for reasons in ([("PartitionNodeLimit", 0.0)] * 2, [("PartitionConfig", 0.0), ("PartitionConfig", 400.0)]):
+        holds_jobs_5(reasons)
+    with pytest.raises(AssertionError, match="JOBS-5"):
+        holds_jobs_5([("PartitionNodeLimit", 0.0)] * 2, GivesUpAtOnce)
+    with pytest.raises(AssertionError, match="JOBS-5"):
+        holds_jobs_5([("PartitionConfig", 0.0), ("PartitionConfig", 400.0)], WaitsForEver)

@@ -408,7 +408,9 @@ def holds_step_2(job: Job) -> None:
 
 def holds_step_3(job: Job) -> None:
     """STEP-3."""
+    job.environment |= {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "PMI_RANK": "3", "SLURM_CPUS_ON_NODE": "8"}
     job.start()
+    assert job.ssh("echo $SLURM_PROCID $SLURM_NTASKS $PMI_RANK $SLURM_CPUS_ON_NODE").stdout == "8\n"
     assert job.ssh('printf %s "$ODD"').stdout == ODD
 
 

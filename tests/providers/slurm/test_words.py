@@ -187,3 +187,11 @@ def test_waiting_with_the_unknown_falls_without_its_guard(monkeypatch: pytest.Mo
     monkeypatch.setattr(reasons, "reason_of", lambda text: reasons.Reason(text, text, "impossible"))
     with pytest.raises(AssertionError):
         holds_reason_1("NewReason")
+
+
+def test_a_partition_that_is_too_small_for_minutes_is_an_error_with_slurms_word() -> None:
+    error = reason_of("PartitionNodeLimit").error("4711")
+    assert type(error) is BadRequest
+    assert "job 4711 and has not started it for minutes (PartitionNodeLimit)" in str(error)
+    assert "fewer nodes" in error.advice
+    assert error.retry_after_s is None

@@ -10,7 +10,8 @@ and program know of each other.
 
 STEP-1: it ends when nobody has touched the lease for its time, or when the client says so, whoever else lives.
 STEP-2: when it has ended, nothing runs and no file is left that it or its connections' processes have made here.
-STEP-3: what a connection runs has the variables of the step, whatever characters are in them.
+STEP-3: what a connection runs has the variables of the step, whatever characters are in them, but for those that say
+which of how many tasks it is.
 """
 
 import argparse
@@ -41,6 +42,9 @@ WHERE_SSHD_IS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/usr/loca
 NOT_PASSED = re.compile(
     r"HOME|USER|LOGNAME|SHELL|MAIL|PWD|OLDPWD|SHLVL|_|TERM|DISPLAY|XAUTHORITY|SSH_.*"
     r"|XDG_RUNTIME_DIR|XDG_SESSION_.*|DBUS_SESSION_BUS_ADDRESS"
+    # The step is one task, its server: libraries would take these for the rank and the number of ranks of the user's.
+    r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NTASKS_PER_.*|TASKS_PER_NODE)"
+    r"|SLURM_STEP_(NUM_TASKS|TASKS_PER_NODE)|PMI_.*|PMI2_.*|PMIX_.*"
 )
 CONFIG = """\
 HostKey {here}/host_key

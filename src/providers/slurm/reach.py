@@ -1,0 +1,48 @@
+"""Decide what carries the connections to steps where ``reach="auto"``: SSH where nodes let the user in, else srun.
+No I/O, no clock.
+
+REACH-1: a node is reached by SSH only after it has let the user in, once.
+REACH-2: no node waits for an answer for longer than `PATIENCE_S` after its step can be reached.
+REACH-3: a site that has let nobody in, on any node of a job, is not asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+PATIENCE_S = 0.5
+ASK_S = 3.0  # for which a question lasts: a firewall may drop what it does not like
+
+
+class WaysIn:
+    """The knowledge of which nodes let the user in."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+        self._open: set[str] = set()
+        self._ready_at: dict[str, float] = {}
+        self._closed = False
+
+    def ask(self, nodes: Iterable[str]) -> list[str]:
+        """Return the nodes that are to be asked now; `answered` or `failed` comes after that."""
+        new = [] if self._closed else [node for node in nodes if node not in self._asked | self._open]
+        self._asked.update(new)
+        return new
+
+    def answered(self, asked: Collection[str], lets_in: Collection[str]) -> None:
+        self._asked.difference_update(asked)
+        self._open.update(lets_in)
+        self._closed = not self._open
+
+    def failed(self, asked: Collection[str]) -> None:
+        """Note that nobody knows whether these nodes let one in."""
+        self._asked.difference_update(asked)
+
+    def by_ssh(self, node: str, now: float) -> bool | None:
+        """Return whether a node whose step can be reached is reached by SSH; None: this is not known yet."""
+        if node in self._open:
+            return True
+        ready_at = self._ready_at.setdefault(node, now)
+        if node in self._asked and now - ready_at < PATIENCE_S:
+            return None
+        return False
