@@ -94,6 +94,7 @@ class Machines:
         scale = self._spec.scale
         self._ledger.limit(self.controller.wanted if scale is None else scale.most)
         if not self.minimum:
+            self._nodes.roster.opened()
             self.controller.opened(now)
         self.controller.tick(now)
 

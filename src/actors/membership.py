@@ -64,7 +64,10 @@ class Membership:
         self._ranked_from: tuple[NodeId, ...] = ()
 
     def add(self, machine: Machine) -> Member:
+        """Take in a machine that was launched. One that is in its provider's order keeps a seat for its node."""
         member = Member(NodeId(self._next), machine)
+        if machine.ordered:
+            self.roster.keep(member.id)
         self._next += 1
         self.members[member.id] = member
         self._by_machine[machine.id] = member
@@ -124,14 +127,20 @@ class Roster:
 
     So a replacement takes the seat of the node it replaces, and the other ranks stay.
 
+    Until the pool is ready, seats are kept for nodes that come later: ranks follow the order in which a provider has
+    them, as the nodes of a job are near each other, and not the order in which they are ready.
+
     ROSTER-1: ranks are 0..n-1, each node has one, and a node keeps its place before every node that sat behind it.
-    ROSTER-2: a node that joins takes the lowest empty seat.
+    ROSTER-2: a node that joins takes the seat that is kept for it, or else the lowest empty one.
+    ROSTER-3: once the pool is ready no seat is kept, and none that was kept in vain is filled: whoever comes late moves
+    no rank of those that work.
     """
 
     def __init__(self) -> None:
         self._seats: list[NodeId | None] = []
         self._where: dict[NodeId, int] = {}
         self._empty: list[int] = []
+        self._kept: dict[NodeId, int] | None = {}  # None: the pool is, or was, ready
         self._ranked: tuple[NodeId, ...] | None = ()
         self._ranks: dict[NodeId, int] = {}
 
@@ -141,10 +150,24 @@ class Roster:
     def __contains__(self, node: NodeId) -> bool:
         return node in self._where
 
+    def keep(self, node: NodeId) -> None:
+        """Keep a seat behind all others for a node that comes later, unless one is empty, or the pool is ready."""
+        if self._kept is None or self._empty or node in self._kept or node in self._where:
+            return
+        self._kept[node] = len(self._seats)
+        self._seats.append(None)
+
+    def opened(self) -> None:
+        """Note that the pool is ready."""
+        self._kept = None
+
     def join(self, node: NodeId) -> None:
         if node in self._where:
             return
-        if self._empty:
+        if self._kept is not None and (kept := self._kept.pop(node, None)) is not None:
+            seat = kept
+            self._seats[seat] = node
+        elif self._empty:
             seat = heappop(self._empty)
             self._seats[seat] = node
         else:

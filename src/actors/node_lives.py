@@ -152,6 +152,7 @@ class NodeLives:
         if member.away_since is None:
             self._ledger.node_ready(member.id, now, member.amounts)
         if ready >= self._minimum():
+            self._nodes.roster.opened()
             self._controller.opened(now)
 
     def _works_again(self, member: Member, now: float) -> None:

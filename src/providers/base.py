@@ -119,6 +119,7 @@ class Machine:
     login: Login | None = None  # None: the pool's own key
     rotate_host_key: bool = False  # replace it at first contact: others may have seen it on its way to the machine
     patience_s: float | None = None  # unreachable for so long, it is down; None: it may still be booting
+    ordered: bool = False  # its provider has an order, that of the answer to the launch: ranks follow it
     same_host: bool = False  # client and machine share memory: blobs go by file descriptor instead of over SSH
     witnesses: tuple[Address, ...] = ()  # who else answers this computer, unless its network is down
     notices: tuple[str, ...] = ()  # where it learns of its end, as docs/protocol.md names them: nobody else is asked

@@ -1,4 +1,6 @@
-"""ROSTER-1 and 2: ranks are dense, and a replacement takes the seat that became empty.
+"""ROSTER-1 and 2: ranks are dense, and a replacement takes the seat that became empty, or the one kept for it.
+
+ROSTER-3: once the pool is ready, who comes late moves nobody's rank.
 
 RANKS-1: a rank is overdue when it has been missed for so long on end, and not before.
 RANKS-2: the time for which a machine waits in its provider's queue does not count.
@@ -47,6 +49,86 @@ EVENTS = st.lists(st.none() | st.integers(0, 9), max_size=40)
 @settings(max_examples=100, deadline=None)
 def test_ranks_are_dense_and_the_lowest_empty_seat_is_filled_first(joins_and_leaves):
     check(Roster, joins_and_leaves)
+
+
+KEPT_EVENTS = st.lists(st.tuples(st.sampled_from(["keep", "join", "leave", "opened"]), st.integers(0, 7)), max_size=40)
+
+
+def check_kept(roster_kind, events):
+    """Seats that are kept: against a list of seats, each with its node, None, or ("kept", node)."""
+    roster, seats, ready = roster_kind(), [], False
+    for what, number in events:
+        node = NodeId(number)
+        before = roster.ranked
+        match what:
+            case "keep":
+                roster.keep(node)
+                if not (ready or None in seats or node in seats or ("kept", node) in seats):
+                    seats.append(("kept", node))
+            case "join":
+                roster.join(node)
+                if node not in seats:
+                    if not ready and ("kept", node) in seats:
+                        seats[seats.index(("kept", node))] = node
+                    elif None in seats:
+                        seats[seats.index(None)] = node
+                    else:
+                        seats.append(node)
+            case "leave":
+                roster.leave(node)
+                seats = [None if each == node else each for each in seats]
+            case _:
+                roster.opened()
+                ready = True
+        assert [node for node in roster.ranked if node in before] == [node for node in before if node in roster]
+        ranked = tuple(node for node in seats if node is not None and not isinstance(node, tuple))
+        assert len(roster.ranked) == len(ranked), "ROSTER-1"
+        assert roster.ranked == ranked, "ROSTER-3" if ready else "ROSTER-2"
+
+
+@given(KEPT_EVENTS)
+@settings(max_examples=200, deadline=None)
+def test_ranks_follow_the_order_in_which_seats_were_kept(events):
+    """ROSTER-1, ROSTER-2, ROSTER-3."""
+    check_kept(Roster, events)
+
+
+def test_nodes_that_are_ready_in_any_order_have_the_ranks_of_their_order():
+    roster = Roster()
+    for node in range(4):
+        roster.keep(NodeId(node))
+    for node in (2, 0, 3):
+        roster.join(NodeId(node))
+    assert roster.ranked == (0, 2, 3)
+    roster.opened()
+    roster.join(NodeId(1))  # late
+    roster.leave(NodeId(0))
+    roster.join(NodeId(4))  # its replacement
+    assert roster.ranked == (4, 2, 3, 1)
+
+
+class TakesAnySeat(Roster):
+    def keep(self, node):
+        pass
+
+
+class KeepsForEver(Roster):
+    def opened(self):
+        pass
+
+
+KEPT_BREAKS = [
+    (TakesAnySeat, "ROSTER-2", [("keep", 0), ("keep", 1), ("join", 1), ("join", 0)]),
+    (KeepsForEver, "ROSTER-3", [("keep", 0), ("keep", 1), ("join", 1), ("opened", 0), ("join", 0)]),
+]
+
+
+@pytest.mark.parametrize(("broken", "invariant", "events"), KEPT_BREAKS)
+def test_keeping_seats_falls_without_its_guard(broken, invariant, events):
+    """See `KEPT_BREAKS`."""
+    check_kept(Roster, events)
+    with pytest.raises(AssertionError, match=invariant):
+        check_kept(broken, events)
 
 
 class KeepsOldRanks(Roster):

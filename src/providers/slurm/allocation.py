@@ -230,7 +230,11 @@ class AllocationFleet:
         self._next += 1
         (self._folder / NODES / node).unlink(missing_ok=True)
         machine = Machine(
-            MachineId(f"{self._pool}/{allocation.job}-{number}"), None, "", facts={"job": allocation.job, "node": node}
+            MachineId(f"{self._pool}/{allocation.job}-{number}"),
+            None,
+            "",
+            facts={"job": allocation.job, "node": node},
+            ordered=True,
         )
         log = self._folder / f"step-{number}.out"
         try:
@@ -287,6 +291,7 @@ class AllocationFleet:
             notices=(f"file,path={said['notice']}",) if "notice" in said else (),
             lease=said.get("lease", ""),
             facts=machine.facts,
+            ordered=machine.ordered,
         )
         self._tell(MachineReachable(made))
 

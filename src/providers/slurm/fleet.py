@@ -192,7 +192,8 @@ class SlurmFleet:
         ids = self._book.submitted(submission.job, submission.folder, submission.count, anyio.current_time())
         for machine in ids:
             facts = {"job": submission.job, "partition": self._provider.partition or ""}
-            made = Machine(machine, None, "", lease="", facts={key: value for key, value in facts.items() if value})
+            known = {key: value for key, value in facts.items() if value}
+            made = Machine(machine, None, "", ordered=self._provider.together, facts=known)
             self._machines.setdefault(machine, made)
             self._tell(MachineQueued(machine, f"job {submission.job} pending"))
         self._changed()
