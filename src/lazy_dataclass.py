@@ -1,8 +1,8 @@
 """`dataclass` of the standard library, except that a class with slots has its methods written when they are needed.
 
-The standard library writes and compiles up to eight methods for each class, used or not: 0.4 ms of a program's start
-for each, and a pool's client has more than a hundred. Here `__init__` is written when the first object is made, and
-the other methods are shared. Measured with Python 3.11: 0.03 ms for a class, and 0.06 ms more for its first object.
+The standard library writes and compiles up to eight methods for each class, used or not, and a pool's client has more
+than a hundred. Here `__init__` is written when the first object is made, and the other methods are shared. Measured
+with Python 3.11 and five fields: 0.06 ms for a class in place of 0.75, and 0.12 ms more for its first object.
 
 What is defined is a dataclass: `fields`, `replace`, `asdict`, pickling and patterns work, and type checkers see the
 standard library's own decorator. Options and annotations that this module does not know are left to that. A class
