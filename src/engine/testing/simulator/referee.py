@@ -86,6 +86,8 @@ class Referee:
                 self._over(NodeId(event.node), event.name, event.cause)
             case ev.NodeDismissed():
                 self._over(NodeId(event.node), event.name, "")
+            case ev.NodeNoticeWithdrawn():
+                self.scaling.notice_withdrawn()
             case ev.NodeNoticed():
                 self.jobs.excuse(NodeId(event.node))
             case ev.LaunchFailed():

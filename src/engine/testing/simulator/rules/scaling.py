@@ -1,7 +1,8 @@
 """The rules about pools whose number of nodes follows their work: SIM-27 to 29.
 
 SIM-27: they want no more nodes than their most, and no fewer than their least, or what the user has set since.
-SIM-28: only a node leaves on which nothing runs, and nothing has run for as long as nodes may be idle.
+SIM-28: only a node leaves on which nothing runs, and nothing has run for as long as nodes may be idle; or the newest,
+    when there is one too many because another's notice is withdrawn.
 SIM-29: they grow for jobs that have not settled, or because the user says so. Without jobs they come back to their
     least.
 """
@@ -26,6 +27,7 @@ class ScalingRules:
         self.floor = sim.scenario.min
         self._floor_since = 0.0
         self._ended_at: dict[MachineId, float] = {}  # when the last attempt did
+        self._withdrawn_at = -1.0  # when a notice last was
 
     def resized(self, floor: int) -> None:
         self.floor = min(floor, self._sim.scenario.max)
@@ -41,9 +43,12 @@ class ScalingRules:
         if wanted > before and not self._sim.unsettled and self._floor_since != now:
             self._broken("SIM-29", f"it grows from {before} to {wanted} nodes, and there is no job")
 
+    def notice_withdrawn(self) -> None:
+        self._withdrawn_at = self._sim.loop.now
+
     def draining(self, machine: MachineId) -> None:
         idle_s, now = self._sim.scenario.idle_s, self._sim.loop.now
-        if idle_s is None:
+        if idle_s is None or self._withdrawn_at == now:
             return
         seat, running = self._sim.referee.nodes.seat_of(machine), self._sim.referee.jobs.running
         busy = [attempt for attempt, host in running.items() if host.machine == machine]
