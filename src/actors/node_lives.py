@@ -114,6 +114,8 @@ class NodeLives:
     def gone(self, member: Member, cause: str, error: ProviderError | None, now: float) -> None:
         """Handle the provider's word that the machine does not exist any more, or (``error``) never will."""
         member.terminated = True
+        self.stragglers.ended(member.id)
+        self.stragglers.gone(member.id)
         if self._controller.booting(member.id):
             if error is None:
                 self._unreached(member, ConnectFailed(f"its machine is gone: {cause}"), now)
@@ -358,7 +360,10 @@ class NodeLives:
     def _terminate(self, member: Member) -> None:
         if not member.terminated:
             member.terminated = True
-            self._calls.terminate(member.machine.id)
+            self._calls.terminate(member.machine.id, partial(self._confirmed, member.id))
+
+    def _confirmed(self, node: NodeId, now: float) -> None:  # noqa: ARG002
+        self.stragglers.gone(node)
 
     def _tell(self, node: NodeId, message: NodeMessage) -> None:
         if (actor := self._actors.get(node)) is not None:

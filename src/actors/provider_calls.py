@@ -41,9 +41,11 @@ class ProviderCalls:
     def launch(self, machines: int) -> None:
         self._tasks.start_soon(self._launch, machines)
 
-    def terminate(self, machine: MachineId) -> None:
-        """Retry until the provider confirms or the pool ends: a machine costs money until then."""
-        self._tasks.start_soon(self._terminate, machine)
+    def terminate(self, machine: MachineId, confirmed: Callable[[float], None]) -> None:
+        """Retry until the provider confirms, and then call ``confirmed``, or the pool ends: a machine costs money until
+        then.
+        """
+        self._tasks.start_soon(self._terminate, machine, confirmed)
 
     def ask_others(
         self,
@@ -76,7 +78,7 @@ class ProviderCalls:
             finally:
                 self._launching.discard(scope)
 
-    async def _terminate(self, machine: MachineId) -> None:
+    async def _terminate(self, machine: MachineId, confirmed: Callable[[float], None]) -> None:
         pause_s = TERMINATE_AGAIN_S
         for attempt in count(1):
             try:
@@ -88,6 +90,7 @@ class ProviderCalls:
                 await anyio.sleep(max(pause_s, getattr(error, "retry_after_s", None) or 0.0))
                 pause_s = min(2 * pause_s, TERMINATE_AGAIN_LIMIT_S)
             else:
+                self._happened(confirmed)
                 return
 
     async def _ask_others(

@@ -8,8 +8,8 @@ their wave.
 STRAGGLER-1: a machine is a straggler once `FACTOR` times t, and at least t + `GRACE_S`, has passed,
     not before, and only once.
 STRAGGLER-2: a machine that has answered is no straggler, however long it then takes to be ready.
-STRAGGLER-3: there are at most half as many stragglers as nodes wanted, rounded up; others follow when these are ready
-    or have ended.
+STRAGGLER-3: there are at most half as many stragglers as nodes wanted, rounded up; others follow when these are ready,
+    or when their machines have ended: until then these exist beside those in their place.
 STRAGGLER-4: a machine that waits for its turn to be connected to is no straggler, nor within `GRACE_S` from its turn.
 STRAGGLER-5: a machine that waits in its provider's queue is no straggler, and its times count from when it starts: it
     belongs to no wave meanwhile, and then to that of those which start within `TOGETHER_S`.
@@ -54,7 +54,7 @@ class Stragglers:
         self.wanted = wanted  # nodes that work
         self._waves: dict[_Wave, None] = {}  # those with a machine that has not answered
         self._wave_of: dict[NodeId, _Wave] = {}  # of the machines that have not answered
-        self._found: set[NodeId] = set()  # neither ready nor ended
+        self._found: set[NodeId] = set()  # they are not ready, and their machines have not ended
         self._longest_s: float | None = None  # the longest time that a machine of a wave with a quorum took
         self._queued: set[NodeId] = set()  # those that were in a wave, and wait in their provider's queue
         self._started: _Wave | None = None  # the last wave of those that have left the queue
@@ -101,10 +101,14 @@ class Stragglers:
         self._found.discard(node)
 
     def ended(self, node: NodeId) -> None:
-        self._found.discard(node)
+        """Handle that ``node`` has failed or is dismissed; its machine is being ended."""
         self._queued.discard(node)
         if (wave := self._wave_of.get(node)) is not None:
             self._leaves(node, wave)
+
+    def gone(self, node: NodeId) -> None:
+        """Handle that the machine of ``node``, which has ended before, does not exist any more."""
+        self._found.discard(node)
 
     def overdue(self, now: float) -> list[Straggler]:
         """Return the new stragglers; if there are too many (STRAGGLER-3), those that were due first."""

@@ -81,6 +81,14 @@ class LaggardsMachine(RuleBasedStateMachine):
             if nodes.get(node, 0.0) is None:
                 del nodes[node]
         self.stragglers.ended(node)
+        self.look()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.found - {*self.silent()})
+    def a_machine_that_was_late_has_ended(self, data):
+        node = data.draw(st.sampled_from(sorted(self.found - {*self.silent()})))
+        self.stragglers.ended(node)  # it may have answered, and not have been ready
+        self.stragglers.gone(node)
         self.found.discard(node)
         self.look()
 
@@ -242,6 +250,12 @@ class CallsAnyNumber(Stragglers):
     _room = 1000
 
 
+class CountsNoneThatIsBeingEnded(Stragglers):
+    def ended(self, node):
+        super().ended(node)
+        self.gone(node)
+
+
 class DoesNotHeedTheQueue(Stragglers):
     def tried(self, node, at):
         pass
@@ -261,6 +275,7 @@ class TakesTheQueueForSilence(Stragglers):
         (WaitsForAll, "STRAGGLER-1"),
         (ForgetsWhoAnswered, "STRAGGLER-2"),
         (CallsAnyNumber, "STRAGGLER-3"),
+        (CountsNoneThatIsBeingEnded, "STRAGGLER-3"),
         (DoesNotHeedTheQueue, "STRAGGLER-4"),
         (TakesTheQueueForSilence, "STRAGGLER-5"),
     ],
@@ -331,6 +346,8 @@ def test_more_than_half_are_never_late_at_a_time():
     assert [each.node for each in stragglers.overdue(11.0)] == [6]
     assert stragglers.wake_at() is None
     stragglers.ended(NodeId(6))
+    assert stragglers.wake_at() is None, "its machine has not ended"
+    stragglers.gone(NodeId(6))
     assert stragglers.wake_at() == 11.0
     assert [each.node for each in stragglers.overdue(20.0)] == [7]
 

@@ -342,3 +342,13 @@ def calls_what_is_queued_late(patch: Patch) -> None:
 
 def waits_for_no_queue(patch: Patch) -> None:
     patch.setattr(LaunchQueue, "holds", lambda self, now: False)
+
+
+def counts_no_late_machine_that_is_being_ended(patch: Patch) -> None:
+    ended = Stragglers.ended
+
+    def frees_its_place(self, node):
+        ended(self, node)
+        self.gone(node)
+
+    patch.setattr(Stragglers, "ended", frees_its_place)

@@ -56,3 +56,10 @@ def queued(seed: int) -> Scenario:
     deaths = tuple(f.Death(at_s=10.0, after=("generation_started", 1), who=who, reported_s=0.2) for who in (0.0, 0.6))
     timeouts = {"boot_timeout_s": 120.0, "replace_timeout_s": 30.0}
     return Scenario(seed=seed, nodes=3, min=3, max=3, cloud=cloud, jobs=jobs, faults=deaths, **timeouts)  # type: ignore[arg-type]
+
+
+def late_one_after_another(seed: int) -> Scenario:
+    """What is seldom drawn: a machine never answers, nor do those in its place, and to end one takes long."""
+    deaf = (f.BadMachines(at_s=0.0, machines=1, how="deaf"), f.BadMachines(at_s=4.0, machines=2, how="deaf"))
+    cloud = CloudSpec(launch_s=(0.1, 1.0), boot_s=(1.0, 2.0), terminate_s=(5.0, 10.0))
+    return Scenario(seed=seed, nodes=2, min=1, max=2, boot_timeout_s=60.0, cloud=cloud, faults=deaf)

@@ -27,6 +27,7 @@ BY_HAND: dict[Callable[[Patch], None], Callable[[int], Scenario]] = {
     guards.lets_the_boot_begin_in_the_queue: own_scenarios.queued,
     guards.calls_what_is_queued_late: own_scenarios.queued,
     guards.waits_for_no_queue: own_scenarios.queued,
+    guards.counts_no_late_machine_that_is_being_ended: own_scenarios.late_one_after_another,
 }
 
 
@@ -77,6 +78,7 @@ BY_HAND: dict[Callable[[Patch], None], Callable[[int], Scenario]] = {
         ("SIM-32", guards.lets_the_boot_begin_in_the_queue),
         ("SIM-32", guards.calls_what_is_queued_late),
         ("SIM-32", guards.waits_for_no_queue),
+        ("SIM-33", guards.counts_no_late_machine_that_is_being_ended),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -1,4 +1,4 @@
-"""The rules about nodes and machines: SIM-6, 11 to 16 and 24.
+"""The rules about nodes and machines: SIM-6, 11 to 16, 24 and 34.
 
 SIM-6: nothing is sent to a node that is noticed, draining, standing by, or given up.
 SIM-11: with machines to be had, the pool comes back to the number of nodes that is wanted, and to its spares.
@@ -12,6 +12,8 @@ SIM-16: a machine that died is known to be lost within 10 s, without a word of t
     was left that could be heard, and others had to be asked.
 SIM-24: no more machines cost money than are wanted, with the spares, but for those that may not stay: that are late,
     noticed, draining, being ended, or of a launch without an answer yet that have become too many.
+SIM-33: late machines, those counted that are being ended, are no more than half of the nodes that are wanted, rounded
+    up. So with SIM-24 a pool of N nodes has at most N machines, its spares and these, beside what it lets go.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class Seat:
     over_at: float | None = None
     notices: dict[str, float] = field(default_factory=dict)  # by source, since when the pool has heard
     queued: bool = False
+    late: bool = False  # it was called so, and has not been ready since
 
     @property
     def present(self) -> bool:
@@ -138,6 +141,11 @@ class NodeRules:
         seat.state = state
         if state == "ready":
             seat.ready_at = self._now
+        if state == "late":
+            seat.late = True
+            self._check_late()
+        elif state in PRESENT:
+            seat.late = False
         self._present += seat.present
         self._changed = True
 
@@ -312,6 +320,13 @@ class NodeRules:
         if staying > self.total + self._surplus and not self.closing:
             counts = f"{self.total} are wanted, and {self._surplus} may have become too many on their way"
             self._broken("SIM-24", f"{staying} machines cost money and are to stay: {counts}")
+
+    def _check_late(self) -> None:
+        wanted = self.wanted + (self._fewer_by if self._resized_at == self._now else 0)
+        seats = map(self._by_machine.get, self._sim.cloud.alive)
+        late = [seat.node for seat in seats if seat is not None and seat.late]
+        if len(late) > (wanted + 1) // 2:
+            self._broken("SIM-33", f"the machines of late nodes {late} cost money, and {wanted} nodes are wanted")
 
     def rested(self) -> None:
         """Check the number of nodes and machines: all faults have passed, and time enough."""

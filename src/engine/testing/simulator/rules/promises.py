@@ -35,4 +35,5 @@ PROMISES = {
     "SIM-30": "tasks never hold more processors of a machine than it has",
     "SIM-31": "only jobs without a sign of life are told to have stalled, and run again as often as allowed",
     "SIM-32": "a machine in its provider's queue is not taken for late or failed, and is waited for",
+    "SIM-33": "late machines are no more than half of the nodes, until they have ended",
 }
