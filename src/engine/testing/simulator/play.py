@@ -307,6 +307,7 @@ class _User:
             return
         self._sim.submitted.add(job.id)
         self._sim.trace("submit", job=job.id)
+        self._sim.referee.time_limits.submitted(job)
         payload = self._payload(job)
         function = payload.function
         if job.ranks:

@@ -24,6 +24,7 @@ from .rules.jobs import JobRules
 from .rules.nodes import NodeRules
 from .rules.queues import QueueRules
 from .rules.scaling import ScalingRules
+from .rules.time_limits import TimeLimitRules
 from .rules.waves import WaveRules
 from .rules.worlds import WorldRules
 
@@ -58,6 +59,7 @@ class Referee:
         self.waves = WaveRules(sim)
         self.costs = CostRules(sim)
         self.queues = QueueRules(sim)
+        self.time_limits = TimeLimitRules(sim)
         self.least_wanted = sim.scenario.nodes
 
     # --- of the pool ------------------------------------------------------------------------------------------------
@@ -113,6 +115,7 @@ class Referee:
     def ordered(self, node: NodeId, host: Host, order: Order) -> None:
         self.nodes.ordered(node)
         self.jobs.ordered(node, order)
+        self.time_limits.ordered(order)
         if order.world is not None:
             self.worlds.ordered(node, host, order)
 
@@ -120,11 +123,13 @@ class Referee:
         self._sim.trace("settled", job=job.id, ending=ending)
         self.jobs.settle(job, ending)
         self.queues.settled(job.id, (ending,))
+        self.time_limits.settled(job, (ending,))
 
     def settled_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
         self._sim.trace("settled_all", job=job.id, generation=generation, endings=endings)
         self.jobs.settle_all(job, endings, generation)
         self.queues.settled(job.id, endings)
+        self.time_limits.settled(job, endings)
 
     def resized(self, wanted: int) -> None:
         self.least_wanted = min(self.least_wanted, wanted)
@@ -155,6 +160,7 @@ class Referee:
         self.jobs.began(host, order)
         self.amounts.began(host, order)
         self.executors.began(host)
+        self.time_limits.began(host, order)
         if order.world is not None:
             self.worlds.began(order)
 

@@ -12,7 +12,7 @@ from outrider.actors.failure_detector import FailureDetector
 from outrider.actors.fleet_controller import STEPS, FleetController, NodePhase
 from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
-from outrider.actors.interfaces import ScaleByLoad, Settled
+from outrider.actors.interfaces import GaveUp, ScaleByLoad, Settled
 from outrider.actors.launch_queue import LaunchQueue
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Membership
@@ -20,6 +20,7 @@ from outrider.actors.messages import NodeMessage, Queued
 from outrider.actors.node import NodeActor
 from outrider.actors.node_lives import NodeLives
 from outrider.actors.placement import Placement
+from outrider.actors.queue_timeouts import Expiries
 from outrider.actors.retries import Entry
 from outrider.actors.stalls import StallWatch
 from outrider.actors.stragglers import Stragglers
@@ -352,3 +353,28 @@ def counts_no_late_machine_that_is_being_ended(patch: Patch) -> None:
         self.gone(node)
 
     patch.setattr(Stragglers, "ended", frees_its_place)
+
+
+def takes_a_wait_for_over_that_ended_before_the_fence(patch: Patch) -> None:
+    lacks = Gang._lacks
+
+    def waits_no_longer(self, gone, now, *, held):
+        before = self._wait.ends_at, self._wait.over_early
+        lacks(self, gone, now, held=held)
+        if self.phase is GangPhase.FENCING:
+            self._wait.ends_at, self._wait.over_early = before
+
+    patch.setattr(Gang, "_lacks", waits_no_longer)
+
+
+def lets_what_is_given_up_run_on(patch: Patch) -> None:
+    patch.setattr(Ledger, "_give_up", lambda self, entry, reason: self._end(entry, GaveUp(reason, entry.losses)))
+
+
+def knows_no_timeout(patch: Patch) -> None:
+    patch.setattr(Attempt, "times_out_at", None)
+
+
+def knows_no_queue_timeout(patch: Patch) -> None:
+    patch.setattr(Expiries, "take", lambda self, now: [])
+    patch.setattr(Expiries, "first_at", lambda self: None)

@@ -63,3 +63,16 @@ def late_one_after_another(seed: int) -> Scenario:
     deaf = (f.BadMachines(at_s=0.0, machines=1, how="deaf"), f.BadMachines(at_s=4.0, machines=2, how="deaf"))
     cloud = CloudSpec(launch_s=(0.1, 1.0), boot_s=(1.0, 2.0), terminate_s=(5.0, 10.0))
     return Scenario(seed=seed, nodes=2, min=1, max=2, boot_timeout_s=60.0, cloud=cloud, faults=deaf)
+
+
+def fenced_late(seed: int) -> Scenario:
+    """What is seldom drawn: while a lost generation is being ended, this computer has no network, and another dies."""
+    begun = ("generation_started", 1)
+    faults = (
+        f.Death(at_s=5.0, after=begun, who=0.0, reported_s=0.2),
+        f.ClientCut(at_s=5.4, after=begun, for_s=50.0),
+        f.Death(at_s=20.0, after=begun, who=0.0, silent=True),
+    )
+    cloud = CloudSpec(launch_s=(0.2, 1.0), boot_s=(5.0, 10.0), kill_s=(1.0, 1.0))
+    job = Job(id=1, at_s=0.0, takes_s=60.0, ranks=1, retries=10)
+    return Scenario(seed=seed, nodes=3, min=3, max=3, replace_timeout_s=30.0, cloud=cloud, jobs=(job,), faults=faults)

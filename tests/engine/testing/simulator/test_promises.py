@@ -28,6 +28,7 @@ BY_HAND: dict[Callable[[Patch], None], Callable[[int], Scenario]] = {
     guards.calls_what_is_queued_late: own_scenarios.queued,
     guards.waits_for_no_queue: own_scenarios.queued,
     guards.counts_no_late_machine_that_is_being_ended: own_scenarios.late_one_after_another,
+    guards.takes_a_wait_for_over_that_ended_before_the_fence: own_scenarios.fenced_late,
 }
 
 
@@ -79,6 +80,10 @@ BY_HAND: dict[Callable[[Patch], None], Callable[[int], Scenario]] = {
         ("SIM-32", guards.calls_what_is_queued_late),
         ("SIM-32", guards.waits_for_no_queue),
         ("SIM-33", guards.counts_no_late_machine_that_is_being_ended),
+        ("SIM-34", guards.takes_a_wait_for_over_that_ended_before_the_fence),
+        ("SIM-35", guards.lets_what_is_given_up_run_on),
+        ("SIM-36", guards.knows_no_timeout),
+        ("SIM-36", guards.knows_no_queue_timeout),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -142,6 +142,10 @@ class JobRules:
         if self._poisoned[job.id] > QUARANTINE:
             self.broken("SIM-8", f"job {job.id} takes down the machine number {self._poisoned[job.id]} in a row")
 
+    def has_begun(self, job: int) -> bool:
+        """Return whether an attempt of a task has begun."""
+        return (job, 0) in self._begun
+
     def excuse(self, node: NodeId) -> None:
         self._excused.add(node)
 

@@ -54,6 +54,7 @@ class Seat:
     state: str = "booting"  # late, ready, standby, draining, over
     ready_at: float = 0.0  # for the last time
     over_at: float | None = None
+    lost_at: float | None = None
     notices: dict[str, float] = field(default_factory=dict)  # by source, since when the pool has heard
     queued: bool = False
     late: bool = False  # it was called so, and has not been ready since
@@ -170,6 +171,7 @@ class NodeRules:
         if event == "node_failed" and early and host.healthy and host.refuses is None and not seat.notices:
             self._broken("SIM-15", f"node {node} has just booted, and is given up ({cause})")
         if event == "node_lost":
+            seat.lost_at = self._now
             self._given_up[seat.machine] = host.healthy and host.connected
             if host.on and host.daemon is not None and not seat.notices:
                 self._judge_loss(seat, cause)
@@ -250,6 +252,13 @@ class NodeRules:
         recent = [fault for at, fault in self._all_faults if _over_at(at, fault) > since - MEMORY_S]
         losses = sum(at > since - MEMORY_S for at in self._losses)
         return len(recent) > 1 or losses > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
+
+    def was_disturbed(self, host: Host) -> bool:
+        """Return whether something has befallen the machine, or the client's network, until a while ago."""
+        since = self._now - MEMORY_S
+        if any(_over_at(at, fault) > since for at, fault in self._faults.get(host.machine, ())):
+            return True
+        return any(isinstance(fault, f.ClientCut) and _over_at(at, fault) > since for at, fault in self._all_faults)
 
     def stands_by(self) -> bool:
         """Return whether a node stands by that can be reached."""

@@ -36,4 +36,7 @@ PROMISES = {
     "SIM-31": "only jobs without a sign of life are told to have stalled, and run again as often as allowed",
     "SIM-32": "a machine in its provider's queue is not taken for late or failed, and is waited for",
     "SIM-33": "late machines are no more than half of the nodes, until they have ended",
+    "SIM-34": "each lost node of a broadcast has the whole `replace_timeout` for its replacement",
+    "SIM-35": "what has settled is ended where it still runs",
+    "SIM-36": "`timeout` and `queue_timeout` are kept, and not too early",
 }

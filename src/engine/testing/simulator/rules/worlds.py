@@ -116,7 +116,7 @@ class WorldRules:
             if len(world.nodes) < min(scenario.min, self._sim.referee.least_wanted):
                 self._broken("SIM-10", f"job {job} begins on {len(world.nodes)} nodes, of at least {scenario.min}")
         elif len(world.nodes) < min(len(before.nodes), self._smallest.get(job, len(before.nodes))):
-            since = self._lost_at.get(job, self._sim.loop.now)
+            since = self._lacking_since(job, before)
             waited_s = self._sim.loop.now - since
             patient = waited_s >= scenario.replace_timeout_s - 1e-6 or self._sim.referee.nodes.gave_up_at >= since
             if (
@@ -133,7 +133,8 @@ class WorldRules:
         lost_at = self._lost_at.get(job)
         if all(seats[node].state != "over" for node in world.nodes):  # else ranks that were lost are still to be resent
             self._lost_at.pop(job, None)
-        self._smallest.pop(job, None)
+        if len(world.nodes) <= self._smallest.get(job, 0):  # else ranks of lost nodes run again alone, and no others
+            self._smallest.pop(job, None)
         warm_at = self._warm_at.pop(job, None)
         if lost_at is not None and before is not None:
             self.recoveries_s.append(self._sim.loop.now - lost_at)
@@ -141,6 +142,18 @@ class WorldRules:
             if late and not self._sim.referee.nodes.disturbed(lost_at) and self._alone(job):
                 waited = f"{self._sim.loop.now - lost_at:.1f} s after a loss, with a spare node at hand"
                 self._broken("SIM-19", f"job {job}, generation {world.generation} begins {waited}")
+
+    def _lacking_since(self, job: int, before: World) -> float:
+        """Return since when a node of the generation ``before`` is lacking: was lost, or has a notice."""
+        if job in self._lost_at:
+            return self._lost_at[job]
+        seats = [self._sim.referee.nodes.seats[node] for node in before.nodes]
+        noticed = [at for seat in seats for at in seat.notices.values()]
+        return min(noticed, default=self._sim.loop.now)
+
+    def latest(self, job: int) -> World | None:
+        """Return the world of the last generation of ``job``; None: it has not begun."""
+        return max((of for (each, _), of in self._worlds.items() if each == job), key=_number, default=None)
 
     # --- the fence --------------------------------------------------------------------------------------------------
 
@@ -224,6 +237,10 @@ def _port_of(order: Order) -> int | None:
     if world.ports:
         return world.ports[order.rank]
     return world.head_port if order.rank == 0 else None
+
+
+def _number(world: World) -> int:
+    return world.generation
 
 
 def _generation(order: Order) -> int:

@@ -1,0 +1,101 @@
+"""The rules about times that users set, and about what has ended: SIM-34 to 36.
+
+SIM-34: a broadcast ends for want of a node only when ``replace_timeout_s`` has passed since the last node that its next
+    generation lacks was lost, and none before that for the want of any; or when the pool asks for no machine any more.
+SIM-35: nothing of what has settled runs on for longer than `SOON_S` on a machine that is reached and undisturbed.
+SIM-36: what runs longer than its ``timeout_s`` is ended within `SOON_S`, on a machine that is undisturbed. What has not
+    begun within its ``queue_timeout_s`` settles by then, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .....actors.fleet_controller import ANEW_S
+from .....actors.interfaces import AttemptId, Ending, GaveUp, OnLoss, Reason, Settled, Verdict
+
+if TYPE_CHECKING:
+    from .....actors.interfaces import Order
+    from ..host import Host
+    from ..scenario import Job
+    from ..simulation import Simulation
+
+SOON_S = 5.0
+AGAIN_S = 31.0  # whatever has disturbed a machine is over for as long as it counts
+LOOKS = 20
+ROUNDING_S = 1e-6
+
+
+class TimeLimitRules:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._submitted_at: dict[int, float] = {}
+        self._sent: set[int] = set()  # jobs, of which an attempt was sent: of a task also one that has not begun
+
+    def submitted(self, job: Job) -> None:
+        self._submitted_at[job.id] = self._sim.loop.now
+        if job.queue_timeout_s is not None:
+            self._sim.loop.call_later(job.queue_timeout_s + SOON_S, self._should_have_begun, job)
+
+    def ordered(self, order: Order) -> None:
+        self._sent.add(order.task.job)
+
+    def began(self, host: Host, order: Order) -> None:
+        timeout_s = self._sim.jobs[order.task.job].timeout_s
+        if timeout_s is not None:
+            self._sim.loop.call_later(timeout_s + SOON_S, self._should_have_timed_out, host, order.attempt)
+
+    def settled(self, job: Job, endings: Sequence[Ending]) -> None:
+        gave_up = [ending for ending in endings if isinstance(ending, GaveUp)]
+        waited_s = self._sim.loop.now - self._submitted_at[job.id]
+        due_s = float("inf") if job.queue_timeout_s is None else job.queue_timeout_s - ROUNDING_S
+        if waited_s < due_s and any(each.reason is Reason.QUEUE_TIMEOUT for each in gave_up):
+            story = f"job {job.id} is given up after {waited_s:g} s of its queue_timeout, {job.queue_timeout_s}"
+            self._sim.broken("SIM-36", story)
+        if job.ranks and any(each.reason is Reason.NO_REPLACEMENT for each in gave_up):
+            self._check_patience(job, gave_up)
+        if job.id in self._sent and (gave_up or any(_was_ended(ending) for ending in endings)):
+            self._sim.loop.call_later(SOON_S, self._should_have_ended, job, LOOKS)
+
+    # --- what should have happened by now -------------------------------------------------------------------------
+
+    def _check_patience(self, job: Job, gave_up: Sequence[GaveUp]) -> None:
+        referee, world = self._sim.referee, self._sim.referee.worlds.latest(job.id)
+        nodes = {node for each in gave_up for node, _ in each.losses}
+        if world is not None and job.on_loss is OnLoss.RESTART and not job.once:
+            nodes = {*world.nodes}
+        lost = [at for node in nodes if (at := referee.nodes.seats[node].lost_at) is not None]
+        since = max(lost, default=self._submitted_at[job.id])
+        waited_s, patience_s = self._sim.loop.now - since, self._sim.scenario.replace_timeout_s
+        if waited_s < patience_s - ROUNDING_S and referee.nodes.gave_up_at < since - 2 * ANEW_S:
+            story = f"job {job.id} ends for want of a node {waited_s:g} s after the last loss, of {patience_s:g}"
+            self._sim.broken("SIM-34", story)
+
+    def _should_have_begun(self, job: Job) -> None:
+        referee = self._sim.referee
+        begun = job.id in self._sent if job.ranks else referee.jobs.has_begun(job.id)
+        if not begun and job.id not in referee.jobs.settled and not referee.nodes.closing:
+            self._sim.broken("SIM-36", f"job {job.id} has not begun, and waits beyond its {job.queue_timeout_s} s")
+
+    def _should_have_timed_out(self, host: Host, attempt: AttemptId) -> None:
+        referee = self._sim.referee
+        if attempt in referee.jobs.running and host.healthy and not referee.nodes.was_disturbed(host):
+            self._sim.broken("SIM-36", f"attempt {attempt} runs on, {SOON_S:g} s beyond its timeout")
+
+    def _should_have_ended(self, job: Job, looks: int) -> None:
+        referee = self._sim.referee
+        running = [(attempt, host) for attempt, host in referee.jobs.running.items() if self._is_of(job, attempt)]
+        for attempt, host in running:
+            if host.healthy and host.connected and not referee.nodes.was_disturbed(host):
+                self._sim.broken("SIM-35", f"job {job.id} has settled, and attempt {attempt} runs on")
+        if running and looks:
+            self._sim.loop.call_later(AGAIN_S, self._should_have_ended, job, looks - 1)
+
+    def _is_of(self, job: Job, attempt: int) -> bool:
+        return self._sim.orders[AttemptId(attempt)].task.job == job.id
+
+
+def _was_ended(ending: Ending) -> bool:
+    """Return whether an attempt did not end by itself: of its job others may run."""
+    return isinstance(ending, Settled) and ending.verdict not in {Verdict.RETURNED, Verdict.RAISED}
