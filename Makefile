@@ -68,7 +68,7 @@ site: $(VENV)/.dev  ## the documentation as a site, in build/docs/site
 	$(BIN)/python docs/build_site.py
 
 slurm: $(VENV)/.dev  ## a Slurm cluster of hosts to try things on, until Ctrl-C; NODES=2 (root; see tests/lab/README.md)
-	PYTHONPATH=tests/lab $(BIN)/python -m cluster --nodes $(or $(NODES),2)
+	PYTHONPATH=tests/lab $(BIN)/python -m cluster --nodes $(or $(NODES),2) $(if $(ACCOUNTING),--accounting)
 
 bench: $(VENV)/.demo  ## measure against ProcessPoolExecutor(4); a table, and JSON in benchmarks/out/
 	$(BIN)/python -m benchmarks

@@ -67,9 +67,13 @@ def cluster(lab: Lab) -> Callable[..., Cluster]:
     """``cluster(nodes=2, ...)``: hosts with a real Slurm, as `Site` describes them; see `cluster.Cluster`."""
     from cluster import Cluster, Site, missing
 
-    if lacks := missing():
-        pytest.skip(f"no cluster on this machine: {'; '.join(lacks)}")
-    return lambda **options: Cluster(lab, Site(**options))
+    def made(**options: Any) -> Cluster:
+        site = Site(**options)
+        if lacks := missing(accounting=site.accounting):
+            pytest.skip(f"no cluster on this machine: {'; '.join(lacks)}")
+        return Cluster(lab, site)
+
+    return made
 
 
 @pytest.fixture(scope="session")

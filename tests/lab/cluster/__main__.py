@@ -20,14 +20,16 @@ def main() -> int:
     parser.add_argument(
         "--closed", action="store_true", help="nobody may log in to a node by SSH, with a job or without"
     )
+    parser.add_argument("--accounting", action="store_true", help="with a database of jobs, for sacct")
     given = parser.parse_args()
-    if lacks := missing():
+    if lacks := missing(accounting=given.accounting):
         print(f"no cluster on this machine: {'; '.join(lacks)}", file=sys.stderr)
         return 1
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     began = time.monotonic()
-    with Lab() as lab, Cluster(lab, Site(nodes=given.nodes, gpus=given.gpus, ssh_to_nodes=not given.closed)) as cluster:
+    site = Site(nodes=given.nodes, gpus=given.gpus, ssh_to_nodes=not given.closed, accounting=given.accounting)
+    with Lab() as lab, Cluster(lab, site) as cluster:
         known_hosts = lab.key.with_name("known_hosts")
         known_hosts.write_text(cluster.login.known_hosts)
         options = f"-i {lab.key} -o UserKnownHostsFile={known_hosts}"

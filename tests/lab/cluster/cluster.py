@@ -27,6 +27,19 @@ install --directory --owner=munge --group=munge /run/munge /var/log/munge /var/l
 install --directory /var/lib/slurm/state /var/lib/slurm/spool
 setpriv --reuid=munge --regid=munge --clear-groups /usr/sbin/munged
 """
+ACCOUNTING = """
+chmod 0600 /etc/slurm/slurmdbd.conf
+install --directory --owner=mysql /var/lib/slurm/database /run/mysqld
+mariadb-install-db --no-defaults --user=mysql --datadir=/var/lib/slurm/database --skip-test-db \\
+  --auth-root-authentication-method=socket >/var/log/mariadb-install.log 2>&1
+setsid mariadbd --no-defaults --user=mysql --datadir=/var/lib/slurm/database --socket=/run/mysqld/mysqld.sock \\
+  --skip-networking --innodb-flush-log-at-trx-commit=0 </dev/null >/var/log/mariadb.log 2>&1 &
+within() { timeout 30 sh -c 'until "$@" >/dev/null 2>&1; do sleep 0.05; done' wait "$@"; }
+within mariadb-admin --no-defaults --socket=/run/mysqld/mysqld.sock ping
+slurmdbd
+within sacctmgr --noheader show cluster
+sacctmgr --immediate --quiet add cluster lab
+"""
 
 
 class Cluster:
@@ -192,6 +205,8 @@ class Cluster:
         }
         if host is not self.login:
             files["/etc/pam.d/sshd"] = ADOPTS
+        elif self.site.accounting:
+            files["/etc/slurm/slurmdbd.conf"] = self.site.database
         for path, text in files.items():
             host.path(path).parent.mkdir(parents=True, exist_ok=True)
             host.path(path).write_text(text)
@@ -205,8 +220,9 @@ class Cluster:
         key = host.path("/etc/munge/munge.key")
         key.unlink(missing_ok=True)
         key.write_bytes(self._munge_key)
+        database = ACCOUNTING if host is self.login and self.site.accounting else ""
         daemon = "slurmctld -c" if host is self.login else "slurmd"
-        host.run("sh", "-euc", f"{START}{daemon}")
+        host.run("sh", "-euc", f"{START}{database}{daemon}")
 
     def _log(self) -> str:
         """The end of what the controller says."""

@@ -13,13 +13,14 @@ PACKAGES = {
     "sbatch": "slurm-client",
     "munged": "munge",
 }
+DATABASE = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server"}
 ADOPT = Path("/lib/security/pam_slurm_adopt.so")
 
 
-def missing() -> list[str]:
-    """One clause for each thing that is missing; empty: a cluster can be made here."""
+def missing(*, accounting: bool = False) -> list[str]:
+    """One clause for each thing that is missing; empty: a cluster can be made here, with ``accounting`` or without."""
     found = netlab.missing()
-    for program, package in PACKAGES.items():
+    for program, package in {**PACKAGES, **(DATABASE if accounting else {})}.items():
         if shutil.which(program) is None and not Path(f"/usr/sbin/{program}").exists():
             found.append(f"no {program} (Debian package {package})")
     if not ADOPT.exists():

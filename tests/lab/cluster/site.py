@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-CONTROLLER_PORT, NODE_PORT = 6817, 6818
+CONTROLLER_PORT, NODE_PORT, DATABASE_PORT = 6817, 6818, 6819
 SRUN_PORTS = (60001, 60999)  # where srun listens for the steps that it starts
 DEVICES = "/var/lib/slurm/device"  # and a number: what Slurm counts, and hands out by number
 ADOPTS = """\
@@ -28,6 +28,7 @@ class Site:
     grace_s: int = 2  # between the notice of a preemption and its end
     kill_wait_s: int = 2  # between SIGTERM and SIGKILL
     shares: int = 0  # parts of the nodes, in their order: `main0` and `urgent0` are partitions of the first part alone
+    accounting: bool = False  # a database of jobs, which sacct asks; it takes some seconds more to bring up
 
     @property
     def names(self) -> list[str]:
@@ -62,7 +63,7 @@ class Site:
             "SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0",
             "JobAcctGatherType=jobacct_gather/linux",
             "JobAcctGatherFrequency=2",
-            "AccountingStorageType=accounting_storage/none",
+            *self._storage,
             "ReturnToService=2",  # a node whose power comes back is used again
             f"SlurmdTimeout={self.node_timeout_s}",
             "SlurmctldTimeout=10",
@@ -94,6 +95,30 @@ class Site:
     def _node(self, name: str, address: str) -> str:
         gres = f" Gres=gpu:a100:{self.gpus}" if self.gpus else ""
         return f"NodeName={name} NodeAddr={address} CPUs={self.cpus} RealMemory={self.memory_mb}{gres} State=UNKNOWN"
+
+    @property
+    def _storage(self) -> list[str]:
+        if not self.accounting:
+            return ["AccountingStorageType=accounting_storage/none"]
+        host = ["AccountingStorageHost=localhost", f"AccountingStoragePort={DATABASE_PORT}"]
+        return ["AccountingStorageType=accounting_storage/slurmdbd", *host]
+
+    @property
+    def database(self) -> str:
+        """The text of ``slurmdbd.conf``. MariaDB knows root by its socket; both are of the login host alone."""
+        lines = [
+            "AuthType=auth/munge",
+            "DbdHost=localhost",
+            f"DbdPort={DATABASE_PORT}",
+            "SlurmUser=root",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=localhost",
+            "StorageUser=root",
+            "StorageLoc=slurm",
+            "LogFile=/var/log/slurmdbd.log",
+            "PidFile=/run/slurmdbd.pid",
+        ]
+        return "".join(f"{line}\n" for line in lines)
 
     @property
     def devices(self) -> str:
