@@ -47,6 +47,7 @@ from .node_events import (
     NodeStandby,
     NodeStarted,
     NodeSuspect,
+    NodeUsed,
     VersionsDiffer,
 )
 from .observing import Observe
@@ -81,6 +82,7 @@ __all__ = [
     "NodeStandby",
     "NodeStarted",
     "NodeSuspect",
+    "NodeUsed",
     "NodesRequested",
     "Observe",
     "PoolClosed",
@@ -90,6 +92,7 @@ __all__ = [
     "PoolResized",
     "PoolScaled",
     "PoolStarting",
+    "PoolUsed",
     "ProviderWarned",
     "RecordFailed",
     "SettleFailed",
@@ -142,6 +145,20 @@ class PoolScaled(Event):
 @dataclass(frozen=True, slots=True)
 class PoolClosing(Event):
     """The pool takes no new work, and its machines are being given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsed(Event):
+    """The use of the pool's nodes, of which each has its `NodeUsed` before: of all of them together, 0 to 1.
+
+    ``nodes``: that have figures. ``memory``: at the peak of each. None: not known. ``unknown``: why some nodes, or all,
+    have no figures. Told at the end of a pool whose provider counts, or says why it does not.
+    """
+
+    nodes: int
+    cpu: float | None
+    memory: float | None
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,9 @@ from ..providers.base import (
     MachineQueued,
     MachineReachable,
     MachineStarted,
+    MachineUsage,
     PreemptionNotice,
+    UsageUnknown,
     Warned,
 )
 from ..providers.errors import NoCapacity, ProviderError
@@ -169,7 +171,7 @@ class Machines:
         if isinstance(event, Warned | LaunchUnsure):
             self._observe(ev.ProviderWarned(event.text))
             return
-        if isinstance(event, LaunchSettled):
+        if isinstance(event, LaunchSettled | MachineUsage | UsageUnknown):
             return
         machine = event.machine.id if isinstance(event, MachineReachable) else event.id
         member = self._nodes.of(machine)

@@ -191,3 +191,19 @@ class NodeSampled(NodeEvent):
     received_bytes: int
     sent_bytes: int
     gpus: tuple[GpuSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUsed(NodeEvent):
+    """The use of a node from its machine's start to its end, as its provider's accounting has it.
+
+    Told at the pool's end. ``cpu_s``: processor time; of ``seconds`` times ``cpus`` it is the CPU efficiency.
+    ``memory_bytes``: the most at a time, of ``memory_total_bytes`` that were asked for. None: not known.
+    """
+
+    machine: str
+    seconds: float
+    cpus: float
+    cpu_s: float
+    memory_bytes: int | None
+    memory_total_bytes: int | None

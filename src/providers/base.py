@@ -211,6 +211,29 @@ class LaunchSettled:
     id: MachineId
 
 
+@dataclass(frozen=True, slots=True)
+class MachineUsage:
+    """The use of a machine, by the provider's own count. Told while the fleet is left, when the machine has ended.
+
+    ``cpu_s`` of ``seconds`` times ``cpus`` is its CPU efficiency. ``memory_bytes``: the most that was used at a time,
+    of ``memory_total_bytes`` that there was, or was asked for; None: nobody knows.
+    """
+
+    id: MachineId
+    seconds: float
+    cpus: float
+    cpu_s: float
+    memory_bytes: int | None
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageUnknown:
+    """No `MachineUsage` will be told of some machines, or of all. ``why``: in one clause for people."""
+
+    why: str
+
+
 MachineEvent = (
     MachineQueued
     | MachineStarted
@@ -220,6 +243,8 @@ MachineEvent = (
     | Warned
     | LaunchUnsure
     | LaunchSettled
+    | MachineUsage
+    | UsageUnknown
 )
 
 

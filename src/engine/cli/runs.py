@@ -12,35 +12,42 @@ from rich.text import Text
 
 from ..api.printable import one_line
 from ..observe.descriptions import cents, seconds
+from ..observe.use import HEAD, use_of
+from ..runs.event_reading import events_in
+from ..runs.lines import EVENTS
 from ..runs.names import runs_folder
 from ..runs.reader import Owned, Run, found_runs
 from .exit_codes import DONE
 from .flags import AsJson
 from .pool_table import console_for_tables
+from .run_choice import RunWord, chosen_run
 
 DEAD = {"dead": "its owner died", "elsewhere": "of another computer", "unknown": "its lock cannot be read"}
 COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")
 
 
-def runs(*, as_json: AsJson = False) -> int:
-    """Show the runs that have left a record here, the newest last.
+def runs(run: RunWord | None = None, /, *, as_json: AsJson = False) -> int:
+    """Show the runs that have left a record here, the newest last; or one, with how well its nodes were used.
 
     Example: `outrider runs --json`
 
     A run whose program was killed says "its owner died", and what it had cost a minute before that or later. The id of
-    a run begins with its local time; `outrider logs` takes the id, the beginning of it, or the name.
+    a run begins with its local time; `outrider logs` takes the id, the beginning of it, or the name. How well nodes
+    were used is known where the provider keeps account of it, as a Slurm cluster may.
 
     Parameters
     ----------
+    run:
+        This one alone. The run's id, the beginning of it, or its name: the newest of that name.
     as_json:
         Print JSON, for programs.
     """
-    found = found_runs(runs_folder())
-    owners: list[Owned | None] = [None if run.ended else run.owner for run in found]
+    found = found_runs(runs_folder()) if run is None else [chosen_run(run)]
+    owners: list[Owned | None] = [None if each.ended else each.owner for each in found]
     if as_json:
         rows = [
-            {**run.status, "id": run.id, "name": run.name, "directory": str(run.directory), "owner": owner}
-            for run, owner in zip(found, owners, strict=True)
+            {**each.status, "id": each.id, "name": each.name, "directory": str(each.directory), "owner": owner}
+            for each, owner in zip(found, owners, strict=True)
         ]
         print(json.dumps(rows, indent=2))
     elif found:
@@ -48,12 +55,32 @@ def runs(*, as_json: AsJson = False) -> int:
         for column in COLUMNS:
             right = column in ("took", "nodes", "USD")
             shown.add_column(column, justify="right" if right else "left", no_wrap=column != "exit")
-        for run, owner in zip(found, owners, strict=True):
-            shown.add_row(*(Text(one_line(cell)) for cell in cells(run, owner, time.time())))
+        for each, owner in zip(found, owners, strict=True):
+            shown.add_row(*(Text(one_line(cell)) for cell in cells(each, owner, time.time())))
         console_for_tables().print(shown)
+        if run is not None:
+            _show_use(found[0])
     else:
         print(f"No runs in {runs_folder()}.")
     return DONE
+
+
+def _show_use(run: Run) -> None:
+    """Print how well the nodes of a run were used, where that is known, or why it is not."""
+    try:
+        content = (run.directory / EVENTS).read_bytes()
+    except OSError:
+        return
+    use = use_of(events_in(content))
+    for sentence in use.sentences:
+        print(f"\n{one_line(sentence)}")
+    if use.rows:
+        shown = Table(box=None, padding=(0, 1), header_style="dim")
+        for column in HEAD:
+            shown.add_column(column, no_wrap=True)
+        for row in use.rows:
+            shown.add_row(*(Text(one_line(cell)) for cell in row))
+        console_for_tables().print(shown)
 
 
 def cells(run: Run, owner: Owned | None, now: float) -> tuple[str, ...]:

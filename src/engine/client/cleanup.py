@@ -12,13 +12,14 @@ from typing import TypeVar
 
 import anyio
 
-from ...providers.base import Fleet, Warned
+from ...providers.base import Fleet, MachineUsage, UsageUnknown, Warned
 from ...providers.errors import NotGone, ProviderError
 from ..api.errors import CleanupError
 from ..serialization.pool_errors import BlockEnd, cleanup_error
 
 F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]
+LastWord = Warned | MachineUsage | UsageUnknown  # what a fleet may say while it is left
 
 
 async def finished(task: asyncio.Future[None]) -> None:
@@ -46,12 +47,13 @@ async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
 
 @asynccontextmanager
 async def collecting_failures(
-    opened: AbstractAsyncContextManager[F], failures: list[NotGone], warn: Warn | None = None
+    opened: AbstractAsyncContextManager[F], failures: list[NotGone], tell: Callable[[LastWord], object] | None = None
 ) -> AsyncIterator[F]:
     """Return the provider's context with another end: leaving it raises what the block raised, and appends what leaving
     failed with to ``failures``.
 
-    ``warn``: told what the fleet warns of while it is left, when nobody else reads its events.
+    ``tell``: told what the fleet warns of while it is left, when nobody else reads its events, and how well its
+    machines were used.
     """
     block: list[BaseException] = []
     readers: list[asyncio.Task[None]] = []
@@ -65,8 +67,8 @@ async def collecting_failures(
                 block.append(error)
                 raise
             finally:
-                if warn is not None:
-                    readers.append(asyncio.create_task(_pass_warnings_on(fleet, warn), name="outrider-leaving"))
+                if tell is not None:
+                    readers.append(asyncio.create_task(_pass_on(fleet, tell), name="outrider-leaving"))
     except BaseException as error:
         of_leaving = NotGone if block else ProviderError  # after a block that raised none, any of the provider's is
         leaves = list(_leaves(error))
@@ -122,11 +124,11 @@ def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> N
     add_cleanup(error, cleanup)
 
 
-async def _pass_warnings_on(fleet: Fleet, warn: Warn) -> None:
-    with suppress(Exception):  # nothing follows from a warning
+async def _pass_on(fleet: Fleet, tell: Callable[[LastWord], object]) -> None:
+    with suppress(Exception):  # nothing follows from it
         async for event in fleet.events():
-            if isinstance(event, Warned):
-                warn(event.text)
+            if isinstance(event, LastWord):
+                tell(event)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

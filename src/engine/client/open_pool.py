@@ -21,7 +21,7 @@ from ...actors import events as ev
 from ...actors.interfaces import Dependencies, Ending, GaveUp, Reason
 from ...actors.messages import PoolState, Snapshot, WhenReady
 from ...actors.pool import supervise
-from ...providers.base import Fleet
+from ...providers.base import Fleet, Warned
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed, PoolIdle
 from ..api.misuse import CALLED_OFF
@@ -32,12 +32,13 @@ from ..observe.surroundings import leaves_record
 from ..serialization.function_pickling import ImportableModules
 from ..serialization.pool_errors import BlockEnd, not_ready_error, pool_error
 from .budget import BudgetWatch
-from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
+from .cleanup import LastWord, add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
 from .from_settings import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements
 from .idle_watch import IdleWatch
 from .job_intake import JobIntake
 from .limits import ended_by
 from .plugin_context import PoolContext
+from .usage import UsageIntake
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
@@ -78,6 +79,7 @@ class OpenPool(JobIntake):
             calls=lambda: (observer.submitted, observer.finished),
         )
         observer.listener = self._idle
+        self._usage = UsageIntake(observer, observer.node_of)
         self._ready: asyncio.Future[None] = self.loop.create_future()
         self._life = anyio.CancelScope()
         self._lifes_mark = object()
@@ -174,6 +176,7 @@ class OpenPool(JobIntake):
                 self._ref = None
                 self._packer.definitions.clear()
                 self._end(failure, cleanup_failures)
+                self._usage.close()
                 self.observer(ev.PoolClosed())
 
     async def _serve(self, stack: AsyncExitStack, cleanup_failures: list[NotGone]) -> None:
@@ -183,7 +186,7 @@ class OpenPool(JobIntake):
         unwatch = await stack.enter_async_context(ended_by(*self._budget.watches(), *self._idle.watches()))
         stack.callback(self._budget.close)
         record = self._adoption_record(stack)
-        opening = collecting_failures(self._opening.take(self.tag), cleanup_failures, self._warn)
+        opening = collecting_failures(self._opening.take(self.tag), cleanup_failures, self._last_word)
         opened = await stack.enter_async_context(opening)
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
         fleet = self._budget.around(opened if record is None else await record.around(opened, settings))
@@ -335,6 +338,12 @@ class OpenPool(JobIntake):
         if self._called_off or not self._ready.done():
             return "unstarted"
         return "finished" if failure is None and not self._block_failed else "failed"
+
+    def _last_word(self, said: LastWord) -> None:
+        if isinstance(said, Warned):
+            self._warn(said.text)
+        else:
+            self._usage.add(said)
 
     def _warn(self, text: str) -> None:
         self.observer(ev.ProviderWarned(text))

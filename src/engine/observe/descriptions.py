@@ -125,6 +125,8 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
         case ev.ProviderWarned():
             return _line(event.text)
+        case ev.PoolUsed(nodes=used) if used:
+            return pool_use(event)
         case ev.Stalled():
             return _stalled(event)
         case ev.RecordFailed():
@@ -163,6 +165,20 @@ def _of_node(event: ev.NodeEvent) -> str | None:  # noqa: PLR0911 - a table
             return f"node {event.node} lost: {_line(event.cause)}"
         case _:
             return None
+
+
+def pool_use(event: ev.PoolUsed) -> str:
+    """Return how well nodes were used, as in "2 nodes have used 43 % of their processors and 20 % of their memory"."""
+    used = [(event.cpu, "processors"), (event.memory, "memory")]
+    said = " and ".join(
+        f"{percent(part)} of {'its' if event.nodes == 1 else 'their'} {of}" for part, of in used if part is not None
+    )
+    unknown = f"; not known of all: {_line(event.unknown)}" if event.unknown else ""
+    return f"{count(event.nodes, 'node')} {'has' if event.nodes == 1 else 'have'} used {said or 'nothing'}{unknown}"
+
+
+def percent(part: float) -> str:
+    return f"{100 * part:.{1 if part < 0.1 else 0}f} %"
 
 
 def queued(event: ev.NodeQueued) -> str:

@@ -98,6 +98,7 @@ class Observer:
         self._pool, self._state, self._desired, self._began = "", "starting", 0, time.time()
         self._nodes: dict[int, NodeState] = {}
         self._launched: dict[int, float] = {}
+        self._numbers: dict[str, int] = {}  # of nodes, also of those that have ended, by their machine
         self._steps: dict[int, tuple[str, float, str]] = {}  # of preparing nodes: which, since when, its last line
         self._names: dict[int, str] = {}
         self.submitted = self.finished = 0
@@ -166,6 +167,7 @@ class Observer:
                 self._steps.pop(event.node, None)
             case ev.NodeLaunching():
                 self._launched[event.node] = event.at
+                self._numbers[event.machine] = event.node
                 self._nodes[event.node] = NodeState(
                     event.node, "launching", machine=event.machine, facts=event.facts or None
                 )
@@ -198,6 +200,10 @@ class Observer:
             return None
         phase, since, text = step
         return Preparing(phase, text, max(0.0, time.time() - since))
+
+    def node_of(self, machine: str) -> int | None:
+        """Return the number of the node that a machine is, or was."""
+        return self._numbers.get(machine)
 
     def wants(self, job: int) -> bool:
         return self._all or job in self._recorded

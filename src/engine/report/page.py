@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from ..observe.use import use_of
 from ..runs.reader import Run
 from .charts import metric_charts, sample_charts
 from .contents import Contents, read_contents
@@ -79,7 +80,7 @@ def page(contents: Contents, link: Link = lambda path: path) -> str:
     sections = {
         "timeline": timeline_section(line, contents.events),
         "metrics": metrics_section(metrics),
-        "system": system_section(system),
+        "system": system_section(system, use_of(contents.events)),
         "logs": logs_section(contents),
         "stacks": stacks_section(contents),
         "record": record_section(contents, link),

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ...actors import events as ev
 from ..observe.descriptions import count, describe
+from ..observe.use import HEAD, Use
 from ..runs.lines import OURS, LogLine
 from .charts import Chart
 from .contents import Contents, first_failed, json_text
@@ -25,6 +26,7 @@ MOST_EVENTS, MOST_SPANS, MOST_FIGURES, MOST_TEXTS, MOST_ARTIFACTS, MOST_PARAMS =
 MOST_LOGS = 16
 TEXT_CHARS = 16 * 1024
 FILTER_FROM = 8  # charts
+OPEN = 16  # nodes whose use is shown at once
 _ABSENT = re.compile(r"(^/|^~|(^|/)\.\.(/|$))")
 
 Link = Callable[[str], str | None]  # from a path in the record to where a page finds it
@@ -69,13 +71,18 @@ def metrics_section(charts: Sequence[Chart]) -> str:
     return section("metrics", "Metrics", f'{controls}<div class="figures-grid">{figures}</div>{more if left else ""}')
 
 
-def system_section(charts: Sequence[Chart]) -> str:
+def system_section(charts: Sequence[Chart], use: Use) -> str:
+    """``use``: as the provider's accounting has it."""
+    said = "".join(f'<p class="note">{line(each)}</p>' for each in use.sentences)
+    if use.rows:
+        rows = [tuple(map(line, row)) for row in use.rows]
+        said += fold("How well each node was used", table(HEAD, rows, caption="Use of nodes"), opened=len(rows) <= OPEN)
     if not charts:
-        return ""
+        return section("system", "Nodes", said) if said else ""
     figures = "".join(figure(chart, f"s{place}") for place, chart in enumerate(charts))
     names = {chart.name for chart in charts}
     note = "" if "GPUs" in names else '<p class="note">No node told of a GPU.</p>'
-    grid = f'<div class="figures-grid small">{figures}</div>{note}'
+    grid = f'<div class="figures-grid small">{figures}</div>{note}{said}'
     return section("system", "Nodes", grid, note="on the time axis of the timeline")
 
 

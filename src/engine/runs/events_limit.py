@@ -18,6 +18,8 @@ NEEDED = (  # by whoever asks for the run's nodes and ranks, or for its end
     ev.NodeFailed,
     ev.NodeDismissed,
     ev.GenerationStarted,
+    ev.NodeUsed,
+    ev.PoolUsed,
     ev.PoolClosing,
     ev.PoolClosed,
 )

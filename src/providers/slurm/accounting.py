@@ -31,6 +31,7 @@ FIELDS = (
 )
 GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "COMPLETING", "CONFIGURING"})
 RESIZED = "RESIZING"  # the record of a job as it was before it was shrunk, and of the steps that it had then
+EXTERN = "extern"  # Slurm's own step for those who log in by SSH: it may end after the job
 _CPU_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)", re.ASCII)
 _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
@@ -38,7 +39,7 @@ _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T"
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """What a job had of one node, and used. Memory is None where Slurm does not count it, or does not limit it."""
+    """A job's share of one node, and how much of it was used. Memory: None where Slurm does not count or limit it."""
 
     node: str
     seconds: float  # it was the job's
@@ -120,7 +121,8 @@ def _use(job: str, rows: Sequence[_Row]) -> JobUse | None:
             each.used_bytes += [] if step.used_bytes is None else [step.used_bytes]
             each.counted |= step.step.isdecimal()
             each.lost |= step.state == RESIZED
-    complete = not any(row.state in GOES_ON for row in [records[-1], *steps]) and records[-1].state != RESIZED
+    own = [step for step in steps if step.step != EXTERN]
+    complete = not any(row.state in GOES_ON for row in [records[-1], *own]) and records[-1].state != RESIZED
     nodes = {node: _node_use(node, each) for node, each in sums.items() if each.counted and not each.lost}
     return JobUse(job, nodes, complete, any(each.lost for each in sums.values()))
 

@@ -32,6 +32,7 @@ from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
 from .polling import queue_pause_s
 from .site import Slurm as Commands
 from .submitter import Submitter
+from .usage import LEAST_S, LEAVE_S, usage
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -175,8 +176,12 @@ class SlurmFleet:
         Raises:
             NotGone: something may be left; says what.
         """
+        began = anyio.current_time()
         try:
             await self._give_back()
+            left_s = began + LEAVE_S - anyio.current_time()
+            for each in await usage(self._slurm, self._book.jobs.values(), within_s=max(LEAST_S, left_s)):
+                self._tell(each)
         finally:
             self._closed = True
             self._news.set()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, ProviderError
-from . import squeue
+from . import accounting, squeue
 from .errors import AGAIN_S, MOST, Ended, SlurmAway, error_of
 from .login_host import Commands, refuse_failed
 from .script import END, GRACE_S, NODES, OUTPUT, SSH, WANTED
@@ -153,6 +153,10 @@ class Slurm:
         ended = await self._commands.run(["sh", "-c", script, "open", f"{within_s:g}", *nodes])
         lines = [line.partition("outrider:open:") for line in ended.stdout.splitlines()]
         return {node for before, mark, node in lines if mark and not before}
+
+    async def accounting(self, jobs: Sequence[str]) -> Ended:
+        """Ask sacct for jobs. Where the site has no accounting, it fails and says so."""
+        return await self._commands.run(accounting.command(jobs))
 
     async def node_files(self, folders: Sequence[str]) -> dict[str, Mapping[str, str]]:
         """Return what step servers have written, by node. To list the folder has NFS look at the disk."""

@@ -40,6 +40,13 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
         (ev.NodeQueued(3, "full", at_local(38), at=at_local(9)), "in the queue: full, expected 2026-03-03 14:00"),
         (ev.NodeQueued(3, "full", 1e300, at=at_local(9)), "in the queue: full, expected at no known time"),
         (ev.NodeStarted(3, 60.0), None),
+        (ev.PoolUsed(2, 0.4321, 0.05), "2 nodes have used 43 % of their processors and 5.0 % of their memory"),
+        (ev.PoolUsed(1, 0.4321, None), "1 node has used 43 % of its processors"),
+        (ev.PoolUsed(0, None, None, "no accounting"), None),
+        (
+            ev.PoolUsed(1, 1.0, 1.0, "c1 is lost"),
+            "1 node has used 100 % of its processors and 100 % of its memory; not known of all: c1 is lost",
+        ),
         (ev.NodeNoticed(3, "spot", 120.0), "node 3 will be taken in 2:00 (spot)"),
         (ev.GenerationLost(7, 1, (2, 3), "gone"), "broadcast 7 lost nodes 2, 3: gone"),
         (ev.GenerationStarted(7, 2, (0, 1), (0, 1)), "broadcast 7 runs again on 2 ranks, generation 2"),

@@ -25,11 +25,13 @@ class HandMade:
         self.refused = ""
         self.away = 0  # questions to squeue that fail
         self.hidden_for = 0  # questions to squeue whose answers lack all jobs
+        self.accounts: list[str] | None = None  # sacct's answers, the last one again and again; None: it is off
         self.said: list[str] = []  # the commands
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
         await anyio.lowlevel.checkpoint()
-        what = argv[3] if argv[0] == "sh" else "squeue" if argv[0] == "env" else argv[0]
+        named = next((each for each in ("squeue", "sacct") if each in argv), argv[0])  # after the variables of env
+        what = argv[3] if argv[0] == "sh" else named
         self.said.append(" ".join([what, *argv[4:]] if argv[0] == "sh" else argv))
         said = getattr(self, f"on_{what}", lambda *_: "")(*argv[4:] if argv[0] == "sh" else argv)
         return said if isinstance(said, Ended) else Ended(0, said)
@@ -77,6 +79,11 @@ class HandMade:
     def on_scancel(self, _: str, *jobs: str) -> None:
         for job in jobs:
             self.jobs[job]["state"] = "COMPLETED"
+
+    def on_sacct(self, *_: str) -> str | Ended:
+        if self.accounts is None:
+            return Ended(1, "", "Slurm accounting storage is disabled\n")
+        return self.accounts.pop(0) if len(self.accounts) > 1 else self.accounts[0]
 
     @property
     def alive(self) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.providers.slurm import accounting
 from outrider.providers.slurm.accounting import FIELDS, JobUse, NodeUse, command, cpu_seconds, read, size_bytes
 
 MB = 1024**2
@@ -98,12 +99,13 @@ def test_a_job_is_complete_when_nothing_of_it_is_counted_as_running(state):
 
 
 def test_steps_that_ran_when_their_job_was_shrunk_have_no_figures():
+    """SACCT-1"""
     assert read(SHRUNK) == {"1": JobUse("1", {}, True, shrunk=True)}
     assert not read("\n".join(SHRUNK.splitlines()[:-1]))["1"].complete
 
 
 def test_a_node_that_came_through_a_change_of_size_has_the_time_of_both():
-    """The step began after it."""
+    """SACCT-1: the step began after it."""
     later = f"{SHRUNK}1.3|COMPLETED|111|5|c2|1|cpu=1,mem=1000M,node=1||00:33.000|4096|cpu=0,mem=4096\n"
     rows = [each for each in later.splitlines() if not each.startswith("1.1")]
     assert read("\n".join(rows))["1"].nodes == {"c2": NodeUse("c2", 66.0, 1.0, 33.0, 4096, 1000 * MB)}
@@ -116,6 +118,7 @@ def test_several_jobs_of_one_pool_are_told_apart():
 
 
 def test_an_older_job_with_the_same_number_is_not_this_one():
+    """SACCT-2"""
     old = [line(Start="10", ElapsedRaw="900"), step("0", "c0", "10:00.000", Start="11")]
     new = [line(), step("0", "c0", "00:01.000", Start="101")]
     assert read("\n".join(old + new)) == read("\n".join(new))
@@ -169,4 +172,21 @@ WORDS = ["", "7", "7.0", "c[0-", "c0", "RESIZING", "1-", "9" * 30, "\u00b2", "me
 
 @given(st.lists(st.lists(st.sampled_from(WORDS), min_size=len(FIELDS), max_size=len(FIELDS))))
 def test_no_answer_raises(rows):
+    """SACCT-3"""
     read("\n".join("|".join(each) for each in rows))
+
+
+GUARDS = {
+    "SACCT-1": ("RESIZED", "never", test_steps_that_ran_when_their_job_was_shrunk_have_no_figures),
+    "SACCT-2": ("_newest", lambda rows: rows, test_an_older_job_with_the_same_number_is_not_this_one),
+    "SACCT-3": ("_number", float, lambda: read("|".join(["7", *[""] * (len(FIELDS) - 1)]))),
+}
+
+
+@pytest.mark.parametrize("rule", GUARDS)
+def test_reading_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    name, broken, holds = GUARDS[rule]
+    holds()
+    monkeypatch.setattr(accounting, name, broken)
+    with pytest.raises((AssertionError, ValueError)):
+        holds()

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
-from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, MachineQueued, MachineReachable, Warned
+from outrider.providers.base import (
+    EntryPoints,
+    LaunchRequest,
+    MachineGone,
+    MachineQueued,
+    MachineReachable,
+    MachineUsage,
+    Warned,
+)
 from outrider.providers.errors import BadRequest, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
 from outrider.providers.slurm import fleet as fleets
@@ -19,6 +28,7 @@ from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
 
 from .by_hand import HandMade
+from .test_accounting import ONE_NODE
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2)
@@ -233,3 +243,19 @@ def test_a_program_outside_of_a_job_has_no_current_one(monkeypatch: pytest.Monke
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     with pytest.raises(ProviderError, match="several copies"):
         Slurm.current()
+
+
+async def test_how_nodes_were_used_is_told_last(site: HandMade) -> None:
+    site.accounts = [ONE_NODE.replace("\n2", "\n1").replace("2|", "1|", 1)]
+    seen: list[object] = []
+    async with opened() as fleet, anyio.create_task_group() as tasks:
+
+        async def read() -> None:
+            seen.extend([event async for event in fleet.events()])
+
+        await fleet.launch(replace(REQUEST, nodes=1), 1)
+        await events_until(fleet, MachineReachable)
+        tasks.start_soon(read)
+        await fleet.close()
+    assert isinstance(seen[-1], MachineUsage)
+    assert seen[-1].id == "p/1-0"

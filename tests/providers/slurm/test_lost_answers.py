@@ -61,7 +61,9 @@ class Site:
             raise self.sbatch
         return self.sbatch
 
-    def on_env(self, *_: str) -> str | Ended:
+    def on_env(self, *words: str) -> str | Ended:
+        if "sacct" in words:
+            return Ended(1, "", "Slurm accounting storage is disabled")
         if self.away:
             return Ended(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
         return f"7|{self.queue}|{self.comment.removeprefix('--comment=')}\n" if self.queue else ""

@@ -1,0 +1,45 @@
+"""Figures of how well a pool's nodes were used, from its provider while it is left: for people, and for the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...actors import events as ev
+from ...providers.base import MachineUsage, UsageUnknown
+
+
+class UsageIntake:
+    """The provider's figures of machines, until `close` tells it of nodes. ``node_of``: a machine's, if it was one."""
+
+    def __init__(self, observe: ev.Observe, node_of: Callable[[str], int | None]) -> None:
+        self._observe, self._node_of = observe, node_of
+        self._used: list[MachineUsage] = []
+        self._unknown: list[str] = []
+
+    def add(self, said: MachineUsage | UsageUnknown) -> None:
+        if isinstance(said, UsageUnknown):
+            self._unknown.append(said.why)
+        else:
+            self._used.append(said)
+
+    def close(self) -> None:
+        """Tell of each node, and of all together. A provider that has said nothing is not told of."""
+        told = [(node, each) for each in self._used if (node := self._node_of(each.id)) is not None]
+        for node, each in sorted(told, key=lambda one: one[0]):
+            amounts = (each.seconds, each.cpus, each.cpu_s, each.memory_bytes, each.memory_total_bytes)
+            self._observe(ev.NodeUsed(node, each.id, *amounts))
+        if told or self._unknown:
+            self._observe(pool_used([each for _, each in told], self._unknown))
+
+
+def pool_used(used: list[MachineUsage], unknown: list[str]) -> ev.PoolUsed:
+    """Return the figures of all together: by processor time that they had, and by memory."""
+    core_s = sum(each.seconds * each.cpus for each in used)
+    memory = [
+        (each.memory_bytes, each.memory_total_bytes)
+        for each in used
+        if each.memory_bytes is not None and each.memory_total_bytes
+    ]
+    cpu = sum(each.cpu_s for each in used) / core_s if core_s else None
+    peak = sum(most for most, _ in memory) / sum(total for _, total in memory) if memory else None
+    return ev.PoolUsed(len(used), cpu, peak, "; ".join(dict.fromkeys(unknown)))

@@ -1,0 +1,47 @@
+"""Say how well the nodes of a run were used, as its record has it from the provider's accounting. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ...actors import events as ev
+from .descriptions import percent, pool_use, seconds, size
+
+HEAD = ("node", "machine", "CPU efficiency", "memory efficiency", "for")
+
+
+class Use(NamedTuple):
+    """``sentences``: of all nodes together. ``rows``: of each, under `HEAD`; empty: nobody knows."""
+
+    sentences: Sequence[str]
+    rows: Sequence[tuple[str, ...]]
+
+
+def use_of(events: Iterable[ev.Event]) -> Use:
+    """Return what a record's events say; nothing where the provider keeps no count, or the run goes on."""
+    said = [event for event in events if isinstance(event, ev.NodeUsed | ev.PoolUsed)]
+    rows = [_row(event) for event in said if isinstance(event, ev.NodeUsed)]
+    return Use([each for event in said if isinstance(event, ev.PoolUsed) for each in _sentences(event)], rows)
+
+
+def _sentences(event: ev.PoolUsed) -> Iterator[str]:
+    if event.nodes:
+        yield f"{pool_use(event)}."
+    else:
+        yield f"How well the nodes were used is not known: {event.unknown}."
+
+
+def _row(event: ev.NodeUsed) -> tuple[str, ...]:
+    core_s = event.seconds * event.cpus
+    cpu = f"{percent(event.cpu_s / core_s)} of {event.cpus:g}" if core_s else "not known"
+    return str(event.node), event.machine, cpu, _memory(event), seconds(event.seconds)
+
+
+def _memory(event: ev.NodeUsed) -> str:
+    if event.memory_bytes is None:
+        return "not known"
+    if not event.memory_total_bytes:
+        return f"{size(event.memory_bytes)}, without a limit"
+    part = event.memory_bytes / event.memory_total_bytes
+    return f"{percent(part)}: {size(event.memory_bytes)} of {size(event.memory_total_bytes)}"

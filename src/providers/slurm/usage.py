@@ -1,0 +1,78 @@
+"""Ask the accounting once, when a pool's jobs have ended, how well their nodes were used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..base import MachineUsage, UsageUnknown
+from ..errors import ProviderError
+from .accounting import JobUse, read
+
+if TYPE_CHECKING:
+    from .errors import Ended
+    from .jobs import Job
+    from .site import Slurm
+
+LEAVE_S = 1.0  # a pool that has ended its jobs sooner waits until then for figures that come late
+LEAST_S = 0.4  # one that took longer
+AGAIN_S = 0.1
+DISABLED = "accounting storage is disabled"
+
+
+async def usage(slurm: Slurm, jobs: Iterable[Job], *, within_s: float) -> Sequence[MachineUsage | UsageUnknown]:
+    """Return what the accounting says of jobs that have ended, and for which of their machines it says nothing. It
+    takes no longer than ``within_s``, and raises nothing that Slurm may be to blame for.
+    """
+    ran = {job.id: job for job in jobs if job.node_of}
+    if not ran:
+        return []
+    uses: dict[str, JobUse] = {}
+    failure = ""
+    try:
+        with anyio.move_on_after(within_s):
+            while late := [job for job in ran if job not in uses]:
+                ended = await slurm.accounting(late)
+                if failure := _failure(ended, slurm.where):
+                    break
+                uses |= {job: use for job, use in read(ended.stdout).items() if job in ran and use.complete}
+                if len(uses) < len(ran):
+                    await anyio.sleep(AGAIN_S)
+    except ProviderError as error:
+        failure = str(error)
+    return [*_used(ran, uses), *_unknown(ran, uses, failure)]
+
+
+def _used(ran: dict[str, Job], uses: dict[str, JobUse]) -> Iterator[MachineUsage]:
+    for job, use in uses.items():
+        for machine, node in ran[job].node_of.items():
+            if (of := use.nodes.get(node)) is not None:
+                yield MachineUsage(machine, of.seconds, of.cpus, of.cpu_s, of.memory_bytes, of.memory_total_bytes)
+
+
+def _unknown(ran: dict[str, Job], uses: dict[str, JobUse], failure: str) -> Iterator[UsageUnknown]:
+    late = [job for job in ran if job not in uses]
+    if late and failure:
+        yield UsageUnknown(failure)
+    elif late:
+        yield UsageUnknown(f"the accounting comes late; ask for it by `sacct --jobs {','.join(late)}`")
+    if shrunk := [job for job, use in uses.items() if use.shrunk]:
+        yield UsageUnknown(f"Slurm has no figures of steps that ran when their job was shrunk ({_jobs(shrunk)})")
+    if lost := [job for job, use in uses.items() if not use.shrunk and {*ran[job].node_of.values()} - {*use.nodes}]:
+        yield UsageUnknown(f"the accounting does not have all nodes of {_jobs(lost)}")
+
+
+def _failure(ended: Ended, where: str) -> str:
+    """Return why sacct has failed; empty: it has not."""
+    if ended.status == 0:
+        return ""
+    said = " ".join(ended.stderr.split()) or "nothing"
+    if DISABLED in said:
+        return f"the cluster keeps no accounting (sacct {where}: {said})"
+    return f"sacct {where} failed, and said: {said[:300]}"
+
+
+def _jobs(jobs: Sequence[str]) -> str:
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
