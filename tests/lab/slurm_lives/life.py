@@ -164,7 +164,7 @@ class Life(lives.life.Life):
 
     def _ended(self, client: Client) -> Ended:
         expected, wish = self._expected[client.key], client.wish
-        ended = Ended(
+        return Ended(
             name=wish.name,
             nodes=wish.nodes,
             rounds=wish.rounds,
@@ -180,9 +180,6 @@ class Life(lives.life.Life):
             surplus=expected.surplus + stragglers(self.site.state, wish.nodes),
             leaving_s=expected.leaving_s,
         )
-        if ended.left_in_s is not None:
-            self.measured.append(("leaving", ended.left_in_s))
-        return ended
 
 
 def live(on: ground.Ground, kind: Kind, seed: int) -> Verdict:
@@ -198,7 +195,8 @@ def live(on: ground.Ground, kind: Kind, seed: int) -> Verdict:
         facts = life.over()
         broken, took_s = judge(facts), time.monotonic() - began
     outcomes = [each.outcome for each in facts.clients]
-    return Verdict(kind.name, seed, outcomes, broken, took_s, measured=life.measured)
+    leaving = [("leaving", each.left_in_s) for each in facts.clients if each.left_in_s is not None]
+    return Verdict(kind.name, seed, outcomes, broken, took_s, measured=[*life.measured, *leaving])
 
 
 def played(lives: Sequence[turns.Life], jobs: int) -> Iterator[Verdict]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from lives.clients import until
 from lives.records import events
 
-from ..life import Kind, Life
+from ..life import READY_S, Kind, Life
 
-BOOT_TIMEOUT_S = 10.0
+BOOT_TIMEOUT_S = 20.0
 LATE_S = 10.0  # from the moment when a job is given up to the client's end
 
 
@@ -18,7 +18,7 @@ def queued(life: Life) -> None:
     blocker = share.submit(f"--nodes={len(share.nodes)}", "--exclusive", "--time=2", script=f"sleep {lasts_s}")
     share.cluster.wait_state(blocker, "RUNNING")
     client = life.client(nodes=life.dice.randint(1, 4), boot_timeout_s=BOOT_TIMEOUT_S, rounds=1)
-    client.wait("ready", lasts_s + 60.0)
+    client.wait("ready", lasts_s + READY_S)
     life.end(client)
     waits = events(life.site.state, "node_queued")
     reasons = [word["reason"] for word in waits]
