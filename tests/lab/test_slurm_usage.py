@@ -60,6 +60,7 @@ def parts(allocated: str) -> dict[str, str]:
     return dict(each.split("=", 1) for each in allocated.split(","))
 
 
+@pytest.mark.nightly  # a database of 190 MB has to be installed for it
 async def test_efficiency_is_that_of_sacct_and_seff(cluster, tmp_path, capfd):
     made = cluster(nodes=2, accounting=True)
     seen: list[events.Event] = []
