@@ -61,7 +61,7 @@ async def connect(
         session = _Session(machine.address.command, shared, patient=not left)
         try:
             connection = await _over(machine, key, host_keys, tunnel=session)
-            return Connected(connection, release=_once(shared.leave))
+            return Connected(connection, release=_once(shared.leave), carrier=shared.connected)
         except _Unusable:
             shared.leave(refused=True)
         except _ITS_OWN:

@@ -30,7 +30,7 @@ from .blob_transfers import TransferProgress
 from .channels import Control, Receiving, Sending, Transfer
 from .connection_settings import ConnectionSettings
 from .forward import LOOPBACK, Forwards
-from .heartbeat import Heartbeat
+from .heartbeat import SILENCE_S, Heartbeat
 from .link import NodeLink
 from .route import ExecutorGone, Route
 from .sample_intake import SampleIntake
@@ -398,7 +398,12 @@ class NodeConnection:
             self._reports(others)
 
     def cut(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
-        """Let go of the present connection, whatever state it is in."""
+        """Let go of the present connection, whatever state it is in.
+
+        Where the way to the machine is lost, the machine counts as silent from now on: nothing more is known of it.
+        """
+        if not silent and self._route.way_is_lost:
+            silent, early_s = True, SILENCE_S
         self._heartbeat.stop()
         if self._control is not None:
             self._control.detach()

@@ -8,23 +8,31 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...providers.base import Address, Login, Machine
 
 ANSWER_S = 2.5  # TCP asks again after 1 s: one lost packet is no silence
 AT_MOST = 32  # places that are asked at a time
 
-Place = tuple[str, int]
+
+class Place(NamedTuple):
+    """An SSH server. ``behind``: machines are behind it, so that an answer counts where it lets connections in."""
+
+    host: str
+    port: int
+    behind: bool = False
 
 
 async def anybody(machines: Sequence[Machine]) -> bool:
     """Return whether an SSH port of these machines or their witnesses answers, even with a refusal. Nobody logs in.
 
-    Where a machine is behind others, the first on the way is asked. This computer's own addresses, as of a tunnel's
-    end, say nothing of its network.
+    Where a machine is behind others, the first on the way is asked, and its refusal is no answer: it keeps this program
+    from all that is behind it. This computer's own addresses, as of a tunnel's end, say nothing of its network.
     """
-    asking = [asyncio.ensure_future(answers(*place)) for place in await _places(machines)]
+    asking = [
+        asyncio.ensure_future(answers(place.host, place.port, behind=place.behind)) for place in await _places(machines)
+    ]
     try:
         with suppress(TimeoutError):
             for answer in asyncio.as_completed(asking, timeout=ANSWER_S):
@@ -37,8 +45,8 @@ async def anybody(machines: Sequence[Machine]) -> bool:
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def answers(host: str, port: int) -> bool:
-    """Return whether there is a TCP answer from another computer. Cancel-safe."""
+async def answers(host: str, port: int, *, behind: bool = False) -> bool:
+    """Return whether there is a TCP answer from another computer; ``behind``: other than a refusal. Cancel-safe."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -49,7 +57,7 @@ async def answers(host: str, port: int) -> bool:
             sock.setblocking(False)
             await loop.sock_connect(sock, address)
     except (ConnectionRefusedError, ConnectionResetError):
-        return True
+        return not behind
     except OSError:
         return False
     return True
@@ -87,12 +95,12 @@ async def _first_stop(address: Address, way: Login | None) -> Place | None:
     if address.command and (way is None or not way.jump):
         return None
     if way is None or not (way.config or way.jump):
-        return address.host, address.port or 22
+        return Place(address.host, address.port or 22)
     import asyncssh  # which pools on this computer do without
 
     from . import login
 
     with suppress(OSError, ValueError, asyncssh.Error):
-        first = (await (login.jumps(way) if address.command else login.stops(address, way, "")))[0]
-        return first.host, first.port
+        stops = await (login.jumps(way) if address.command else login.stops(address, way, ""))
+        return Place(stops[0].host, stops[0].port, behind=bool(address.command) or len(stops) > 1)
     return None

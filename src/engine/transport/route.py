@@ -37,6 +37,11 @@ class Route:
         """Return whether the executor was put there, and might go on when it is out of reach."""
         return False
 
+    @property
+    def way_is_lost(self) -> bool:
+        """Return whether a host on the way let go of the connection, which says nothing of the machine."""
+        return False
+
     async def reach(self, *, again: bool) -> None:
         """Connect to the machine. ``again``: it was met before, and there are seconds until it is given up."""
         raise NotImplementedError

@@ -47,6 +47,7 @@ class Connected:
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
     release: Callable[[], object] | None = None  # called once it is aborted: of what carries it and is not only its own
+    carrier: Connected | None = None  # to the host whose command carries it, and which may carry others
 
     def __post_init__(self) -> None:
         keep_here(self)
@@ -56,6 +57,13 @@ class Connected:
         first = self.hops[0] if self.hops else self.connection
         sock = first.get_extra_info("socket")
         return -1 if sock is None else sock.fileno()
+
+    @property
+    def way_is_lost(self) -> bool:
+        """Return whether the connection to a host on the way is closed, which says nothing of the machine."""
+        if any(hop.is_closed() for hop in self.hops):
+            return True
+        return self.carrier is not None and (self.carrier.connection.is_closed() or self.carrier.way_is_lost)
 
     def abort(self) -> None:
         self.connection.abort()

@@ -58,6 +58,10 @@ class SSHRoute(Route):
     def bootstrapped(self) -> bool:
         return self._executor is not None
 
+    @property
+    def way_is_lost(self) -> bool:
+        return self._ssh is not None and self._ssh.way_is_lost
+
     async def reach(self, *, again: bool) -> None:
         if not again or self._machine.on_this_computer:
             self._ssh = await self._dial()

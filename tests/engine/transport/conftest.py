@@ -29,6 +29,7 @@ class Site:
     host_key: asyncssh.SSHKey = field(default_factory=lambda: asyncssh.generate_private_key("ssh-ed25519"))
     methods: tuple[str, ...] = ("publickey",)
     logins: list[str] = field(default_factory=list)
+    connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
     forwarded: list[tuple[str, int]] = field(default_factory=list)
     running: list[tuple[asyncio.subprocess.Process, asyncio.Future[None]]] = field(default_factory=list)
 
@@ -57,6 +58,7 @@ class Server(asyncssh.SSHServer):
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._conn = conn
+        self._site.connections.append(conn)
 
     def begin_auth(self, username: str) -> bool:
         self._site.logins.append(username)

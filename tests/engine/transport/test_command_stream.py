@@ -20,7 +20,7 @@ import pytest
 
 from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.api.errors import AuthError, HostKeyError
-from outrider.engine.transport import command_stream, local_command, reachability
+from outrider.engine.transport import command_stream, local_command, reachability, ssh
 from outrider.engine.transport.login import ssh_refusal
 from outrider.engine.transport.shared_logins import SharedLogin, SharedLogins
 from outrider.engine.transport.ssh import Connected, RemoteShell
@@ -253,6 +253,37 @@ async def test_a_shared_connection_that_is_dead_is_used_by_nobody_else(serve: Se
             each.abort()
 
 
+class Watcher(asyncssh.SSHClientSession[bytes]):
+    """Notes, when its connection is lost, whether the way to the machine is."""
+
+    def __init__(self, connected: Connected) -> None:
+        self.connected = connected
+        self.way_is_lost: bool | None = None
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.way_is_lost = self.connected.way_is_lost
+
+
+@pytest.mark.parametrize("way", ["command", "jump"])
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_way_that_is_lost_is_told_from_a_machine_that_is(serve: Serve, way: str, *, lost: bool) -> None:
+    async with serve() as site, serve() as node:
+        if way == "command":
+            connected = await connect(node, machine(node, login=login_of(site)))
+        else:
+            known = node.folder / "both"
+            known.write_text("".join(Path(each.known_hosts()).read_text() for each in (site, node)))
+            behind = node.machine(known_hosts=(str(known),), jump=f"ml@127.0.0.1:{site.port}")
+            connected = await ssh.connect(behind, asyncssh.read_private_key(node.folder / "key"))
+        watcher = Watcher(connected)
+        await connected.connection.create_session(lambda: watcher, "cat", encoding=None)
+        assert not connected.way_is_lost
+        (site if lost else node).connections[-1].abort()
+        await until(lambda: watcher.way_is_lost is not None)
+        assert watcher.way_is_lost is lost
+        connected.abort()
+
+
 async def test_a_session_that_does_not_open_in_time_leaves_no_connection_that_times_out(monkeypatch: Any) -> None:
     monkeypatch.setattr(command_stream, "REUSE_S", 0.01)
     sessions: list[Any] = []
@@ -278,7 +309,7 @@ async def test_a_session_that_does_not_open_in_time_leaves_no_connection_that_ti
 async def test_a_command_of_this_computer_says_nothing_of_its_network(serve: Serve) -> None:
     asked: list[tuple[str, int]] = []
 
-    async def answers(host: str, port: int) -> bool:
+    async def answers(host: str, port: int, *, behind: bool) -> bool:
         asked.append((host, port))
         return False
 

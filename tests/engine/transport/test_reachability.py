@@ -18,7 +18,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Those that were; only ``up`` answers."""
     places: list[tuple[str, int]] = []
 
-    async def answers(host: str, port: int) -> bool:
+    async def answers(host: str, port: int, *, behind: bool) -> bool:
+        del behind
         places.append((host, port))
         return host == "up"
 
@@ -76,3 +77,19 @@ async def test_this_computer_is_no_witness_of_its_network() -> None:
 
 async def test_a_name_that_nobody_knows_is_no_answer() -> None:
     assert not await reachability.answers("no-such-host.invalid", 22)
+
+
+async def test_a_host_on_the_way_answers_only_where_it_lets_connections_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachability, "_is_here", lambda _family, _address: False)  # as if it were another computer
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        beside = Machine(MachineId("m"), Address("127.0.0.1", port), "")
+        behind = [
+            Machine(MachineId("m"), Address("far"), "", login=Login(jump=f"127.0.0.1:{port}")),
+            Machine(MachineId("m"), Address(command=("srun",)), "", login=Login(jump=f"127.0.0.1:{port}")),
+        ]
+        for each in (beside, *behind):
+            assert await reachability.anybody([each])
+    assert await reachability.anybody([beside])
+    for each in behind:
+        assert not await reachability.anybody([each])

@@ -40,8 +40,7 @@ def lost_answer(life: Life) -> None:
 def login_cut(life: Life) -> None:
     """all connections to the login host end in mid-run, and none is let in for up to 5 s: the work goes on"""
     nodes = life.dice.randint(1, 4)
-    # A node whose connection was closed and does not come back within 3 s counts as lost: DETECTOR-1.
-    client = life.client(nodes=nodes, goes_on=True, surplus=nodes)
+    client = life.client(nodes=nodes, goes_on=True)
     life.ready(client)
     life.passes(0.0, 2.0)
     login = life.site.share.cluster.login
