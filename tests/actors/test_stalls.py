@@ -166,16 +166,16 @@ class StallMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_runs_is_watched(self):
-        watched = {attempt for job in self.watch._jobs.values() for attempt in job.places}
+        watched = {attempt for job in self.watch.jobs.values() for attempt in job.places}
         assert watched == {attempt for _, attempt in self.attempts()}, "STALL-6: another attempt is over than has ended"
         assert bool(self.watch) == bool(self.jobs)
         at = self.watch.wake_at()
         if self.jobs:
             assert at is not None, "STALL-5: nobody looks at it any more"
             assert at <= self.now + max(STALL_S, ASKED_S) + 1e-6, "STALL-5: it is looked at too late"
-        open_questions = [job.question for job in self.watch._jobs.values() if job.question]
+        open_questions = [job.question for job in self.watch.jobs.values() if job.question]
         assert len({*open_questions}) == len(open_questions)
-        for job in self.watch._jobs.values():
+        for job in self.watch.jobs.values():
             assert (job.due_at is None) == bool(job.question), "STALL-4: a question is open, and another one is due"
             assert bool(job.question) or not job.waiting, "STALL-4: an answer to no question is waited for"
 
@@ -210,13 +210,13 @@ class AsksTwice(StallWatch):
 class BelievesAnyNode(StallWatch):
     def finished(self, node, attempt, now):
         if (job := self._of.get(attempt)) is not None:
-            node = self._jobs[job].places[attempt].node
+            node = self.jobs[job].places[attempt].node
         super().finished(node, attempt, now)
 
 
 class ForgetsToLook(StallWatch):
     def wake_at(self):
-        times = [job.due_at for job in self._jobs.values() if job.due_at is not None]
+        times = [job.due_at for job in self.jobs.values() if job.due_at is not None]
         return min(times, default=None)
 
 
