@@ -168,7 +168,7 @@ class StallMachine(RuleBasedStateMachine):
     def what_runs_is_watched(self):
         watched = {attempt for job in self.watch.jobs.values() for attempt in job.places}
         assert watched == {attempt for _, attempt in self.attempts()}, "STALL-6: another attempt is over than has ended"
-        assert bool(self.watch) == bool(self.jobs)
+        assert bool(self.watch.jobs) == bool(self.jobs)
         at = self.watch.wake_at()
         if self.jobs:
             assert at is not None, "STALL-5: nobody looks at it any more"
