@@ -236,7 +236,7 @@ class Lost:
     """The loss of a connection, with its cause."""
 
     cause: str  # one clause for people
-    silent: bool = False  # heartbeats stopped, or a host on the way closed the connection; else the machine has closed it
+    silent: bool = False  # heartbeats stopped, or a host on the way has closed the connection; else the machine has
     early_s: float = 0.0  # how long before the silence limit it was lost: it has so much longer to come back
 
 

@@ -161,7 +161,8 @@ def test_memory_beyond_the_jobs_is_a_kill(slurm):
 
 
 def test_a_node_can_be_given_back_and_the_batch_shells_cannot(slurm):
-    job = running(slurm, "--nodes=2", script="srun -K0 sleep 1000")
+    job = running(slurm, "--nodes=2", script="srun -K0 sh -c 'echo up >>up; sleep 1000'")
+    until(lambda: output(slurm, "up") == "up\nup\n")  # a step that is still starting would end with its node
     assert slurm.idle() == set()
     refused = slurm.run("scontrol", "update", f"JobId={job}", "NodeList=c1", check=False)
     assert "Invalid node name specified for job" in refused.stderr
