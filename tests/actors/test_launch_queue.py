@@ -106,7 +106,7 @@ class ForgetsNobody(LaunchQueue):
     ("broken", "rule"),
     [
         (TellsNoChange, "QUEUE-1"),
-        (TellsAlways, "QUEUE-1"),
+        pytest.param(TellsAlways, "QUEUE-1", marks=pytest.mark.nightly),
         (NeverLosesPatience, "QUEUE-2"),
         (BeginsAnew, "QUEUE-3"),
         (ForgetsNobody, "QUEUE-4"),

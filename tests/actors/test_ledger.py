@@ -796,10 +796,10 @@ class HearsOfNothing(Ledger):
         (NeverRestarts, "LEDGER-13"),
         (RestartsForEver, "LEDGER-13"),
         (WaitsForNobody, "LEDGER-14"),
-        (with_places(ForgetsStacks), "LEDGER-15"),
+        pytest.param(with_places(ForgetsStacks), "LEDGER-15", marks=pytest.mark.nightly),
         (with_places(HoldsWhatIsNotThere), "LEDGER-16"),
         (SavesNothing, "LEDGER-17"),
-        (with_places(OvertakesOnTheSavedNode), "LEDGER-17"),
+        pytest.param(with_places(OvertakesOnTheSavedNode), "LEDGER-17", marks=pytest.mark.nightly),
         (HearsOfNothing, "LEDGER-18"),
     ],
 )

@@ -21,14 +21,15 @@ from outrider.actors.events import TaskOutput
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 NIGHTLY = {  # each takes some 10 s of a core: for each change it runs in the other place, or with the other shape
-    "test_a_client_computes_on_all_nodes[here]",
-    "test_a_function_chooses_its_backend[here]",
+    "test_a_client_computes_on_all_nodes[hosts]",
+    "test_a_function_chooses_its_backend[hosts]",
+    "test_a_grid_search_on_four_nodes[hosts]",
     "test_a_lost_workers_tasks_run_elsewhere_and_its_replacement_works[here]",
-    "test_a_rank_that_raises_is_not_waited_for[here]",
+    "test_a_rank_that_raises_is_not_waited_for[hosts]",
     "test_a_task_alone_is_a_cluster_of_one[hosts]",
-    "test_a_worker_that_raises_is_not_waited_for[here]",
+    "test_a_worker_that_raises_is_not_waited_for[hosts]",
     "test_accelerate_reads_an_fsdp_configuration_back[hosts]",
-    "test_accelerator_trains_one_model_on_all_ranks[here]",
+    "test_accelerator_trains_one_model_on_all_ranks[hosts]",
     "test_arguments_may_be_arrays_and_a_task_alone_is_a_program_of_one[hosts]",
     "test_ddp_trains_one_model_as_one_process_would[here-4 nodes]",
     "test_ddp_trains_one_model_as_one_process_would[hosts-4 nodes]",

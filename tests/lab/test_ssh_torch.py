@@ -28,10 +28,8 @@ def trained() -> tuple[int, int, str, list[float]]:
     return info.rank, info.world_size, info.hostname, [float(w) for w in model.module.weight.flatten()]
 
 
-@pytest.mark.parametrize(
-    ("count", "per_node"),
-    [(4, 1), pytest.param(2, 2, marks=pytest.mark.nightly)],  # two ranks of each of two hosts: tests/frameworks
-)
+@pytest.mark.nightly  # two ranks of each of two hosts, in tests/frameworks, are tried for each change
+@pytest.mark.parametrize(("count", "per_node"), [(4, 1), (2, 2)])
 async def test_the_ranks_of_several_hosts_train_one_model(hosts, ssh, count, per_node):
     pytest.importorskip("torch")
     made = hosts(count)
