@@ -35,7 +35,7 @@ SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the la
 
 # From the login host to a node. Nobody is asked anything, and a node that does not answer is noticed.
 SSH = (
-    *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"),
+    *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=8"),
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
 )
 # A step that has all of its job's share of a node, and leaves room for others to be run beside it.
