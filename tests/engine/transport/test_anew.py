@@ -34,7 +34,7 @@ class Dialling:
     async def __call__(self, *_: Any) -> ssh.Connected:
         self.begun += 1
         await self.through.wait()
-        self.made.append(Mock(spec=ssh.Connected))
+        self.made.append(Mock(spec=ssh.Connected, way_is_lost=False))
         return self.made[-1]  # type: ignore[no-any-return]
 
 
@@ -51,7 +51,7 @@ async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")
     node = NodeConnection(NodeId(0), machine, settings(), Mock(), closed=Mock(), evict=Mock())
     node._facts = NodeFacts("h", "10.0.0.1", ())
-    route(node)._ssh, node._control = Mock(spec=ssh.Connected), Control()
+    route(node)._ssh, node._control = Mock(spec=ssh.Connected, way_is_lost=False), Control()
     yield node
     node.cut("the test is over")
     node._route.begin_no_other()

@@ -58,7 +58,11 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
         "link": nothing,
         "_closed": lambda: None,
         "_route": SimpleNamespace(
-            reached=True, bootstrapped=False, abort=lambda: aborted.append(1), begin_no_other=lambda: None
+            reached=True,
+            bootstrapped=False,
+            way_is_lost=False,
+            abort=lambda: aborted.append(1),
+            begin_no_other=lambda: None,
         ),
         "_lost": loop.create_future(),
         "_heartbeat": SimpleNamespace(stop=lambda: None),
