@@ -2,7 +2,8 @@
 
 A silent node counts as lost after a while; when nobody at all answers, this computer counts as cut off.
 
-DETECTOR-1: a node whose connection was closed, or that is silent while others are heard, is lost after ``reconnect_s``.
+DETECTOR-1: a node whose machine closed the connection, or that is silent while others are heard, is lost after
+    ``reconnect_s``. One whose connection was closed by a host on the way counts as silent.
 DETECTOR-2: while every connection has been silent since about the same time, and nobody else answers either, no node
     is lost before ``lease_s``.
 DETECTOR-3: once any node is heard, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
