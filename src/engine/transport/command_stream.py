@@ -14,6 +14,7 @@ import shlex
 import signal as signals
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import asyncssh
@@ -216,7 +217,7 @@ class _Session:
         carriers: list[_Carrier] = []
         try:
             async with asyncio.timeout(None if alone else REUSE_S):
-                channel, carrier = await opened(self._opened(factory, carriers), lambda late: late[0].abort())
+                channel, carrier = await opened(self._opened(factory, carriers), lambda late: _hang_up(late[0]))
         except TimeoutError:
             self._shared.silent = True
             raise _Unusable from None
@@ -260,6 +261,21 @@ class _Session:
         return self._carrier.status
 
 
+class _SessionTransport(_Together):
+    def abort(self) -> None:
+        self._parts.clear()
+        _hang_up(self._carrier)
+
+
+def _hang_up(channel: Any) -> None:
+    """Close a session, and have its command end. Without the signal one that waits for a host without power would stay
+    on the login host: it reads nothing, so that it hears nothing of the end of its streams.
+    """
+    with suppress(OSError):  # the session is closed already
+        channel.send_signal("TERM")
+    channel.abort()
+
+
 class _Carrier(asyncssh.SSHClientSession[bytes]):
     """The session of a command, between the login host's connection and the one that it carries. This one is made when
     the command has been started: it has a time-out of its own from then on, whose error somebody has to wait for.
@@ -283,7 +299,7 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
         if not self.wanted:
             return
         self.connection = self._factory()
-        self.connection.connection_made(_Together(self._channel))
+        self.connection.connection_made(_SessionTransport(self._channel))
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:
         if datatype is None:

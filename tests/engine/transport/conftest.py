@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -81,7 +83,9 @@ class Server(asyncssh.SSHServer):
 async def _run(site: Site, process: asyncssh.SSHServerProcess[bytes]) -> None:
     pipe = asyncio.subprocess.PIPE
     command = process.command or ""
-    child = await asyncio.create_subprocess_exec("sh", "-c", command, stdin=pipe, stdout=pipe, stderr=pipe)
+    child = await asyncio.create_subprocess_exec(
+        "sh", "-c", command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    )
     assert child.stdout is not None
     assert child.stderr is not None
     feeding = asyncio.ensure_future(_feed(process, child))
@@ -97,6 +101,9 @@ async def _feed(process: asyncssh.SSHServerProcess[bytes], child: asyncio.subpro
         while data := await process.stdin.read(65536):
             child.stdin.write(data)
             await child.stdin.drain()
+    except asyncssh.SignalReceived as received:  # as OpenSSH does: to all of them
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, getattr(signal, f"SIG{received.signal}"))
     except (OSError, asyncssh.Error):
         pass
     finally:
@@ -134,7 +141,7 @@ def serve(tmp_path: Path) -> Serve:
             for child, feeding in site.running:
                 feeding.cancel()
                 with suppress(ProcessLookupError):
-                    child.kill()
+                    os.killpg(child.pid, signal.SIGKILL)
                 await child.wait()
 
     return serving

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import shlex
+import signal
 import sys
 import threading
 import time
@@ -195,6 +196,25 @@ async def test_cancelled_at_any_time_it_leaves_nothing(serve: Serve, nothing_is_
             if not connecting.cancelled():  # it was ready, or became so then: `asyncio.wait_for` of 3.11 returns it
                 connecting.result().abort()
         await until(lambda: all(child.returncode is not None for child, _ in site.running))
+
+
+@pytest.mark.parametrize("reached", [True, False])
+async def test_a_command_of_a_login_host_that_reads_nothing_ends_with_its_connection(
+    serve: Serve, nothing_is_left: None, *, reached: bool
+) -> None:
+    """As ssh does not that waits for a host without power, and srun for a step there."""
+    async with serve() as node, serve() as site:
+        mark = node.folder / "begun"
+        waits = f"touch {mark}; {shlex.join(relay(node.port)) if reached else ':'}; exec sleep 1000"
+        stays = machine(node, "sh", "-c", waits, login=login_of(site))
+        connecting = asyncio.ensure_future(connect(node, stays))
+        if reached:
+            (await connecting).abort()
+        else:
+            await until(mark.exists)
+            connecting.cancel()
+        await until(lambda: site.running[0][0].returncode is not None)
+        assert site.running[0][0].returncode == -signal.SIGTERM
 
 
 async def test_machines_share_the_connection_to_a_login_host(serve: Serve, nothing_is_left: None) -> None:

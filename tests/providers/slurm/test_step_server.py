@@ -202,6 +202,24 @@ def test_a_relay_whose_node_hangs_ends_after_its_client(job):
         assert done.wait(WITHIN_S) == -signal.SIGKILL % 256
 
 
+OBEYS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("told", file=sys.stderr, flush=True), sys.exit(3)))
+sys.stdout.buffer.write(b"\\0\\0\\0\\2hi")
+sys.stdout.flush()
+signal.pause()
+"""
+
+
+def test_a_relay_that_is_sent_sigterm_ends_its_command(job):
+    relay = [sys.executable, "-I", "-S", str(job.folder / programs.RELAY), "--run", sys.executable, "-c", OBEYS]
+    with subprocess.Popen(relay, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        assert done.stdout is not None
+        assert done.stdout.read(2) == b"hi"
+        done.send_signal(signal.SIGTERM)
+        assert done.communicate(timeout=WITHIN_S)[1] == b"told\n"
+
+
 CHILD = """
 import socket, sys
 sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -381,6 +399,24 @@ def test_a_relay_waits_for_a_step_that_has_just_begun(job):
         1,
         f"outrider: no step of Outrider's runs on this node, as there is no {job.file}\n",
     )
+
+
+def test_a_relay_that_waits_for_a_step_ends_when_its_client_hangs_up(job):
+    """Where it is in a job of its user's that is about to end, Slurm would wait for it."""
+    began = time.monotonic()
+    ours, theirs = socket.socketpair()
+    for written in (os.pipe(), (theirs.detach(), ours.detach())):
+        reads, writes = written
+        os.write(writes, b"SSH-2.0-what nobody has read yet")
+        with subprocess.Popen(
+            job.program(programs.RELAY), env=job.environment, stdin=reads, stderr=subprocess.PIPE
+        ) as done:
+            os.close(reads)
+            time.sleep(0.2)
+            assert done.poll() is None
+            os.close(writes)
+            assert b"nobody wants the connection" in done.communicate(timeout=WITHIN_S)[1]
+    assert time.monotonic() - began < 4.0, "it has waited as for a step"
 
 
 # --- the invariants, and what breaks them -----------------------------------------------------------------------------

@@ -4,8 +4,8 @@
     python3 -I -S relay.py --run srun -u [options] python3 -I -S relay.py --framed FOLDER
 
 This file must be understood by Python 3.6. It knows the socket by ``FOLDER/nodes/NODE`` (see "A Slurm job's nodes" in
-docs/protocol.md), for which it waits a little. It ends with status 0 when the server hangs up, and with 1 and a
-sentence where there is none.
+docs/protocol.md), for which it waits a little, and no longer than its client does. It ends with status 0 when the
+server hangs up, and with 1 and a sentence where there is none. SIGTERM ends the second form and its command.
 
 Slurm sends streams in pieces of 1024 bytes, and its sockets have no TCP_NODELAY: of two small pieces the second waits
 until the first is acknowledged, for which the other end takes 40 ms unless it has something to send. So the second form
@@ -19,6 +19,7 @@ import errno
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -52,19 +53,32 @@ def main() -> int:
 
 def run(argv: "list[str]") -> int:
     """Run the command with this process's streams, which are framed on their way to it. Return its status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     command = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
     assert command.stdin is not None
     assert command.stdout is not None
-    side = Side(command.stdout.fileno(), command.stdin.fileno(), hang_up=command.stdin)
-    ended = carry(Side(0, 1), Framed(side, of=command.pid))
-    command.stdin.close()
-    command.stdout.close()
-    for wait_s, signalled in ((LINGER_S if ended else 0.0, command.terminate), (KILL_S, command.kill)):
+    side, linger_s = Side(command.stdout.fileno(), command.stdin.fileno(), hang_up=command.stdin), 0.0
+    try:
+        if carry(Side(0, 1), Framed(side, of=command.pid)):
+            linger_s = LINGER_S
+        command.stdin.close()
+        command.stdout.close()
+        command.wait(linger_s)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # also where SIGTERM has come: nobody wants the connection any more
+        ended(command)
+    return command.returncode
+
+
+def ended(command: "subprocess.Popen[bytes]") -> None:
+    """End the command, if it has not ended by itself."""
+    for wait_s, signalled in ((0.0, command.terminate), (KILL_S, command.kill)):
         try:
-            return command.wait(wait_s)
+            command.wait(wait_s)
         except subprocess.TimeoutExpired:
             signalled()
-    return command.wait()
+    command.wait()
 
 
 def described(path: str, until: float) -> "dict[str, str]":
@@ -76,11 +90,19 @@ def described(path: str, until: float) -> "dict[str, str]":
         except FileNotFoundError:
             if time.monotonic() > until:
                 raise LookupError(f"no step of Outrider's runs on this node, as there is no {path}") from None
-            time.sleep(LOOK_S)
+            if hung_up(0, LOOK_S):  # else a job that ends would wait for this process
+                raise LookupError("nobody wants the connection any more") from None
         else:
             if said.get("error"):
                 raise LookupError(said["error"])
             return said
+
+
+def hung_up(fd: int, within_s: float) -> bool:
+    """Return whether the other end of a descriptor is closed, however much it has written; wait a little for that."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)
+    return bool(poll.poll(within_s * 1000))
 
 
 def connected(said: "dict[str, str]", node: str) -> socket.socket:
