@@ -24,11 +24,27 @@ from time import perf_counter_ns
 from typing import Any, NoReturn, cast
 
 from ..wire import codec
-from ..wire.messages import Adopt, Cause, Credit, Define, Drop, Ended, Input, Kill, Message, Output, Run, RunFlag, View
+from ..wire.messages import (
+    Adopt,
+    Cause,
+    Credit,
+    Define,
+    Drop,
+    Ended,
+    Failed,
+    Input,
+    Kill,
+    Message,
+    Output,
+    Run,
+    RunFlag,
+    View,
+)
 from . import context, limits
 from . import pipe as pipes
 from .blobs import adopt_shared, drop_shared
 from .call import Answer, Caller, Interrupted, aged
+from .cuda_failure import Cuda
 from .failure import lacking
 from .info import Info
 from .log_sender import LogSender
@@ -39,6 +55,7 @@ from .worker_streams import Streams
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
 _NONE_YET = 0  # no thread has this number
 _WINDOW_BYTES = 64 * 1024  # as much as a process's pipe takes
+_USES_GPU_US = 1000  # a task that is over sooner, and has not failed, is taken for one that does not use the GPU
 
 
 class WorkerProcess:
@@ -48,6 +65,7 @@ class WorkerProcess:
         self._pipe = pipe
         self._pid = os.getpid()
         self._limits = limits.watched()
+        self._cuda = Cuda()
         self._printed = Printed()
         self._info = Info(index, setup["address"], setup["hostname"])
         self.lock = threading.RLock()  # a thread that holds it is not interrupted
@@ -58,13 +76,16 @@ class WorkerProcess:
         """Run what comes out of the pipe until the other end is closed."""
         self._send_body(pipes.READY)
         while True:
-            body, fds = self._receive()
-            if not body:
-                os._exit(0)
-            if fds is None:
-                self._on_lost_descriptors(body)
-            else:
-                self._handle(body, fds)
+            self._serve_next()
+
+    def _serve_next(self) -> None:
+        body, fds = self._receive()
+        if not body:
+            os._exit(0)
+        if fds is None:
+            self._on_lost_descriptors(body)
+        else:
+            self._handle(body, fds)
 
     def _receive(self) -> pipes.Datagram:
         return pipes.receive_next(self._pipe)
@@ -108,6 +129,11 @@ class WorkerProcess:
                 raise
             self._send(lacking(attempt, limits.story()))
 
+    def _lost_gpu(self, answer: Message) -> bool:
+        """Return whether a task has left CUDA in a state in which each later task of this process fails."""
+        used = isinstance(answer, Failed) or getattr(answer, "duration_us", 0) >= _USES_GPU_US
+        return used and self._cuda.has_failed()
+
     def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
         self._send_body(codec.body(message), fds)
         for fd in fds:
@@ -144,7 +170,7 @@ class Worker(WorkerProcess):
             self._wait_until_output_is_read()
             answer = aged(answer, since)
         self._answer(run.attempt, answer, blob)
-        if limits.spoiled(self._limits, getattr(answer, "duration_us", 0)):
+        if limits.spoiled(self._limits, getattr(answer, "duration_us", 0)) or self._lost_gpu(answer):
             os._exit(0)  # the next task would be the one to suffer: it gets another worker
         if self._fresh:
             try:
@@ -229,6 +255,9 @@ class ThreadWorker(WorkerProcess):
         ]
         sys.stdout, sys.stderr = cast("Any", self._routed)
         self._size: int = setup["threads"]
+        self._reading = threading.Lock()
+        self._readable = select.poll()
+        self._readable.register(self._pipe, select.POLLIN)
         self._runs: SimpleQueue[tuple[Run, list[int], Streams]] = SimpleQueue()
         self._streams: dict[int, Streams] = {}
         self._threads: dict[int, int] = {}  # attempt -> its thread, `_NONE_YET` before it begins; not once interrupted
@@ -246,6 +275,11 @@ class ThreadWorker(WorkerProcess):
             self._unfinished.clear()
             for stream in self._routed:
                 stream.send_unfinished()
+
+    def _serve_next(self) -> None:
+        self._readable.poll()
+        with self._reading:
+            super()._serve_next()
 
     def _handle(self, body: bytes, fds: list[int]) -> None:
         if body == pipes.OUTPUT_CREDIT:
@@ -292,8 +326,18 @@ class ThreadWorker(WorkerProcess):
         while fds:  # never loaded
             os.close(fds.pop())
         streams.discard()
-        self._answer(run.attempt, *answer)
+        if self._lost_gpu(answer[0]):
+            self._answer_and_leave(run.attempt, answer)
+        else:
+            self._answer(run.attempt, *answer)
         limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))  # a changed limit stays: others run here
+
+    def _answer_and_leave(self, attempt: int, answer: Answer) -> None:
+        """End the process, unless it has taken another task, which may not need the GPU."""
+        with self._reading:  # what is still in the pipe goes to the process that takes over
+            self._answer(attempt, *answer)
+            if not self._streams:
+                os._exit(0)
 
     def _begin(self, attempt: int) -> bool:
         with self.lock:
