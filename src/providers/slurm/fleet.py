@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -27,7 +27,8 @@ from ..errors import BadRequest, JournalError, NotGone, ProviderError
 from ..resource_ownership import Claim
 from ..threads import in_thread
 from . import gres, left_jobs, reach, script
-from .job_ends import JobEnds
+from .endings import POLL_S, Endings
+from .gathering import Gathering
 from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
 from .polling import queue_pause_s
 from .site import Slurm as Commands
@@ -43,14 +44,11 @@ if TYPE_CHECKING:
     from .provider import Slurm
     from .submissions import Submission
 
-POLL_S, CALM_POLL_S = 1.0, 5.0  # while something is expected to change; while nothing is
+CALM_POLL_S = 5.0  # while nothing is expected to change; else `POLL_S`
 CALM_AFTER_S = 60.0
-LOOK_S = 0.25  # between two looks for what steps that begin have written
-END_POLL_S = 0.1
+LOOK_S = 0.25  # between two looks for what is about to be known
 WARN_AFTER = 2  # questions in a row that Slurm did not answer
 AWAY_S = 10.0  # the longest pause between two questions while Slurm does not answer
-FORCE_AFTER_S = 3.0  # steps that were told to end have ended by then, unless their node is gone
-CONFIRM_S = 120.0  # a job's end takes KillWait, and the site's epilog
 LEASE_S, LEASE_MORE_S = 120.0, 60.0
 
 
@@ -62,11 +60,12 @@ class SlurmFleet:
         self._slurm = Commands(runner)
         self._submitter = Submitter(provider, pool, self._slurm, journal, self._warn)
         self._book = JobBook(pool)
+        self._endings = Endings(pool, self._slurm, self._submitter, self._book, self._poll)
+        self._gathering = Gathering(self._submit)
         self._machines: dict[MachineId, Machine] = {}
         self._reached: set[MachineId] = set()
         self._ways_in = reach.WaysIn()
         self._places: list[Place] = [provider.journal_place]  # also as an adopted pool's client wrote them
-        self._ended: set[str] = set()  # jobs whose end Slurm has confirmed
         self._polling = anyio.Lock()
         self._events: deque[MachineEvent] = deque()
         self._news = anyio.Event()
@@ -114,27 +113,27 @@ class SlurmFleet:
 
     async def _end_others(self, jobs: Mapping[str, str]) -> None:
         try:
-            await self._end(jobs)
+            await self._endings.end(jobs)
         except ProviderError as error:
             self._warn(f"jobs that a client of the pool has left are ended when it closes ({error})")
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Submit one job of ``count`` nodes; or as many jobs of one node, if they need not start together.
+        """Submit one job of ``count`` nodes; or as many jobs of one node, if they need not start together. What is
+        asked for at the same time as other nodes, once the pool has had a job, is one job with them.
 
         Cancelled, it ends after the call of sbatch that is under way.
 
         Raises:
             ProviderError: nothing was submitted.
         """
-        arguments = [*self._provider.arguments(), *gres.arguments(request, self._provider.gres)]
         await self._submitter.site()
         self._lease_s = request.lease_s
         if self._provider.together:
-            return await self._submit(request, count, arguments)
+            return await (self._gathering.launch if self._book.jobs else self._submit)(request, count)
         machines: list[Machine] = []
         for _ in range(count):
             try:
-                machines += await self._submit(request, 1, arguments)
+                machines += await self._submit(request, 1)
             except ProviderError:
                 if not machines:
                     raise
@@ -151,11 +150,10 @@ class SlurmFleet:
         for job in jobs:
             if job.machines:
                 ended = list(job.ending)
-                await self._shrink(job)
+                await self._endings.shrink(job)
                 job.ending = [machine for machine in job.ending if machine not in ended]
-        whole = {job.id: job.folder for job in jobs if not job.machines}
-        if whole:
-            await self._end(whole)
+        if whole := [job for job in jobs if not job.machines]:
+            await self._endings.end_whole(whole)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
         pass  # Slurm decides on which nodes a job runs
@@ -188,7 +186,8 @@ class SlurmFleet:
 
     # --- submitting ---------------------------------------------------------------------------------------------------
 
-    async def _submit(self, request: LaunchRequest, count: int, arguments: Sequence[str]) -> list[Machine]:
+    async def _submit(self, request: LaunchRequest, count: int) -> list[Machine]:
+        arguments = [*self._provider.arguments(), *gres.arguments(request, self._provider.gres)]
         submission = await self._submitter.submit(request, count, arguments)
         return [self._machines[machine] for machine in self._submitted(submission)]
 
@@ -228,7 +227,8 @@ class SlurmFleet:
                 pause_s = min(AWAY_S, POLL_S * 2 ** min(failures, 8))
             else:
                 failures = 0
-                pause_s = LOOK_S if self._waiting else pause_s
+                if self._waiting or self._book.expects_news(anyio.current_time()):
+                    pause_s = LOOK_S
             with anyio.move_on_after(pause_s):
                 await wake.wait()
 
@@ -237,12 +237,14 @@ class SlurmFleet:
         for job in self._book.open_jobs:
             if not job.machines and (job.requeued or (job.never and not job.running)):
                 await self._slurm.cancel([job.id])
-            elif job.machines and not job.given_back.issuperset(job.unused_nodes):
+            elif job.machines and not job.given_back.keys() >= {*job.unused_nodes}:
                 self._tasks.start_soon(self._give_back_unused, job)
+            elif job.is_left(anyio.current_time(), (await self._submitter.site()).grace_s):
+                await self._slurm.end_jobs({job.id: job.folder})
 
     async def _give_back_unused(self, job: Job) -> None:
         try:
-            await self._shrink(job)
+            await self._endings.shrink(job)
         except ProviderError as error:
             self._warn(f"nodes of job {job.id} that nobody uses could not be given back ({error})")
 
@@ -376,53 +378,6 @@ class SlurmFleet:
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
-    async def _shrink(self, job: Job) -> None:
-        """End what a job has more than its machines need. The node of its batch shell stays with it, unused."""
-        if not job.running:
-            await self._slurm.want_nodes(job.folder, len(job.machines))
-        await self._poll()
-        unused = job.unused_nodes  # none: it still waits. What it has too much is given back when it starts
-        if not unused:
-            return
-        job.given_back.update(unused)
-        await self._slurm.end_steps(job.folder, unused)
-        keeps = [node for node in job.nodes if node not in unused or node == job.batch_node]
-        if len(keeps) < len(job.nodes):
-            await self._slurm.keep_nodes(job.id, keeps)
-        until = anyio.current_time() + CONFIRM_S
-        while left := await self._with_steps(job) & set(unused):
-            if anyio.current_time() > until:
-                raise ProviderError(f"the steps on {', '.join(sorted(left))} have not ended", retry_after_s=5.0)
-            await anyio.sleep(END_POLL_S)
-            if anyio.current_time() >= self._polled_at + POLL_S:  # a node without power is taken from the job
-                await self._poll()
-
-    async def _with_steps(self, job: Job) -> set[str]:
-        """Return the nodes whose steps have not ended. One that has left an error has."""
-        files = await self._slurm.node_files([job.folder])
-        return {node for node, said in files.items() if "host_key" in said} & set(job.nodes)
-
-    async def _end(self, jobs: Mapping[str, str]) -> None:
-        """End jobs, given with their folders, and wait until they are over."""
-        await self._slurm.end_jobs(jobs)
-        began, forced, ends = anyio.current_time(), False, JobEnds(jobs)
-        while left := await self._left(jobs, ends):
-            lasts_s = anyio.current_time() - began
-            if lasts_s > CONFIRM_S:
-                raise ProviderError(f"Slurm has not ended the jobs {', '.join(left)}", retry_after_s=5.0)
-            if lasts_s > FORCE_AFTER_S and not forced:
-                await self._slurm.cancel(left)
-                forced = True
-            await anyio.sleep(END_POLL_S if lasts_s < FORCE_AFTER_S else POLL_S)
-        self._ended.update(jobs)
-        for job in self._book.jobs.keys() & jobs.keys():
-            self._book.jobs[job].over = self._book.jobs[job].confirmed = True
-
-    async def _left(self, jobs: Container[str], ends: JobEnds) -> list[str]:
-        around, asked_at = await self._submitter.site(), anyio.current_time()
-        views = await self._slurm.jobs(around.user, self._pool)
-        return ends.answer([view for view in views if view.id in jobs], asked_at)
-
     async def _give_back(self) -> None:
         """End everything that was ever submitted for the pool."""
         patience_s = self._lease_s + LEASE_MORE_S
@@ -459,16 +414,9 @@ class SlurmFleet:
                 failures.append(error)
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(trying, self._end_known)
+            tasks.start_soon(trying, self._endings.end_known)
             tasks.start_soon(trying, self._submitter.look_for_lost)
         if failures:
             raise next((each for each in failures if each.retry_after_s is None), failures[0])
-        await self._end_known()  # also what was found meanwhile
+        await self._endings.end_known()  # also what was found meanwhile
         await self._slurm.remove([each.folder for each in self._submitter.submissions if each.job is not None])
-
-    async def _end_known(self) -> None:
-        known = self._book.jobs  # one that answers merely lacked may be there all the same
-        over = self._ended.union(job for job, each in known.items() if each.confirmed)
-        left = {each.job: each.folder for each in self._submitter.submissions if each.job and each.job not in over}
-        if left:
-            await self._end(left)

@@ -2,15 +2,17 @@
 
 ENDS-1: a job is over when an answer shows it so, or when `MISSING` answers lack it, one after the other and `APART_S`
 apart: a controller that has just started, or a standby that takes over, answers before it knows all jobs.
+ENDS-2: a job that is quiet (see `jobs`) is over when an answer shows that Slurm ends it: nothing of it runs on a node
+that answers, and Slurm shows it until it counts the others as down, after minutes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from math import inf
 
 from .jobs import MISSING
-from .squeue import JobView
+from .squeue import ENDS, JobView
 
 APART_S = 0.5
 
@@ -27,14 +29,15 @@ class JobEnds:
         """The jobs that are not over."""
         return list(self._lacked)
 
-    def answer(self, views: Iterable[JobView], asked_at: float) -> list[str]:
+    def answer(self, views: Iterable[JobView], asked_at: float, quiet: Container[str] = ()) -> list[str]:
         """Take in the jobs that squeue showed when it was asked at ``asked_at``: of them, ``views`` has all that are
-        to end. Return those that are left.
+        to end. ``quiet``: those that were so before. Return those that are left.
         """
         shown = {view.id: view for view in views}
         for job in [*self._lacked, *(each for each in shown if each not in self._lacked)]:
             if job in shown:
-                self._shown(job, over=shown[job].over)
+                view = shown[job]
+                self._shown(job, over=view.over or (view.state in ENDS and job in quiet))
             elif asked_at - self._lacked_at.get(job, -inf) >= APART_S:
                 self._lacked[job] += 1
                 self._lacked_at[job] = asked_at

@@ -6,19 +6,25 @@ taken away, the others' stay as they are.
 JOBS-3: a job that answers lack is gone only after two of them in a row that were asked for after it was submitted.
 JOBS-4: a reason that never ends is told at once, and once.
 JOBS-5: so is one that ends soon or never, when it has stood for `PERSISTS_S` on end, and not before.
+JOBS-6: a node is silent if its step has not ended `SILENT_S` after it alone was told to. A job is quiet when it has
+silent nodes, and all other steps of it have ended.
+JOBS-7: the steps of a job that Slurm ends are to be ended when the time is over that their tasks were told of, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
+from math import inf
 
 from ...lazy_dataclass import dataclass
 from ..base import MachineId
 from .reasons import Reason, reason_of
 from .squeue import ENDS, QUEUED, RUNS, JobView
 
-CAUSE_S = 2.0  # a job that is ending may soon say why
+CAUSE_S = 0.5  # a job that is ending may soon say why; longer than this its machines' substitutes do not wait
+SILENT_S = 3.0  # steps that were told to end have ended by then, unless their node is gone
+SOON_S = 3.0  # after its submission, in which a job starts where nodes are idle
 MISSING = 2  # answers without it, after which a job is gone
 PERSISTS_S = 300.0
 MOVED_S = 30.0  # an expected start that moves by less is no news
@@ -90,13 +96,15 @@ class Job:
     confirmed: bool = False  # it is over by Slurm's word, or was cancelled; else answers merely lacked it
     nodes: tuple[str, ...] = ()  # that it has at present
     first_node: str | None = None
-    given_back: set[str] = field(default_factory=set)  # also where its batch shell keeps it
+    given_back: dict[str, float] = field(default_factory=dict)  # since when; inf: its step has ended
+    silent: set[str] = field(default_factory=set)  # nodes that were given back, and do not answer
     left_s: float | None = None
     told: tuple[str, float | None] | None = None
     never: bool = False
     persists_since: float | None = None  # since when it waits for a reason that ends soon or never
     missing: int = 0
     ending_since: float | None = None
+    told_to_end: bool = False
 
     @property
     def unused_nodes(self) -> list[str]:
@@ -108,6 +116,31 @@ class Job:
     def batch_node(self) -> str | None:
         """The node of its batch shell, which cannot be given back."""
         return self.first_node
+
+    def give_back(self, nodes: Iterable[str], now: float) -> None:
+        """Note that the steps on nodes are told to end, also on the node of the batch shell, which stays."""
+        for node in nodes:
+            self.given_back[node] = min(now, self.given_back.get(node, now))
+
+    def may_be_quiet(self, now: float) -> bool:
+        """Return whether it is worth looking which steps have ended."""
+        return bool(self.silent) or any(now - at >= SILENT_S for at in self.given_back.values())
+
+    def steps_seen(self, steps: Collection[str], now: float) -> bool:
+        """Take in the nodes whose steps have not said that they have ended. Return whether the job is quiet."""
+        self.silent |= {node for node in steps if now - self.given_back.get(node, inf) >= SILENT_S}
+        return bool(self.silent) and self.silent.issuperset(steps)
+
+    def is_left(self, now: float, grace_s: float) -> bool:
+        """Return whether its steps are to be ended, as Slurm ends it, and nobody reaches them any more: once.
+
+        ``grace_s``: the time of which tasks were told. Slurm itself kills nothing for 5 s at least.
+        """
+        since = self.ending_since
+        if since is None or self.over or self.machines or self.told_to_end or now - since < grace_s:
+            return False
+        self.told_to_end = True
+        return True
 
 
 def machine_ids(pool: str, job: str, count: int) -> list[MachineId]:
@@ -167,6 +200,14 @@ class JobBook:
             if machine in job.ending:
                 found[job.id] = job
         return list(found.values())
+
+    def expects_news(self, now: float) -> bool:
+        """Return whether something is about to be known: the start of a job, or why one ends."""
+        return any(
+            job.ending_since is not None if job.running else now - job.submitted_at < SOON_S
+            for job in self.open_jobs
+            if job.machines
+        )
 
     # --- answers of squeue --------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from outrider.providers.base import (
 )
 from outrider.providers.errors import BadRequest, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
+from outrider.providers.slurm import endings, gathering, jobs, login_host, submissions, submitter
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm import jobs, login_host, submissions, submitter
 from outrider.providers.slurm.errors import SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
@@ -44,8 +44,11 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandMade:
     made = HandMade()
     monkeypatch.setattr(login_host, "Here", lambda: made)
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
-    for name in ("POLL_S", "CALM_POLL_S", "AWAY_S", "END_POLL_S"):
+    for name in ("POLL_S", "CALM_POLL_S", "AWAY_S"):
         monkeypatch.setattr(fleets, name, 0.02)
+    for name in ("POLL_S", "END_POLL_S"):
+        monkeypatch.setattr(endings, name, 0.02)
+    monkeypatch.setattr(gathering, "GATHER_S", 0.0)
     monkeypatch.setattr(submitter, "LOOK_S", 0.01)
     monkeypatch.setattr(submissions, "OVER_S", 0.3)
     return made

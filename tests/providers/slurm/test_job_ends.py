@@ -41,3 +41,31 @@ def test_the_rule_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(job_ends, "MISSING", 1)
     with pytest.raises(AssertionError, match="ENDS-1"):
         holds(glitch, watched=False)
+
+
+ENDING = [
+    ("RUNNING", True, False),
+    ("PENDING", True, False),
+    ("COMPLETING", False, False),
+    ("COMPLETING", True, True),
+    ("CANCELLED", False, True),
+]
+
+
+def holds_ends_2() -> None:
+    for state, quiet, over in ENDING:
+        left = JobEnds(["7"]).answer([JobView("7", state, ("c0",))], 1.0, {"7"} if quiet else ())
+        assert (not left) == over, "ENDS-2"
+
+
+def test_a_quiet_job_is_over_when_slurm_ends_it() -> None:
+    """ENDS-2."""
+    holds_ends_2()
+
+
+@pytest.mark.parametrize("ends", [set(), {"RUNNING", "COMPLETING"}])
+def test_a_quiet_jobs_end_falls_without_its_guard(ends: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENDS-2."""
+    monkeypatch.setattr(job_ends, "ENDS", ends)
+    with pytest.raises(AssertionError, match="ENDS-2"):
+        holds_ends_2()

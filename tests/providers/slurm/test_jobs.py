@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from math import inf
 from typing import ClassVar
 
 import pytest
@@ -256,6 +257,94 @@ def test_an_expected_start_that_moves_a_little_is_no_news() -> None:
         return len(book.answer([JobView(JOB, "PENDING", starts_at=starts_at, reason="Priority")], 1.0))
 
     assert [waits(at) for at in (None, 1000.0, 1010.0, 1029.0, 1031.0, None)] == [1, 1, 0, 0, 1, 1]
+
+
+# --- silence ----------------------------------------------------------------------------------------------------------
+
+LOOKS = st.lists(st.tuples(st.floats(0, 2), st.sets(st.sampled_from(Told.NODES))))
+
+
+def holds_jobs_6(looks: list[tuple[float, set[str]]], given_back: float, make: type[Job] = Job) -> None:
+    """c0 is given back at that time. Each look is so long after the one before, and sees these steps."""
+    job, now, silent = make(JOB, "/f", 0.0, []), 0.0, False
+    for pause_s, steps in looks:
+        now += pause_s
+        if now >= given_back:
+            job.give_back(["c0"], given_back)
+        quiet = job.steps_seen(steps, now)
+        silent = silent or ("c0" in steps and now - given_back >= jobs.SILENT_S)
+        assert quiet == (silent and "c1" not in steps), "JOBS-6"
+
+
+@given(LOOKS, st.floats(0, 4))
+def test_a_node_is_silent_whose_step_does_not_end_in_time(looks: list[tuple[float, set[str]]], at: float) -> None:
+    """JOBS-6."""
+    holds_jobs_6(looks, at)
+
+
+class TakesTheSlowForDead(Job):
+    def steps_seen(self, steps: Collection[str], now: float) -> bool:
+        return super().steps_seen(steps, now + jobs.SILENT_S)
+
+
+class ForgetsTheOthers(Job):
+    def steps_seen(self, steps: Collection[str], now: float) -> bool:
+        return super().steps_seen({*steps} - {"c1"}, now)
+
+
+@pytest.mark.parametrize("job", [TakesTheSlowForDead, ForgetsTheOthers])
+def test_silence_falls_without_its_guard(job: type[Job]) -> None:
+    """JOBS-6."""
+    looks = [(1.0, {"c0"}), (3.0, {"c0", "c1"}), (0.1, {"c0"})]
+    holds_jobs_6(looks, 0.5)
+    with pytest.raises(AssertionError, match="JOBS-6"):
+        holds_jobs_6(looks, 0.5, job)
+
+
+def test_a_step_that_has_ended_in_time_is_never_silent() -> None:
+    job = Job(JOB, "/f", 0.0, [])
+    job.give_back(Told.NODES, 1.0)
+    assert not job.steps_seen([], 9.0)
+    assert job.may_be_quiet(9.0)
+    job.given_back |= dict.fromkeys(Told.NODES, inf)
+    assert not job.may_be_quiet(9.0)
+
+
+def holds_jobs_7() -> None:
+    told = Told()
+    [job] = told.book.open_jobs
+    assert not job.is_left(99.0, 30.0), "JOBS-7: Slurm does not end it"
+    told.then(JobView(JOB, "COMPLETING", Told.NODES), at=2.0)
+    assert not job.is_left(99.0, 30.0), "JOBS-7: its machines are not told to be gone yet"
+    told.then(JobView(JOB, "COMPLETING", Told.NODES), at=3.0)
+    assert [job.is_left(at, 30.0) for at in (31.9, 32.0, 33.0)] == [False, True, False], "JOBS-7"
+
+
+def test_the_steps_of_a_job_that_ends_are_left_the_time_that_their_tasks_were_told_of() -> None:
+    """JOBS-7."""
+    holds_jobs_7()
+
+
+@pytest.mark.parametrize("left", [lambda *_: True, lambda job, now, grace_s: now - (job.ending_since or now) > grace_s])
+def test_the_time_that_is_left_falls_without_its_guard(
+    left: Callable[[Job, float, float], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JOBS-7."""
+    monkeypatch.setattr(Job, "is_left", left)
+    with pytest.raises(AssertionError, match="JOBS-7"):
+        holds_jobs_7()
+
+
+def test_news_is_expected_of_a_job_that_has_just_been_submitted_and_of_one_that_ends() -> None:
+    book = JobBook("p")
+    book.submitted(JOB, "/f", 2, 1.0)
+    assert [book.expects_news(at) for at in (1.0, 3.9, 4.1)] == [True, True, False]
+    told = Told()
+    assert not told.book.expects_news(2.0)
+    told.then(JobView(JOB, "COMPLETING", Told.NODES), at=2.0)
+    assert told.book.expects_news(9.0)
+    told.then(JobView(JOB, "COMPLETING", Told.NODES), at=3.0)
+    assert not told.book.expects_news(9.0)
 
 
 PERSISTING = st.lists(

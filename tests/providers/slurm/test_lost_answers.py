@@ -13,8 +13,8 @@ import pytest
 
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Warned
 from outrider.providers.errors import BadRequest, NotGone, ProviderError
+from outrider.providers.slurm import endings, job_ends, login_host, submissions, submitter
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm import job_ends, login_host, submissions, submitter
 from outrider.providers.slurm.errors import Ended, SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
@@ -86,8 +86,10 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     made = Site()
     monkeypatch.setattr(login_host, "Here", lambda: made)
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
-    for name in ("POLL_S", "CALM_POLL_S", "AWAY_S", "END_POLL_S"):
+    for name in ("POLL_S", "CALM_POLL_S", "AWAY_S"):
         monkeypatch.setattr(fleets, name, 0.01)
+    for name in ("POLL_S", "END_POLL_S"):
+        monkeypatch.setattr(endings, name, 0.01)
     monkeypatch.setattr(job_ends, "APART_S", 0.01)
     monkeypatch.setattr(submitter, "LOOK_S", 0.01)
     monkeypatch.setattr(submissions, "OVER_S", 0.1)

@@ -47,7 +47,7 @@ def preempted(life: Life) -> None:
 def power_cut(life: Life) -> None:
     """a node of 2 or 3 has no power any more, the batch shell's or another one; another node is idle"""
     nodes = life.dice.randint(2, 3)
-    client = life.client(nodes=nodes, goes_on=True, surplus=1, leaving_s=None)
+    client = life.client(nodes=nodes, goes_on=True, surplus=1, unpowered=True)
     life.ready(client)
     hosts = life.site.hosts(life.job(client))
     rank, silent = life.dice.randrange(nodes), life.dice.random() < 0.5

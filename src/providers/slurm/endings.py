@@ -1,0 +1,131 @@
+"""End a pool's jobs, or nodes of them, and wait until that is so; `jobs` and `job_ends` decide when it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..errors import ProviderError
+from .job_ends import JobEnds
+from .jobs import SILENT_S, Job, JobBook
+
+if TYPE_CHECKING:
+    from .site import Slurm
+    from .submitter import Submitter
+
+POLL_S, MOST_POLL_S = 1.0, 5.0
+END_POLL_S = 0.1  # while somebody waits for it
+CONFIRM_S = 120.0  # a job's end takes KillWait, and the site's epilog
+KILL_S = 5.0  # Slurm kills nothing sooner, whatever KillWait is
+
+
+class Endings:
+    """Ends the jobs of one pool. ``poll``: has the book take in an answer of squeue."""
+
+    def __init__(
+        self, pool: str, slurm: Slurm, submitter: Submitter, book: JobBook, poll: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._pool, self._slurm, self._submitter, self._book, self._poll = pool, slurm, submitter, book, poll
+        self._ended: set[str] = set()  # jobs whose end is confirmed
+
+    async def shrink(self, job: Job) -> None:
+        """End what a job has more than its machines need. The node of its batch shell stays with it, unused.
+
+        Raises:
+            ProviderError: Slurm does not answer, or steps go on for `CONFIRM_S`.
+        """
+        if not job.running:
+            await self._slurm.want_nodes(job.folder, len(job.machines))
+        await self._poll()
+        unused = job.unused_nodes  # none: it still waits. What it has too much is given back when it starts
+        if not unused:
+            return
+        began = anyio.current_time()
+        job.give_back(unused, began)
+        await self._slurm.end_steps(job.folder, unused)
+        keeps = [node for node in job.nodes if node not in unused or node == job.batch_node]
+        if len(keeps) < len(job.nodes):
+            await self._slurm.keep_nodes(job.id, keeps)
+        while left := (steps := await self._steps(job)) & set(unused) & set(job.nodes):
+            lasts_s = anyio.current_time() - began
+            if lasts_s > CONFIRM_S:
+                raise ProviderError(f"the steps on {', '.join(sorted(left))} have not ended", retry_after_s=5.0)
+            await anyio.sleep(_pause_s(lasts_s))
+            if lasts_s >= POLL_S:
+                await self._poll()  # a node without power is taken from the job, after minutes
+        job.given_back |= dict.fromkeys({*unused} - steps, inf)
+
+    async def _steps(self, job: Job) -> set[str]:
+        """Return the nodes whose steps have not said that they have ended. One that has left an error has."""
+        files = await self._slurm.node_files([job.folder])
+        return {node for node, said in files.items() if "host_key" in said}
+
+    async def end_whole(self, jobs: Sequence[Job]) -> None:
+        """End jobs whose machines have been ended, or lost. See `end`."""
+        for job in jobs:
+            job.give_back(job.nodes, anyio.current_time())
+        await self.end({job.id: job.folder for job in jobs})
+
+    async def end(self, jobs: Mapping[str, str], *, waited_for: bool = False) -> None:
+        """End jobs, given with their folders, and wait until they are over. ``waited_for``: somebody waits meanwhile.
+
+        Raises:
+            ProviderError: Slurm does not answer, or has not ended them in `CONFIRM_S`.
+        """
+        around = await self._submitter.site()
+        await self._slurm.end_jobs(jobs)
+        began, forced, ends = anyio.current_time(), set[str](), JobEnds(jobs)
+        for job in self._of_book(jobs):
+            job.give_back(job.nodes, began + SILENT_S + max(around.grace_s, KILL_S))  # Slurm has killed them by then
+        while True:
+            quiet = await self._quiet(jobs)
+            left = await self._left(jobs, ends, quiet)
+            if not left:
+                break
+            lasts_s = anyio.current_time() - began
+            if lasts_s > CONFIRM_S:
+                raise ProviderError(f"Slurm has not ended the jobs {', '.join(left)}", retry_after_s=5.0)
+            # A quiet job's batch shell waits for the step of a node that does not answer.
+            due = [each for each in left if each not in forced and (lasts_s > SILENT_S or each in quiet)]
+            if due:
+                await self._slurm.cancel(due)
+                forced.update(due)
+            hurries = waited_for and (lasts_s < SILENT_S or due)
+            await anyio.sleep(END_POLL_S if hurries else _pause_s(lasts_s))
+        self._ended.update(jobs)
+        for job in self._of_book(jobs):
+            job.over = job.confirmed = True
+
+    async def end_known(self) -> None:
+        """End all jobs that are known to have been submitted."""
+        known = self._book.jobs  # one that answers merely lacked may be there all the same
+        over = self._ended.union(job for job, each in known.items() if each.confirmed)
+        submissions = self._submitter.submissions
+        left = {each.job: each.folder for each in submissions if each.job and each.job not in over}
+        if left:
+            await self.end(left, waited_for=True)
+
+    async def _left(self, jobs: Mapping[str, str], ends: JobEnds, quiet: set[str]) -> list[str]:
+        around, asked_at = await self._submitter.site(), anyio.current_time()
+        views = await self._slurm.jobs(around.user, self._pool)
+        return ends.answer([view for view in views if view.id in jobs], asked_at, quiet)
+
+    async def _quiet(self, jobs: Mapping[str, str]) -> set[str]:
+        """Return the jobs of which nothing runs on any node that answers. Only those that have lost nodes are asked."""
+        found: set[str] = set()
+        for job in self._of_book(jobs):
+            now = anyio.current_time()
+            if job.may_be_quiet(now) and job.steps_seen(await self._steps(job), now):
+                found.add(job.id)
+        return found
+
+    def _of_book(self, jobs: Mapping[str, str]) -> list[Job]:
+        return [self._book.jobs[each] for each in jobs if each in self._book.jobs]
+
+
+def _pause_s(lasts_s: float) -> float:
+    """Return the pause before the next look, while nobody waits: the login host has other things to do."""
+    return min(max(lasts_s / 4, END_POLL_S), MOST_POLL_S)

@@ -1,0 +1,192 @@
+"""A pool's jobs of which nodes have lost their power, against a Slurm made by hand. The lab has a real one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineReachable
+from outrider.providers.errors import ProviderError
+from outrider.providers.slurm import endings, gathering, jobs, login_host
+from outrider.providers.slurm import fleet as fleets
+from outrider.providers.slurm.fleet import SlurmFleet
+from outrider.providers.slurm.gathering import Gathering
+from outrider.providers.slurm.provider import Slurm
+
+from .by_hand import HandMade
+
+pytestmark = pytest.mark.anyio
+REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2)
+SAID = json.dumps({"host_key": "ssh-ed25519 KEY", "step": "1.0", "user": "me", "lease": "/l", "notice": "/n"})
+
+
+class Dying(HandMade):
+    """Its jobs have the nodes c0 and c1. Steps on nodes with power end when they are told to; a job with one that has
+    none ends when it is cancelled, and Slurm shows it from then on as ending.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead: set[str] = set()
+        self.steps = {"c0", "c1"}
+
+    def on_nodes(self, folder: str) -> str:
+        return "".join(f"outrider:node:{node}:{SAID}\n" for node in sorted(self.steps))
+
+    def on_end(self, *words: str) -> None:
+        for file in words[: words.index("--")]:
+            _, _, node = file.rpartition("/end")[2].rpartition(".")
+            self.steps -= ({node} if node else {"c0", "c1"}) - self.dead
+        if not self.dead:
+            super().on_end(*words)
+
+    def on_scancel(self, _: str, *ids: str) -> None:
+        for job in ids:
+            self.jobs[job]["state"] = "COMPLETING" if self.dead else "COMPLETED"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dying:
+    made = Dying()
+    monkeypatch.setattr(login_host, "Here", lambda: made)
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    for module in (fleets, endings):
+        monkeypatch.setattr(module, "POLL_S", 0.02)
+    monkeypatch.setattr(endings, "END_POLL_S", 0.02)
+    for module in (jobs, endings):
+        monkeypatch.setattr(module, "SILENT_S", 0.3)
+    return made
+
+
+async def reached(fleet: SlurmFleet, machines: Sequence[Machine]) -> None:
+    left = {machine.id for machine in machines}
+    with anyio.fail_after(10):
+        async for event in fleet.events():
+            left -= {event.machine.id} if isinstance(event, MachineReachable) else set()
+            if not left:
+                return
+
+
+async def give_up(fleet: SlurmFleet, machine: Machine) -> None:
+    """As a pool does with a machine that it has lost. Its end is not confirmed, as long as Slurm has its node."""
+    try:
+        await fleet.terminate([machine.id])
+    except ProviderError:
+        pass
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_pool_that_has_lost_a_node_leaves_when_nothing_runs_on_the_others(site: Dying, rank: int) -> None:
+    began = 0.0
+    async with anyio.create_task_group() as tasks:
+        with anyio.fail_after(10):
+            async with Slurm().open("p", EntryPoints()) as fleet:
+                machines = await fleet.launch(REQUEST, 2)
+                await reached(fleet, machines)
+                site.dead = {f"c{rank}"}
+                tasks.start_soon(give_up, fleet, machines[rank])
+                await anyio.sleep(0.4)  # longer than SILENT_S
+                began = anyio.current_time()
+                site.said.clear()
+        tasks.cancel_scope.cancel()
+    took_s = anyio.current_time() - began
+    assert site.jobs["1"]["state"] == "COMPLETING", "Slurm shows it until it counts the node as down"
+    assert site.steps == site.dead
+    assert took_s < 0.3, "it has waited for the node that does not answer"
+    assert site.said.count("scancel 1") == 1
+
+
+async def test_a_pool_whose_nodes_all_answer_is_left_by_slurms_word_alone(site: Dying) -> None:
+    async with Slurm().open("p", EntryPoints()) as fleet:
+        machines = await fleet.launch(REQUEST, 2)
+        await reached(fleet, machines)
+        await fleet.terminate([machines[1].id])
+        await anyio.sleep(0.4)
+        site.dead = {"a job that ends slowly, on nodes that answer"}
+
+        async def completes() -> None:
+            await anyio.sleep(0.2)
+            site.jobs["1"]["state"] = "COMPLETING"
+            await anyio.sleep(0.5)
+            assert not left.is_set(), "it was left while Slurm was ending its job"
+            site.jobs["1"]["state"] = "COMPLETED"
+
+        left = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(completes)
+            await fleet.close()
+            left.set()
+
+
+async def test_a_job_that_slurm_ends_is_told_of_soon_and_its_nodes_are_made_free(
+    site: Dying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "CAUSE_S", 0.05)
+    monkeypatch.setattr(site, "on_look", lambda *_: "outrider:root:/jobs\noutrider:user:me\noutrider:kill:1\n")
+    async with Slurm().open("p", EntryPoints()) as fleet:
+        machines = await fleet.launch(REQUEST, 2)
+        await reached(fleet, machines)
+        site.jobs["1"]["state"] = "COMPLETING"
+        with anyio.fail_after(10):
+            while site.steps:
+                await anyio.sleep(0.02)
+        assert not any("scancel" in each for each in site.said)
+        site.jobs["1"]["state"] = "CANCELLED"
+
+
+async def test_nodes_that_are_lost_together_get_one_job(site: Dying, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    async def launch(fleet: SlurmFleet, index: int) -> None:
+        asked[index] = [machine.id for machine in await fleet.launch(REQUEST, 1)]
+
+    async with Slurm().open("p", EntryPoints()) as fleet:
+        await fleet.launch(REQUEST, 2)
+        assert site.submitted == 1
+        asked += [[], [], []]
+        async with anyio.create_task_group() as tasks:
+            for index in range(3):
+                tasks.start_soon(launch, fleet, index)
+        assert site.submitted == 2
+        assert sorted(asked) == [["p/2-0"], ["p/2-1"], ["p/2-2"]]
+
+
+async def test_a_gathered_launch_that_fails_or_is_cancelled_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    async def fails(_: LaunchRequest, count: int) -> list[Machine]:
+        counts.append(count)
+        raise ProviderError("no")
+
+    async def hangs(_: LaunchRequest, count: int) -> list[Machine]:
+        counts.append(count)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def told(gathering: Gathering, scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                await gathering.launch(REQUEST, 1)
+        except ProviderError as error:
+            errors.append(str(error))
+
+    for launch, expected in ((fails, ["no", "no"]), (hangs, ["the call that was to submit the job was cancelled"])):
+        errors: list[str] = []
+        gathered, first = Gathering(launch), anyio.CancelScope()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(told, gathered, first)
+                tasks.start_soon(told, gathered, anyio.CancelScope())
+                await anyio.sleep(2 * gathering.GATHER_S)
+                first.cancel()
+        assert errors == expected
+    assert counts == [2, 2]
