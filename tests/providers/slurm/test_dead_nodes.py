@@ -62,6 +62,8 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dying:
     for module in (fleets, endings):
         monkeypatch.setattr(module, "POLL_S", 0.02)
     monkeypatch.setattr(endings, "END_POLL_S", 0.02)
+    monkeypatch.setattr(endings, "CONFIRM_S", 3.0)
+    monkeypatch.setattr(fleets, "LEASE_MORE_S", -119.0)  # a test that fails does not wait for the whole lease
     for module in (jobs, endings):
         monkeypatch.setattr(module, "SILENT_S", 0.3)
     return made
