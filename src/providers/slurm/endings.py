@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 POLL_S, MOST_POLL_S = 1.0, 5.0
 END_POLL_S = 0.1  # while somebody waits for it
+LATE_S = 0.8  # most jobs have ended by then, unless their site's epilog takes longer, which is not waited for
 CONFIRM_S = 120.0  # a job's end takes KillWait, and the site's epilog
 KILL_S = 5.0  # Slurm kills nothing sooner, whatever KillWait is
 
@@ -81,11 +82,11 @@ class Endings:
         for job in self._of_book(jobs):
             job.give_back(job.nodes, began + SILENT_S + max(around.grace_s, KILL_S))  # Slurm has killed them by then
         while True:
-            quiet = await self._quiet(jobs)
+            lasts_s = anyio.current_time() - began
+            quiet = await self._quiet(jobs, late=waited_for and lasts_s >= LATE_S)
             left = await self._left(jobs, ends, quiet)
             if not left:
                 break
-            lasts_s = anyio.current_time() - began
             if lasts_s > CONFIRM_S:
                 raise ProviderError(f"Slurm has not ended the jobs {', '.join(left)}", retry_after_s=5.0)
             # A quiet job's batch shell waits for the step of a node that does not answer.
@@ -113,13 +114,17 @@ class Endings:
         views = await self._slurm.jobs(around.user, self._pool)
         return ends.answer([view for view in views if view.id in jobs], asked_at, quiet)
 
-    async def _quiet(self, jobs: Mapping[str, str]) -> set[str]:
-        """Return the jobs of which nothing runs on any node that answers. Only those that have lost nodes are asked."""
+    async def _quiet(self, jobs: Mapping[str, str], *, late: bool) -> set[str]:
+        """Return the jobs of which nothing runs on any node that answers. Until it is ``late``, only those that have
+        lost nodes are looked at: Slurm says of the others that they have ended, and that their nodes are clean.
+        """
         found: set[str] = set()
         for job in self._of_book(jobs):
             now = anyio.current_time()
-            if job.may_be_quiet(now) and job.steps_seen(await self._steps(job), now):
-                found.add(job.id)
+            if late or job.may_be_quiet(now):
+                steps = await self._steps(job)
+                if job.steps_seen(steps, now) or (late and job.has_ended(steps)):
+                    found.add(job.id)
         return found
 
     def _of_book(self, jobs: Mapping[str, str]) -> list[Job]:

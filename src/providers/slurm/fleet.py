@@ -349,6 +349,7 @@ class SlurmFleet:
             )
             self._book.ending([machine])  # so that its job gives the node back
             return
+        job.began.add(node)
         provider = self._provider
         if by_ssh:
             command = script.ssh_relay(node, job.folder, python=provider.python)

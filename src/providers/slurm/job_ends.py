@@ -2,8 +2,8 @@
 
 ENDS-1: a job is over when an answer shows it so, or when `MISSING` answers lack it, one after the other and `APART_S`
 apart: a controller that has just started, or a standby that takes over, answers before it knows all jobs.
-ENDS-2: a job that is quiet (see `jobs`) is over when an answer shows that Slurm ends it: nothing of it runs on a node
-that answers, and Slurm shows it until it counts the others as down, after minutes.
+ENDS-2: a job of which nothing runs on any node that answers (JOBS-6, JOBS-8) is over when an answer shows that Slurm
+ends it. Slurm shows it until it counts the other nodes as down, or has cleaned up, which takes minutes at some sites.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class JobEnds:
 
     def answer(self, views: Iterable[JobView], asked_at: float, quiet: Container[str] = ()) -> list[str]:
         """Take in the jobs that squeue showed when it was asked at ``asked_at``: of them, ``views`` has all that are
-        to end. ``quiet``: those that were so before. Return those that are left.
+        to end. ``quiet``: those of which nothing ran any more. Return those that are left.
         """
         shown = {view.id: view for view in views}
         for job in [*self._lacked, *(each for each in shown if each not in self._lacked)]:

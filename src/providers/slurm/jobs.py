@@ -9,6 +9,7 @@ JOBS-5: so is one that ends soon or never, when it has stood for `PERSISTS_S` on
 JOBS-6: a node is silent if its step has not ended `SILENT_S` after it alone was told to. A job is quiet when it has
 silent nodes, and all other steps of it have ended.
 JOBS-7: the steps of a job that Slurm ends are to be ended when the time is over that their tasks were told of, once.
+JOBS-8: a job has ended by its own word when the steps on all its nodes had begun, and none of them is left.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class Job:
     first_node: str | None = None
     given_back: dict[str, float] = field(default_factory=dict)  # since when; inf: its step has ended
     silent: set[str] = field(default_factory=set)  # nodes that were given back, and do not answer
+    began: set[str] = field(default_factory=set)  # nodes whose steps have said how they are reached
     left_s: float | None = None
     told: tuple[str, float | None] | None = None
     never: bool = False
@@ -130,6 +132,10 @@ class Job:
         """Take in the nodes whose steps have not said that they have ended. Return whether the job is quiet."""
         self.silent |= {node for node in steps if now - self.given_back.get(node, inf) >= SILENT_S}
         return bool(self.silent) and self.silent.issuperset(steps)
+
+    def has_ended(self, steps: Collection[str]) -> bool:
+        """Return whether it has ended by its own word. ``steps``: as for `steps_seen`."""
+        return bool(self.nodes) and self.began.issuperset(self.nodes) and not steps
 
     def is_left(self, now: float, grace_s: float) -> bool:
         """Return whether its steps are to be ended, as Slurm ends it, and nobody reaches them any more: once.
@@ -166,7 +172,7 @@ class JobBook:
     def adopted(self, view: JobView, folder: str, nodes: Mapping[MachineId, str], now: float) -> None:
         """Take in a job that runs, of which these machines are this pool's. What it has besides is unused."""
         self.jobs[view.id] = job = Job(view.id, folder, now, list(nodes), dict(nodes), running=True, nodes=view.nodes)
-        job.first_node = view.nodes[0] if view.nodes else None
+        job.first_node, job.began = view.nodes[0] if view.nodes else None, set(nodes.values())
         self._job_of |= dict.fromkeys(nodes, job)
 
     def job_of(self, machine: MachineId) -> Job | None:

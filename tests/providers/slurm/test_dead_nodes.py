@@ -107,7 +107,10 @@ async def test_a_pool_that_has_lost_a_node_leaves_when_nothing_runs_on_the_other
     assert site.said.count("scancel 1") == 1
 
 
-async def test_a_pool_whose_nodes_all_answer_is_left_by_slurms_word_alone(site: Dying) -> None:
+async def test_a_pool_whose_nodes_all_answer_is_left_by_slurms_word(
+    site: Dying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "LATE_S", 3.0)
     async with Slurm().open("p", EntryPoints()) as fleet:
         machines = await fleet.launch(REQUEST, 2)
         await reached(fleet, machines)
@@ -127,6 +130,15 @@ async def test_a_pool_whose_nodes_all_answer_is_left_by_slurms_word_alone(site: 
             tasks.start_soon(completes)
             await fleet.close()
             left.set()
+
+
+async def test_a_long_epilog_is_not_waited_for(site: Dying) -> None:
+    with anyio.fail_after(2.5):
+        async with Slurm().open("p", EntryPoints()) as fleet:
+            await reached(fleet, await fleet.launch(REQUEST, 2))
+            site.dead = {"the epilog runs, on nodes that answer"}
+            site.jobs["1"]["state"] = "COMPLETING"
+    assert (site.steps, site.jobs["1"]["state"]) == (set(), "COMPLETING")
 
 
 async def test_a_job_that_slurm_ends_is_told_of_soon_and_its_nodes_are_made_free(

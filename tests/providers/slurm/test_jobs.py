@@ -335,6 +335,35 @@ def test_the_time_that_is_left_falls_without_its_guard(
         holds_jobs_7()
 
 
+def holds_jobs_8() -> None:
+    told = Told()
+    [job] = told.book.open_jobs
+    assert not job.has_ended([]), "JOBS-8: its steps may be about to begin"
+    job.began.add("c0")
+    assert not job.has_ended([]), "JOBS-8: one of its steps may be"
+    job.began.add("c1")
+    assert [job.has_ended(steps) for steps in (["c1"], [])] == [False, True], "JOBS-8"
+    waits = Job(JOB, "/f", 0.0, [])
+    assert not waits.has_ended([]), "JOBS-8: it may be about to start"
+
+
+def test_a_job_has_ended_by_its_own_word_when_all_its_steps_had_begun() -> None:
+    """JOBS-8."""
+    holds_jobs_8()
+
+
+@pytest.mark.parametrize(
+    "has_ended", [lambda _, steps: not steps, lambda job, _: bool(job.nodes) and job.began >= {*job.nodes}]
+)
+def test_a_jobs_own_word_falls_without_its_guard(
+    has_ended: Callable[[Job, Collection[str]], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JOBS-8."""
+    monkeypatch.setattr(Job, "has_ended", has_ended)
+    with pytest.raises(AssertionError, match="JOBS-8"):
+        holds_jobs_8()
+
+
 def test_news_is_expected_of_a_job_that_has_just_been_submitted_and_of_one_that_ends() -> None:
     book = JobBook("p")
     book.submitted(JOB, "/f", 2, 1.0)
