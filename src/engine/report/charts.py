@@ -81,16 +81,11 @@ def metric_charts(logged: Logged, began_at: float) -> list[Chart]:
     by_chart: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for series in logged:
         by_chart[series.function, series.name].append(series)
-    return _thin([_metric_chart(key, all_series, logged, began_at) for key, all_series in by_chart.items()])
+    return thin([metric_chart(*key, all_series, logged, began_at) for key, all_series in by_chart.items()])
 
 
-def _metric_chart(
-    key: tuple[str, str],
-    all_series: Sequence[Series],
-    logged: Logged,
-    began_at: float,
-) -> Chart:
-    function, name = key
+def metric_chart(function: str, name: str, all_series: Sequence[Series], logged: Logged, began_at: float) -> Chart:
+    """Return the chart of one metric of one function, with all points."""
     by_step = all(point.step is not None for series in all_series for point in logged[series][0])
     chart = Chart(name, function or "the program", by_step)
     if len(all_series) > MOST_CURVES and all(series.rank is None for series in all_series):
@@ -165,7 +160,7 @@ def sample_charts(samples: Sequence[NodeSampled], began_at: float) -> list[Chart
             curves = [Curve(f"node {node}", None, at_s, ys) for node, (at_s, ys) in sorted(by_node.items())]
             _fill(chart, curves, {})
             charts.append(chart)
-    return _thin(charts)
+    return thin(charts)
 
 
 def _rate(count: int, seconds: float) -> float | None:
@@ -237,9 +232,9 @@ def _curve(label: str, points: Sequence[Point], *, by_step: bool, began_at: floa
     )
 
 
-def _thin(charts: list[Chart]) -> list[Chart]:
-    """Leave each curve as many points as the page has room for."""
-    count = sum(len(chart.curves) for chart in charts)
+def thin(charts: list[Chart], beside: int = 0) -> list[Chart]:
+    """Leave each curve as many points as the page has room for. ``beside``: how many further curves it has."""
+    count = sum(len(chart.curves) for chart in charts) + beside
     buckets = max(LEAST_BUCKETS, min(BUCKETS, BUDGET // max(1, 3 * count)))
     for chart in charts:
         thin = []

@@ -69,10 +69,10 @@ def read_contents(run: Run) -> Contents:
     """Read the record of ``run``: one that lives as it is now."""
     folder = run.directory
     owner = None if run.ended else run.owner
-    content = _content(folder / EVENTS)
+    content = content_of(folder / EVENTS)
     events = list(events_in(content))
     result = read_json(folder / "result.json")
-    shown, left = excerpts(folder / LOGS, _logs(folder / LOGS, events, result))
+    shown, left = excerpts(folder / LOGS, logs_of(folder / LOGS, events, result))
     return Contents(
         run=run,
         owner=owner,
@@ -84,23 +84,23 @@ def read_contents(run: Run) -> Contents:
         metrics=divided(read_metrics(folder)),
         samples=read_samples(folder),
         params=read_json(folder / PARAMS),
-        texts=list(parsed_events(_content(folder / TEXTS))),
-        artifacts=list(parsed_events(_content(folder / ARTIFACTS))),
+        texts=list(parsed_events(content_of(folder / TEXTS))),
+        artifacts=list(parsed_events(content_of(folder / ARTIFACTS))),
         logs=shown,
         logs_left=left,
-        stacks=list(_stacks(folder / STACKS)),
-        files=sorted(_files(folder)),
+        stacks=list(stacks_in(folder / STACKS)),
+        files=sorted(files_in(folder)),
     )
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
         return b""
 
 
-def _logs(folder: Path, events: Sequence[ev.Event], result: Mapping[str, Any]) -> list[list[str]]:
+def logs_of(folder: Path, events: Sequence[ev.Event], result: Mapping[str, Any]) -> list[list[str]]:
     """Return the logs as the names of their parts: the one of who failed first, those of who failed, all others."""
     try:
         logs = logs_in(os.listdir(folder))  # noqa: PTH208  names
@@ -113,7 +113,7 @@ def _logs(folder: Path, events: Sequence[ev.Event], result: Mapping[str, Any]) -
     return sorted(logs, key=lambda names: (names[0] != leading, first.isdisjoint(names)))
 
 
-def _stacks(folder: Path) -> Iterator[tuple[str, str]]:
+def stacks_in(folder: Path) -> Iterator[tuple[str, str]]:
     left = STACK_BUDGET_BYTES
     with suppress(OSError):
         for name in sorted(os.listdir(folder)):  # noqa: PTH208  names
@@ -125,7 +125,7 @@ def _stacks(folder: Path) -> Iterator[tuple[str, str]]:
                 return
 
 
-def _files(folder: Path) -> Iterator[tuple[str, int]]:
+def files_in(folder: Path) -> Iterator[tuple[str, int]]:
     """Return the files at the top of the record, and its folders with what all of their files take."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

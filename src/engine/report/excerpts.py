@@ -47,10 +47,18 @@ def log_title(names: Sequence[str]) -> str:
 
 
 def excerpts(
-    folder: Path, logs: Sequence[Sequence[str]], budget_bytes: int = BUDGET_BYTES
+    folder: Path,
+    logs: Sequence[Sequence[str]],
+    budget_bytes: int = BUDGET_BYTES,
+    read: Mapping[str, int] | None = None,
 ) -> tuple[list[Excerpt], list[str]]:
-    """Return what is shown of the logs in ``folder``, and the titles of those that are not: the last of ``logs``."""
+    """Return what is shown of the logs in ``folder``, and the titles of those that are not: the last of ``logs``.
+
+    ``read``: how many bytes of each file count, where what came later is told otherwise.
+    """
     shown = [_sizes(folder, names) for names in logs[: max(1, budget_bytes // LEAST_BYTES)]]
+    if read is not None:
+        shown = [{name: min(size, read.get(name, 0)) for name, size in parts.items()} for parts in shown]
     room = shares([sum(parts.values()) for parts in shown], budget_bytes)
     found = []
     for parts, most in zip(shown, room, strict=True):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from ...lazy_dataclass import dataclass
 from ..observe.use import use_of
 from ..runs.reader import Run
-from .charts import metric_charts, sample_charts
+from .charts import Chart, metric_charts, sample_charts
 from .contents import Contents, read_contents
 from .figures import data
 from .markup import script_json, text
@@ -31,6 +34,9 @@ from .timeline import timeline_of
 REPORT = "report.html"
 STYLES, SCRIPTS = ("uPlot.min.css", "page.css"), ("uPlot.iife.min.js", "page.js")
 LICENCE = "uPlot.LICENSE"  # goes with every copy
+OVERVIEW = "overview"
+ASKS = "connect-src 'self'; "
+CURVES_BY = "Curves: uPlot, Copyright (c) 2022 Leon Sorokin, MIT License."
 NAMES = {
     "timeline": "Timeline",
     "metrics": "Metrics",
@@ -72,12 +78,33 @@ def is_no_file_of_its_own(path: Path) -> bool:
     return path.is_symlink() or (path.exists() and not path.is_file())
 
 
-def page(contents: Contents, link: Link = lambda path: path) -> str:
-    """Return the whole page. ``link``: where it finds a file of the record."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a run's page. ``sections``: HTML by name, in their order; empty: there is none."""
+
+    sections: Mapping[str, str]
+    metrics: Sequence[Chart]
+    system: Sequence[Chart]
+    seconds: float
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The points of all charts, as values of JSON."""
+        return data(self.metrics[:MOST_FIGURES], self.system, self.seconds)
+
+
+def parts_of(
+    contents: Contents,
+    link: Link = lambda path: path,
+    metrics: Sequence[Chart] | None = None,
+    system: Sequence[Chart] | None = None,
+) -> Parts:
+    """Return the parts of a run's page. ``metrics`` and ``system``: their charts, where somebody has made them."""
     line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
-    metrics = metric_charts(contents.metrics, contents.began)
-    system = sample_charts(contents.samples, contents.began)
+    metrics = metric_charts(contents.metrics, contents.began) if metrics is None else metrics
+    system = sample_charts(contents.samples, contents.began) if system is None else system
     sections = {
+        OVERVIEW: f'<section id="{OVERVIEW}" aria-label="Overview">{head(contents)}</section>',
         "timeline": timeline_section(line, contents.events),
         "metrics": metrics_section(metrics),
         "system": system_section(system, use_of(contents.events)),
@@ -85,39 +112,84 @@ def page(contents: Contents, link: Link = lambda path: path) -> str:
         "stacks": stacks_section(contents),
         "record": record_section(contents, link),
     }
-    points = script_json(data(metrics[:MOST_FIGURES], system, line.seconds))
-    state = state_of(contents)
-    style = "\n".join(map(asset, STYLES))
-    script = "\n".join([f"/*!\n{asset(LICENCE)}*/", *map(asset, SCRIPTS)])
-    links = "".join(f'<a href="#{name}">{NAMES[name]}</a>' for name, content in sections.items() if content)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f'<link rel="icon" href="{_ICON}">\n'
-        f"<title>{text(contents.run.name)}: {text(WORDS[state])} - Outrider report</title>\n"
-        f"<style>{style}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#main">To the report</a>\n'
-        '<div class="bar"><nav aria-label="Sections">'
-        '<a class="mark" href="#main"><i aria-hidden="true"></i>outrider</a>'
-        f'<span class="links">{links}</span></nav>'
-        '<button type="button" id="theme" hidden>Dark</button></div>\n'
-        f'<main id="main">\n<section id="overview" aria-label="Overview">{head(contents)}</section>\n'
-        + "\n".join(filter(None, sections.values()))
-        + '\n<noscript><p class="note">Curves are drawn by a script, which is off here. The tables have their figures.'
-        f"</p></noscript>\n</main>\n<footer><p>Made by Outrider {text(version('outrider'))} from the record of "
-        f'<span class="mono">{text(contents.run.id)}</span>. This file loads nothing from anywhere. '
-        "Curves: uPlot, Copyright (c) 2022 Leon Sorokin, MIT License.</p></footer>\n"
-        f'<script type="application/json" id="data">{points}</script>\n<script>{script}</script>\n</body>\n</html>\n'
+    return Parts(sections, metrics, system, line.seconds)
+
+
+def page(contents: Contents, link: Link = lambda path: path) -> str:
+    """Return the whole page. ``link``: where it finds a file of the record."""
+    parts = parts_of(contents, link)
+    made_by = (
+        f"Made by Outrider {text(version('outrider'))} from the record of "
+        f'<span class="mono">{text(contents.run.id)}</span>. This file loads nothing from anywhere.'
+    )
+    return document(
+        Document(
+            title=f"{contents.run.name}: {WORDS[state_of(contents)]} - Outrider report",
+            main="\n".join(filter(None, parts.sections.values())),
+            links=section_links(parts),
+            footer=f"{made_by} {CURVES_BY}",
+            data=parts.data,
+        )
     )
 
 
-def policy(style: str, script: str) -> str:
-    """Return the policy by which a browser runs this script and this style, and loads nothing."""
+def section_links(parts: Parts) -> str:
+    return "".join(f'<a href="#{name}">{title}</a>' for name, title in NAMES.items() if parts.sections[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A page. ``title`` is a text; ``main``, ``links``, ``buttons`` and ``footer`` are HTML.
+
+    ``more_style`` and ``more_script``: follow those of all pages. ``connects``: the script may ask where the page came
+    from.
+    """
+
+    title: str
+    main: str
+    links: str
+    footer: str
+    data: Mapping[str, Any]
+    home: str = "#main"
+    buttons: str = ""
+    more_style: str = ""
+    more_script: str = ""
+    connects: bool = False
+
+
+def document(said: Document) -> str:
+    """Return a page as a file that loads nothing, of which only its own script and style run."""
+    style = "\n".join([*map(asset, STYLES), *filter(None, [said.more_style])])
+    script = "\n".join([f"/*!\n{asset(LICENCE)}*/", *map(asset, SCRIPTS), *filter(None, [said.more_script])])
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script, connects=said.connects)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        f'<link rel="icon" href="{_ICON}">\n'
+        f"<title>{text(said.title)}</title>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#main">To the report</a>\n'
+        '<div class="bar"><nav aria-label="Sections">'
+        f'<a class="mark" href="{text(said.home)}"><i aria-hidden="true"></i>outrider</a>'
+        f'<span class="links">{said.links}</span></nav>'
+        f'{said.buttons}<button type="button" id="theme" hidden>Dark</button></div>\n'
+        f'<main id="main">\n{said.main}'
+        '\n<noscript><p class="note">Curves are drawn by a script, which is off here. The tables have their figures.'
+        f"</p></noscript>\n</main>\n<footer><p>{said.footer}</p></footer>\n"
+        f'<script type="application/json" id="data">{script_json(said.data)}</script>\n'
+        f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def policy(style: str, script: str, *, connects: bool = False) -> str:
+    """Return the policy by which a browser runs this script and this style, and loads nothing.
+
+    ``connects``: the script may ask the server that the page came from, and nobody else.
+    """
     return (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"{ASKS if connects else ''}base-uri 'none'; form-action 'none'"
     )
 
 

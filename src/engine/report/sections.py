@@ -206,19 +206,20 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _log(each: Excerpt, began: float, *, opened: bool) -> str:
-    body = "".join(_log_line(said, began) for said in each.head)
+    body = "".join(log_line(said, began) for said in each.head)
     if each.left_out_bytes:
         left = size_text(each.left_out_bytes)
         body += (
             f'<b class="cut">{left} are left out here: they are in logs/{text(each.names[0])} and what follows it</b>\n'
         )
-        body += "".join(_log_line(said, began) for said in each.tail)
+        body += "".join(log_line(said, began) for said in each.tail)
     lines_ = f"{len(each.head) + len(each.tail):,} lines" if not each.left_out_bytes else size_text(each.size_bytes)
-    content = f'<pre class="log" tabindex="0">{body}</pre>'
+    content = f'<pre class="log" tabindex="0" data-log="{text(each.title)}">{body}</pre>'
     return fold(each.title, content, kind="log-fold", opened=opened, note=lines_)
 
 
-def _log_line(said: LogLine, began: float) -> str:
+def log_line(said: LogLine, began: float) -> str:
+    """Return a line of a log as HTML, with its time since the beginning."""
     at = f"<time>{_since(said.at, began)}</time>"
     words = line(said.text)
     if said.stream == OURS:

@@ -130,18 +130,18 @@ class Log:
 
     path: Path
     origin: str
-    _read: int = field(default=0)
+    read_bytes: int = field(default=0)
 
     def new_lines(self) -> Iterator[Printed]:
         """Yield the whole lines that have been added since the last call."""
-        at, rest = self._read, b""
+        at, rest = self.read_bytes, b""
         while chunk := self._chunk(at):
             at += len(chunk)
             content = rest + chunk
             whole = whole_lines(content)
             rest = content[content.rfind(b"\n") + 1 :]
             for line in whole:
-                self._read += len(line) + 1
+                self.read_bytes += len(line) + 1
                 if (parsed := parsed_log(line)) is not None:
                     yield Printed(parsed, self.origin)
 
@@ -178,6 +178,10 @@ class Logs:
                 if self._is_wanted(kind, number)
             }
         yield from heapq.merge(*(log.new_lines() for log in self._logs.values()), key=lambda each: each.line.at)
+
+    def read_bytes(self) -> dict[str, int]:
+        """Return how many bytes of each file have been read."""
+        return {name: log.read_bytes for name, log in self._logs.items()}
 
     def _is_wanted(self, kind: str, number: int) -> bool:
         return self._wanted is None or (kind, number) in self._wanted

@@ -1,9 +1,9 @@
 // The script of a report: it draws the curves, and joins all time axes. It asks nobody for anything.
 "use strict";
-(() => {
+const report = (() => {
   const root = document.documentElement;
   const said = JSON.parse(document.getElementById("data").textContent);
-  const arrays = said.arrays.map(unpacked);
+  for (const chart of Object.values(said.charts)) resolved(chart, said.arrays);
   const phone = matchMedia("(max-width: 40rem)");
   const plots = new Map(); // by the id of their figure
   let span = null; // [from, to] in seconds, where somebody looks closer
@@ -14,6 +14,13 @@
     if (array.r) return Array.from({length: array.r[2]}, (_, n) => array.r[0] + n * array.r[1]);
     let sum = 0;
     return array.d.map((each) => (sum += each));
+  }
+
+  function resolved(chart, packed) { // its numbers are in packed arrays, several of which may be the same
+    const array = (at) => (packed[at].is ??= unpacked(packed[at]));
+    for (const curve of chart.curves) for (const name of ["x", "t", "y"]) if (curve[name] !== undefined) curve[name] = array(curve[name]);
+    for (const name of Object.keys(chart.band || {})) chart.band[name] = array(chart.band[name]);
+    return chart;
   }
 
   const make = (tag, kind, text) => {
@@ -71,9 +78,9 @@
 
   function table(chart, byTime) { // [xs, ys] of each curve
     return chart.curves.map((curve) => {
-      const ys = arrays[curve.y];
-      if (curve.x !== undefined && !byTime) return [arrays[curve.x], ys];
-      const order = arrays[curve.t].map((t, place) => [t / 1000, ys[place]]).sort((a, b) => a[0] - b[0]);
+      const ys = curve.y;
+      if (curve.x !== undefined && !byTime) return [curve.x, ys];
+      const order = curve.t.map((t, place) => [t / 1000, ys[place]]).sort((a, b) => a[0] - b[0]);
       return [order.map((each) => each[0]), order.map((each) => each[1])];
     });
   }
@@ -102,7 +109,7 @@
     const series = lines(chart), pairs = table(chart, byTime);
     let bands = [];
     if (chart.band) {
-      const b = Object.fromEntries(Object.entries(chart.band).map(([name, at]) => [name, arrays[at]]));
+      const b = chart.band;
       const names = [["high", "all"], ["low", ""], ["ninetieth", "80 %"], ["tenth", ""], ["middle", "middle"]];
       const ink = colour("--c0");
       names.reverse().forEach(([name, label]) => {
@@ -223,10 +230,14 @@
 
   // --- the timeline, and its zoom ---------------------------------------------------------------------------------------
 
-  const gantt = document.querySelector(".gantt");
-  const whole = said.seconds;
+  let gantt = null;
+  const reset = make("p", "zoomed");
+  reset.append(make("button", "", "Show the whole time"));
+  reset.firstChild.type = "button";
+  reset.firstChild.addEventListener("click", () => zoom(null));
 
   function zoom(range) {
+    const whole = said.seconds;
     if (range && range[1] - range[0] < whole / 5000) return;
     span = range && [Math.max(0, range[0]), Math.min(whole, range[1])];
     for (const {plot, byTime} of plots.values()) if (byTime) plot.setScale("x", {min: (span || [0, whole])[0], max: (span || [0, whole])[1]});
@@ -235,7 +246,7 @@
 
   function placed() { // every bar and mark where it is in the span that is shown
     if (!gantt) return;
-    const [from, to] = span || [0, whole], part = (at) => 100 * (at - from) / (to - from);
+    const [from, to] = span || [0, said.seconds], part = (at) => 100 * (at - from) / (to - from);
     for (const each of gantt.querySelectorAll("[data-a]")) {
       const a = +each.dataset.a, b = each.dataset.b === undefined ? null : +each.dataset.b;
       const left = part(a);
@@ -265,10 +276,9 @@
   }
 
   let line = null;
-  const reset = make("p", "zoomed");
   function hair(at) {
     if (!gantt) return;
-    const [from, to] = span || [0, whole];
+    const [from, to] = span || [0, said.seconds];
     if (at === null || at < from || at > to) { if (line) line.hidden = true; return; }
     if (!line) { line = make("div", "hair"); line.append(make("b")); gantt.append(line); }
     const track = gantt.querySelector(".track"), box = track.getBoundingClientRect();
@@ -278,75 +288,82 @@
     line.firstChild.textContent = clock(at, true);
   }
 
-  if (gantt) {
-    const all = make("button", "", "Show the whole time");
-    all.type = "button";
-    all.addEventListener("click", () => zoom(null));
-    reset.append(all);
+  let begun = null, pick = null;
+  const timeAt = (event) => {
+    const box = gantt.querySelector(".track").getBoundingClientRect(), [from, to] = span || [0, said.seconds];
+    return from + Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) * (to - from);
+  };
+  addEventListener("pointerup", (event) => {
+    if (begun !== null && pick) zoom([begun, timeAt(event)].sort((a, b) => a - b));
+    begun = null;
+    pick?.remove();
+    pick = null;
+  });
+
+  function timeline() { // the one that is in the page now
+    gantt = document.querySelector(".gantt");
+    line = null;
+    if (!gantt) return;
     gantt.before(reset);
-    const at = (event) => {
-      const box = gantt.querySelector(".track").getBoundingClientRect(), [from, to] = span || [0, whole];
-      return from + Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) * (to - from);
-    };
-    let begun = null, pick = null;
-    gantt.addEventListener("pointerdown", (event) => { if (event.button === 0 && event.pointerType === "mouse" && event.target.closest(".track")) begun = at(event); });
+    gantt.addEventListener("pointerdown", (event) => { if (event.button === 0 && event.pointerType === "mouse" && event.target.closest(".track")) begun = timeAt(event); });
     gantt.addEventListener("pointermove", (event) => {
       if (!event.target.closest(".track") && begun === null) { hair(null); return; }
-      const now = at(event);
+      const now = timeAt(event);
       hair(now);
       if (begun === null) return;
       if (!pick) { pick = make("div", "pick"); gantt.append(pick); }
       const box = gantt.querySelector(".track").getBoundingClientRect(), left = box.left - gantt.getBoundingClientRect().left;
-      const [from, to] = span || [0, whole], x = (each) => left + (each - from) / (to - from) * box.width;
+      const [from, to] = span || [0, said.seconds], x = (each) => left + (each - from) / (to - from) * box.width;
       pick.style.left = `${Math.min(x(begun), x(now))}px`;
       pick.style.width = `${Math.abs(x(now) - x(begun))}px`;
     });
     gantt.addEventListener("pointerleave", () => hair(null));
-    addEventListener("pointerup", (event) => {
-      if (begun !== null && pick) zoom([begun, at(event)].sort((a, b) => a - b));
-      begun = null;
-      pick?.remove();
-      pick = null;
-    });
     gantt.addEventListener("dblclick", () => zoom(null));
+    placed();
   }
 
   // --- controls --------------------------------------------------------------------------------------------------------
 
-  for (const each of document.querySelectorAll(".switch button")) {
-    each.addEventListener("click", () => {
-      if (each.dataset.axis) axis = each.dataset.axis;
-      if (each.dataset.scale) scale = each.dataset.scale;
-      for (const other of each.parentNode.children) other.setAttribute("aria-pressed", other === each);
-      for (const [id, {chart}] of [...plots]) if (chart.kind === "m") drawn(id);
-    });
-  }
-  document.querySelector(".filter")?.addEventListener("input", (event) => {
-    const wanted = event.target.value.trim().toLowerCase();
-    for (const figure of document.querySelectorAll("#metrics .chart")) figure.hidden = !figure.dataset.name.includes(wanted);
+  document.addEventListener("click", (event) => {
+    const pressed = event.target.closest(".switch button");
+    if (!pressed) return;
+    if (pressed.dataset.axis) axis = pressed.dataset.axis;
+    if (pressed.dataset.scale) scale = pressed.dataset.scale;
+    controls();
+    for (const [id, {chart}] of [...plots]) if (chart.kind === "m") drawn(id);
   });
+  function controls() {
+    for (const each of document.querySelectorAll(".switch button")) each.setAttribute("aria-pressed", [axis, scale].includes(each.dataset.axis || each.dataset.scale));
+    const wanted = (document.querySelector(".filter")?.value || "").trim().toLowerCase();
+    for (const figure of document.querySelectorAll("#metrics .chart")) figure.hidden = !figure.dataset.name.includes(wanted);
+  }
 
-  const search = document.getElementById("search");
-  if (search) {
-    const logs = [...document.querySelectorAll(".log-fold")].map((fold) => ({fold, pre: fold.querySelector("pre"), html: null, open: fold.open}));
-    let waiting = 0;
-    search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(searched, 120); });
-    const searched = () => {
-      const wanted = search.value.trim().toLowerCase();
-      let found = 0, hits = 0;
-      for (const log of logs) {
-        log.html ??= [...log.pre.childNodes].map((node) => node.cloneNode(true));
-        log.pre.replaceChildren(...log.html.map((node) => node.cloneNode(true)));
-        log.fold.hidden = false;
-        if (!wanted) { log.fold.open = log.open; continue; }
-        const count = marked(log.pre, wanted);
-        hits += count;
-        found += count > 0;
-        log.fold.hidden = !count;
-        log.fold.open = count > 0 && found <= 8;
-      }
-      document.getElementById("found").textContent = wanted ? `${hits.toLocaleString("en")} ${hits === 1 ? "line" : "lines"} in ${found} of ${logs.length} logs` : "";
-    };
+  const kept = new Map(); // while something is searched: the lines of each log, and whether it was open
+  let waiting = 0;
+  document.addEventListener("input", (event) => {
+    if (event.target.matches(".filter")) controls();
+    if (event.target.id === "search") { clearTimeout(waiting); waiting = setTimeout(searched, 120); }
+  }, true);
+  function searched() {
+    const wanted = (document.getElementById("search")?.value || "").trim().toLowerCase();
+    if (!wanted && !kept.size) return;
+    let found = 0, hits = 0;
+    const folds = [...document.querySelectorAll(".log-fold")];
+    for (const fold of folds) {
+      const pre = fold.querySelector("pre");
+      if (!kept.has(pre)) kept.set(pre, {nodes: [...pre.childNodes].map((node) => node.cloneNode(true)), open: fold.open});
+      const log = kept.get(pre);
+      pre.replaceChildren(...log.nodes.map((node) => node.cloneNode(true)));
+      fold.hidden = false;
+      if (!wanted) { fold.open = log.open; continue; }
+      const count = marked(pre, wanted);
+      hits += count;
+      found += count > 0;
+      fold.hidden = !count;
+      fold.open = count > 0 && found <= 8;
+    }
+    if (!wanted) kept.clear();
+    document.getElementById("found").textContent = wanted ? `${hits.toLocaleString("en")} ${hits === 1 ? "line" : "lines"} in ${found} of ${folds.length} logs` : "";
   }
 
   function marked(pre, wanted) { // leave the lines that have the words, and mark these; return how many lines
@@ -386,7 +403,7 @@
   addEventListener("beforeprint", () => { for (const id of Object.keys(said.charts)) if (!plots.has(id)) drawn(id); });
   themed(usual());
   for (const id of Object.keys(said.charts)) seen.observe(document.getElementById(id));
-  placed();
+  timeline();
   let width = innerWidth, later = 0;
   addEventListener("resize", () => {
     if (innerWidth === width) return;
@@ -397,8 +414,9 @@
 
   const links = [...document.querySelectorAll(".links a")];
   const near = new IntersectionObserver(() => {
-    const here = links.filter((each) => document.querySelector(each.hash).getBoundingClientRect().top < innerHeight / 3).at(-1);
+    const here = links.filter((each) => each.hash && document.querySelector(each.hash).getBoundingClientRect().top < innerHeight / 3).at(-1);
     for (const each of links) each.classList.toggle("here", each === here);
   }, {threshold: [0, 0.1, 0.5, 1], rootMargin: "-48px 0px -50% 0px"});
-  for (const each of links) near.observe(document.querySelector(each.hash));
+  for (const each of links) if (each.hash) near.observe(document.querySelector(each.hash));
+  return {said, plots, seen, kept, make, unpacked, resolved, drawn, zoom, timeline, controls, searched};
 })();
