@@ -25,6 +25,7 @@ VERBS = {  # each verb's module, and the function there
     "stacks": ("stacks", "stacks"),
     "stop": ("stop", "stop"),
     "top": ("top", "top"),
+    "ui": ("ui", "ui"),
     "wait": ("wait", "wait"),
 }
 app = App(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from ..api.printable import one_line
-from ..observe.descriptions import cents, seconds
+from ..observe.run_row import COLUMNS, cells
 from ..observe.use import HEAD, use_of
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS
@@ -21,9 +19,6 @@ from .exit_codes import DONE
 from .flags import AsJson
 from .pool_table import console_for_tables
 from .run_choice import RunWord, chosen_run
-
-DEAD = {"dead": "its owner died", "elsewhere": "of another computer", "unknown": "its lock cannot be read"}
-COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")
 
 
 def runs(run: RunWord | None = None, /, *, as_json: AsJson = False) -> int:
@@ -81,31 +76,3 @@ def _show_use(run: Run) -> None:
         for row in use.rows:
             shown.add_row(*(Text(one_line(cell)) for cell in row))
         console_for_tables().print(shown)
-
-
-def cells(run: Run, owner: Owned | None, now: float) -> tuple[str, ...]:
-    """Return a run's row. ``owner``: of a run that has not ended."""
-    said = run.status
-    state = DEAD.get(owner or "", str(said.get("state", "unreadable")))
-    spent = run.spent_usd(now if owner == "alive" else None)
-    until = now if owner == "alive" else said.get("ended") or said.get("written")
-    took = seconds(max(0.0, until - said["began"])) if until and "began" in said else ""
-    return (
-        run.id,
-        state,
-        took,
-        _nodes(said, alive=owner == "alive"),
-        "" if spent is None else cents(spent),
-        _exit(said),
-    )
-
-
-def _nodes(said: Mapping[str, Any], *, alive: bool) -> str:
-    if alive:
-        return f"{said.get('nodes', '?')} of {said.get('wanted_nodes', '?')}"
-    return str(said.get("most_nodes", ""))
-
-
-def _exit(said: Mapping[str, Any]) -> str:
-    code = said.get("exit")
-    return "" if code is None else f"{code} {said.get('error') or ''}".strip()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from ..api.task_stack import TaskStack
 from ..runs.control import NoAnswer, Refused, ask
+from ..runs.reader import Run
 from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
@@ -31,13 +32,23 @@ def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, a
         Print JSON, for programs.
     """
     try:
-        answer = ask(chosen_run(run), "stacks", within_s=WITHIN_S)
+        taken = asked_stacks(chosen_run(run))
     except (NoAnswer, Refused) as error:
         print(f"outrider: {error}", file=sys.stderr)
         return WRONG
-    found = [each for each in answer["stacks"] if rank is None or (each["generation"] and each["rank"] in rank)]
+    found = [each for each in taken if rank is None or (each["generation"] and each["rank"] in rank)]
     if as_json:
         print(json.dumps(found, indent=2))
     else:
         print("\n\n".join(str(TaskStack(**each)) for each in found) or "Nothing runs.")
     return DONE
+
+
+def asked_stacks(run: Run) -> list[dict[str, Any]]:
+    """Have the owner of a run take its stacks, which are in its record then; return the fields of each `TaskStack`.
+
+    Raises:
+        Refused, NoAnswer: as `ask` does.
+    """
+    found: list[dict[str, Any]] = ask(run, "stacks", within_s=WITHIN_S)["stacks"]
+    return found

@@ -42,7 +42,7 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
     """
     timeout = max(checked_timeout(timeout), LEAST_S)
     began, found = time.monotonic(), chosen_run(run)
-    code, said, facts = _stop(found, run, timeout)
+    code, said, facts = stopped(found, run, timeout)
     if as_json:
         facts = {"id": found.id, "exit_code": code, "said": said, **facts, "took_s": time.monotonic() - began}
         print(json.dumps(facts, indent=2))
@@ -51,8 +51,8 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
     return code
 
 
-def _stop(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, object]]:
-    """Return the exit code, what is to be said, and further facts."""
+def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, object]]:
+    """End a run, and return the exit code, what is to be said, and further facts. ``wanted``: how the user calls it."""
     owner = run.owner
     if owner == "dead" and (namesakes := _living_namesakes(run, wanted)):
         how = "has ended" if run.ended else "has lost its owner, which died"

@@ -104,6 +104,12 @@ def data(metrics: Sequence[Chart], system: Sequence[Chart], seconds: float) -> d
     return {"seconds": round(seconds, 3), "charts": charts, "arrays": arrays.all}
 
 
+def chart_data(chart: Chart, kind: str) -> dict[str, Any]:
+    """Return the points of one chart, with arrays of its own. ``kind``: "m" of a metric, "s" of samples."""
+    arrays = Arrays()
+    return {"chart": _chart(chart, kind, arrays), "arrays": arrays.all}
+
+
 def _chart(chart: Chart, kind: str, arrays: Arrays) -> dict[str, Any]:
     curves = []
     for curve in chart.curves:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...lazy_dataclass import dataclass
 from ..observe.use import use_of
@@ -29,7 +29,7 @@ from .sections import (
     system_section,
     timeline_section,
 )
-from .timeline import timeline_of
+from .timeline import Timeline, timeline_of
 
 REPORT = "report.html"
 STYLES, SCRIPTS = ("uPlot.min.css", "page.css"), ("uPlot.iife.min.js", "page.js")
@@ -79,7 +79,7 @@ def is_no_file_of_its_own(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PageParts:
     """The parts of a run's page. ``sections``: HTML by name, in their order; empty: there is none."""
 
     sections: Mapping[str, str]
@@ -98,21 +98,42 @@ def parts_of(
     link: Link = lambda path: path,
     metrics: Sequence[Chart] | None = None,
     system: Sequence[Chart] | None = None,
-) -> Parts:
+) -> PageParts:
     """Return the parts of a run's page. ``metrics`` and ``system``: their charts, where somebody has made them."""
-    line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
     metrics = metric_charts(contents.metrics, contents.began) if metrics is None else metrics
     system = sample_charts(contents.samples, contents.began) if system is None else system
-    sections = {
-        OVERVIEW: f'<section id="{OVERVIEW}" aria-label="Overview">{head(contents)}</section>',
-        "timeline": timeline_section(line, contents.events),
-        "metrics": metrics_section(metrics),
-        "system": system_section(system, use_of(contents.events)),
-        "logs": logs_section(contents),
-        "stacks": stacks_section(contents),
-        "record": record_section(contents, link),
-    }
-    return Parts(sections, metrics, system, line.seconds)
+    line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
+    said = Said(contents, line, metrics, system, link)
+    return PageParts({name: section_of(name, said) for name in (OVERVIEW, *NAMES)}, metrics, system, line.seconds)
+
+
+class Said(NamedTuple):
+    """The contents of a page's sections. ``line``: None where there is no need of the timeline."""
+
+    contents: Contents
+    line: Timeline | None
+    metrics: Sequence[Chart]
+    system: Sequence[Chart]
+    link: Link
+
+
+def section_of(name: str, said: Said) -> str:  # noqa: PLR0911  a table
+    """Return a section as HTML; empty: there is none."""
+    contents = said.contents
+    match name:
+        case "timeline":
+            return "" if said.line is None else timeline_section(said.line, contents.events)
+        case "metrics":
+            return metrics_section(said.metrics)
+        case "system":
+            return system_section(said.system, use_of(contents.events))
+        case "logs":
+            return logs_section(contents)
+        case "stacks":
+            return stacks_section(contents)
+        case "record":
+            return record_section(contents, said.link)
+    return f'<section id="{OVERVIEW}" aria-label="Overview">{head(contents)}</section>'
 
 
 def page(contents: Contents, link: Link = lambda path: path) -> str:
@@ -133,7 +154,7 @@ def page(contents: Contents, link: Link = lambda path: path) -> str:
     )
 
 
-def section_links(parts: Parts) -> str:
+def section_links(parts: PageParts) -> str:
     return "".join(f'<a href="#{name}">{title}</a>' for name, title in NAMES.items() if parts.sections[name])
 
 

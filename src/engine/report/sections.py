@@ -213,7 +213,7 @@ def _log(each: Excerpt, began: float, *, opened: bool) -> str:
             f'<b class="cut">{left} are left out here: they are in logs/{text(each.names[0])} and what follows it</b>\n'
         )
         body += "".join(log_line(said, began) for said in each.tail)
-    lines_ = f"{len(each.head) + len(each.tail):,} lines" if not each.left_out_bytes else size_text(each.size_bytes)
+    lines_ = count(len(each.head) + len(each.tail), "line") if not each.left_out_bytes else size_text(each.size_bytes)
     content = f'<pre class="log" tabindex="0" data-log="{text(each.title)}">{body}</pre>'
     return fold(each.title, content, kind="log-fold", opened=opened, note=lines_)
 

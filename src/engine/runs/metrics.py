@@ -106,10 +106,11 @@ def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Po
             if points is None:
                 points = all_points[Series(function, job, rank, name)] = []
             points.append(Point(step, value, at, generation))
-    return {series: _counted(points) for series, points in all_points.items()}
+    return {series: counted(points) for series, points in all_points.items()}
 
 
-def _counted(points: list[Point]) -> tuple[list[Point], list[Point]]:
+def counted(points: list[Point]) -> tuple[list[Point], list[Point]]:
+    """Return the points of one series that count, and those that were done again, both by step."""
     if len({point.generation for point in points}) == 1:  # nothing was done twice
         return sorted(points, key=_place), []
     generations: dict[int | None, int] = {}

@@ -94,7 +94,7 @@ const report = (() => {
       const stroke = colour(`--c${place % COLOURS}`);
       return {
         label: curve.label, stroke, width: curve.faint ? 1 : 1.5, alpha: curve.faint ? 0.45 : 1, spanGaps: false, place,
-        dash: DASHES[Math.floor(place / COLOURS) % 3], faint: curve.faint || 0, points: {show: curve.dots ? true : undefined, size: 4},
+        dash: DASHES[Math.floor(place / COLOURS) % 3], faint: curve.faint || 0, points: {show: () => Boolean(curve.dots) || curve.y.length === 1, size: 4},
         paths: curve.dots ? () => null : undefined,
       };
     });
@@ -119,11 +119,11 @@ const report = (() => {
       bands = [{series: [1, 2], fill: mixed(ink, 0.13)}, {series: [3, 4], fill: mixed(ink, 0.25)}];
       series.forEach((each) => { if (!each.band) { each.stroke = colour(`--c${(each.place + 1) % COLOURS}`); each.width = 1.25; } });
     }
-    const data = uPlot.join(pairs, pairs.map(() => [0, 1])); // null: a gap; undefined: only others have a point there
+    const data = joined(pairs);
     const soft = colour("--soft"), rule = colour("--faint");
     const font = `11px ${getComputedStyle(document.body).fontFamily}`;
     const log = chart.kind === "m" && scale === "log" && data.slice(1).some((ys) => ys.some((y) => y > 0));
-    if (log) for (const ys of data.slice(1)) ys.forEach((y, n) => { if (y !== undefined && y !== null && y <= 0) ys[n] = null; });
+    if (log) positive(data);
     const options = {
       width: Math.max(160, place.clientWidth), height: place.clientHeight, legend: {show: false}, padding: [8, byTime ? 26 : 16, 0, 0],
       cursor: {drag: {x: true, y: false}, focus: {prox: 24}, points: {size: 6}, ...(byTime ? {sync: {key: "time", setSeries: false}} : {})},
@@ -154,9 +154,28 @@ const report = (() => {
     };
     if (byTime) options.cursor.drag.setScale = false;
     const plot = new uPlot(options, data, place);
-    plots.set(id, {plot, byTime, off: hiddenBefore, chart});
+    plots.set(id, {plot, byTime, log, off: hiddenBefore, chart});
     legend(id, series);
     for (const label of hiddenBefore) toggled(id, label, false);
+  }
+
+  const joined = (pairs) => uPlot.join(pairs, pairs.map(() => [0, 1])); // null: a gap; undefined: only others have a point there
+
+  function positive(data) { // of a logarithm: what is not, is a gap
+    for (const ys of data.slice(1)) ys.forEach((y, n) => { if (y !== undefined && y !== null && y <= 0) ys[n] = null; });
+  }
+
+  function grown(id) { // its curves have further points
+    const held = plots.get(id);
+    if (!held) return;
+    const {plot, byTime, log, chart} = held, x = plot.scales.x, xs = plot.data[0];
+    const data = joined(table(chart, byTime));
+    if (log) positive(data);
+    plot.setData(data, byTime || !xs.length || (x.min <= xs[0] && x.max >= xs.at(-1)));
+  }
+
+  function longer() { // the run has gone on
+    for (const {plot, byTime} of plots.values()) if (byTime && !span) plot.setScale("x", {min: 0, max: said.seconds});
   }
 
   function mixed(hex, part) {
@@ -418,5 +437,5 @@ const report = (() => {
     for (const each of links) each.classList.toggle("here", each === here);
   }, {threshold: [0, 0.1, 0.5, 1], rootMargin: "-48px 0px -50% 0px"});
   for (const each of links) if (each.hash) near.observe(document.querySelector(each.hash));
-  return {said, plots, seen, kept, make, unpacked, resolved, drawn, zoom, timeline, controls, searched};
+  return {said, plots, seen, kept, make, unpacked, resolved, drawn, grown, longer, zoom, timeline, controls, searched};
 })();

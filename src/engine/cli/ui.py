@@ -1,0 +1,94 @@
+"""`outrider ui`: the runs of this computer as live pages in a browser."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ..api.checks import refuse
+from ..runs.control import NoAnswer, Refused
+from ..runs.names import runs_folder
+from ..runs.reader import Run
+from .exit_codes import DONE
+from .failures import refused
+from .flags import AsJson
+from .stacks import asked_stacks
+from .stop import stopped
+
+STOP_S = 600.0  # that a page's stop waits for the end of all machines
+
+
+def ui(
+    *,
+    port: int = 0,
+    socket: Path | None = None,
+    open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Show all runs of this computer in a browser, each on a page that goes on with the run.
+
+    Example: `outrider ui --open`
+
+    The address is printed, with a token without which nothing is shown; it is of this computer alone. Pages of living
+    runs can stop them and take their stacks. The server reads records, and no pool notices it. It goes on until Ctrl-C.
+    Needs the extra `ui`. Exits with 2 where the port or the socket cannot be used.
+
+    Parameters
+    ----------
+    port:
+        Of 127.0.0.1. 0: one that is free.
+    socket:
+        Listen on this unix socket in place of a port. Only you may enter its folder, which is made where it is missing.
+    open_:
+        Show the list of runs in the browser.
+    as_json:
+        Print the address, and the socket's path, as JSON, for programs.
+    """
+    try:
+        from ..ui.server import loopback_socket, private_socket, serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
+        raise refused("ui needs a part that is not installed: pip install 'outrider[ui]'") from error
+    if not 0 <= port <= 65535:
+        refuse(f"--port takes a number from 0 to 65535, not {port}.")
+    if socket is not None and (port or open_):
+        refuse("--socket goes with neither --port nor --open: browsers open no unix sockets.")
+    listener = loopback_socket(port) if socket is None else private_socket(socket)
+
+    def told(url: str) -> None:
+        if as_json:
+            print(json.dumps({"url": url, "socket": str(socket.absolute()) if socket else None}, indent=2), flush=True)
+        else:
+            print(url if socket is None else f"{url} on {socket.absolute()}", flush=True)
+        if open_ and not webbrowser.open(url):
+            print("outrider: there is no browser here: open the address in one", file=sys.stderr)
+
+    try:
+        ended = serve(listener, runs_folder(), {"stop": _stop, "stacks": _stacks}, told)
+    finally:
+        listener.close()
+        if socket is not None:
+            with suppress(OSError):
+                socket.unlink()
+    return DONE if ended == signal.SIGINT else 128 + ended
+
+
+def _stop(run: Run) -> str:
+    _, said, _ = stopped(run, run.id, STOP_S)
+    return said
+
+
+def _stacks(run: Run) -> str:
+    try:
+        found = asked_stacks(run)
+    except (NoAnswer, Refused) as error:
+        return str(error)
+    return f"{len(found)} stacks are in the record" if found else "nothing runs"

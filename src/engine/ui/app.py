@@ -1,0 +1,199 @@
+"""The pages over HTTP: which address shows what, and who gets it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ..report.contents import read_contents
+from ..report.page import parts_of
+from ..runs.names import name_in
+from ..runs.reader import Run, at_present, run_of
+from .access import Access, Asked, Verdict
+from .documents import plain_document, run_document
+from .run_page import RunPage, no_link
+from .runs_page import LOOK_S, RunsPage
+from .streams import EventStream
+from .watching import Watch, Watches
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LASTING = 4  # streams that stay open: a browser has six connections, and needs some for pages and requests
+ANSWER_S = 5.0  # in which an act is over, or the page is told that it goes on
+HEADERS = {  # of every answer; a page's policy for scripts and requests stands in itself
+    "cache-control": "no-store",
+    "content-security-policy": "frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+REFUSED: Mapping[Verdict, str] = {
+    "no token": "The address that `outrider ui` has printed has the token without which nothing is shown. Open that.",
+    "other host": "These pages are at 127.0.0.1 and localhost, by no other name.",
+    "other site": "A page of another site has asked for this. Open the address yourself.",
+}
+
+_OWN_PATH = re.compile(r"/(runs/[A-Za-z0-9._-]+)?")
+Act = Callable[[Run], str]  # what a button does; it returns what is told then, and may take long
+
+
+class Pages:
+    """The pages of the records in ``folder``. ``acts``: by the names of their buttons."""
+
+    def __init__(self, folder: Path, acts: Mapping[str, Act], tasks: TaskGroup) -> None:
+        self._folder, self._acts, self._tasks = folder, acts, tasks
+        self._watches = Watches(tasks)
+        self._lasting = 0
+
+    def close(self) -> None:
+        """End all streams."""
+        self._watches.close()
+
+    def app(self, access: Access) -> ASGIApp:
+        routes = [
+            Route("/", self._runs),
+            Route("/stream", self._runs_stream),
+            Route("/runs/{run}", self._run),
+            Route("/runs/{run}/stream", self._run_stream),
+            Route("/runs/{run}/{act}", self._act, methods=["POST"]),
+        ]
+        return Guard(Starlette(routes=routes), access)
+
+    async def _runs(self, request: Request) -> Response:  # noqa: ARG002  as all of them
+        return HTMLResponse(await (await self._runs_watch()).html())
+
+    async def _runs_stream(self, request: Request) -> ASGIApp:
+        return self._stream(request, await self._runs_watch())
+
+    async def _runs_watch(self) -> Watch:
+        return await self._watches.of("", lambda: RunsPage(self._folder, _name()), LOOK_S)
+
+    async def _run(self, request: Request) -> Response:
+        run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
+        if run is None:
+            return _none(request)
+        living = await anyio.to_thread.run_sync(_lives, run)
+        if living:
+            return HTMLResponse(await (await self._run_watch(run)).html())
+        return HTMLResponse(await anyio.to_thread.run_sync(_ended_page, run))
+
+    async def _run_stream(self, request: Request) -> ASGIApp:
+        run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
+        return _none(request) if run is None else self._stream(request, await self._run_watch(run))
+
+    async def _run_watch(self, run: Run) -> Watch:
+        return await self._watches.of(run.id, lambda: RunPage(run, _name()))
+
+    def _stream(self, request: Request, watch: Watch) -> ASGIApp:
+        cursor = request.headers.get("last-event-id") or request.query_params.get("from", "")
+        lasting = self._lasting < LASTING
+        self._lasting += lasting
+
+        def left() -> None:
+            self._lasting -= lasting
+
+        return EventStream(watch, cursor, lasting=lasting, left=left)
+
+    async def _act(self, request: Request) -> Response:
+        run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
+        act = self._acts.get(request.path_params["act"])
+        if run is None or act is None:
+            return _none(request)
+        done = Done()
+        self._tasks.start_soon(done.do, act, run)
+        with anyio.move_on_after(ANSWER_S):
+            await done.event.wait()
+        return JSONResponse({"said": done.said or f"run {run.id} is asked, and has not answered yet"})
+
+    def _found(self, name: str) -> Run | None:
+        directory = self._folder / name
+        return run_of(directory) if name_in(name) and directory.is_dir() else None
+
+
+class Done:
+    """An act under way. ``said``: what it has led to."""
+
+    def __init__(self) -> None:
+        self.event, self.said = anyio.Event(), ""
+
+    async def do(self, act: Act, run: Run) -> None:
+        self.said = await anyio.to_thread.run_sync(act, run, abandon_on_cancel=True)
+        self.event.set()
+
+
+class Guard:
+    """Lets through to ``app`` what `Access` allows, and adds the headers that every answer has."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        asked = Asked(request.method, headers, request.cookies, request.query_params.get("token", ""))
+        verdict = self._access.verdict(asked)
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message.get("headers", ()), *more]
+            await send(message)
+
+        answer = self._app if verdict == "allowed" else self._answer(verdict, request, asked.token)
+        await answer(scope, receive, sent)
+
+    def _answer(self, verdict: Verdict, request: Request, token: str) -> Response:
+        if verdict != "enter":
+            return HTMLResponse(plain_document("Not shown", REFUSED[verdict]), status_code=403)
+        path = request.url.path if _OWN_PATH.fullmatch(request.url.path) else "/"
+        answer = HTMLResponse(plain_document("Outrider", "The page follows.", to=path))
+        answer.set_cookie(self._access.cookie, token, path="/", httponly=True, samesite="strict")
+        return answer
+
+
+class Opened(NamedTuple):
+    """A new token, and who has it is let in."""
+
+    token: str
+    access: Access
+
+
+def opened(port: int | None) -> Opened:
+    """Return a new token for a server on this port of 127.0.0.1; None: on a unix socket."""
+    token = secrets.token_urlsafe(32)
+    return Opened(token, Access(token, port))
+
+
+def _name() -> str:
+    """Return a name for a stream that no other has."""
+    return secrets.token_hex(6)
+
+
+def _lives(run: Run) -> bool:
+    owner, now = at_present(run)
+    return not now.ended and owner != "dead"
+
+
+def _ended_page(run: Run) -> str:
+    contents = read_contents(run)
+    return run_document(contents, parts_of(contents, no_link), "")
+
+
+def _none(request: Request) -> Response:
+    said = f"There is no {request.url.path} here: its record may have been removed."
+    return HTMLResponse(plain_document("Not found", said), status_code=404)

@@ -1,0 +1,97 @@
+"""The pages as HTML: a run's, the list of runs, and what is shown in place of them. All text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..observe.run_row import COLUMNS
+from ..report.contents import Contents
+from ..report.markup import table, text
+from ..report.overview import WORDS, state_of
+from ..report.page import CURVES_BY, NAMES, OVERVIEW, Document, PageParts, document
+from ..report.sections import section
+
+ACTS = (("stacks", "Stacks"), ("stop", "Stop the run"))  # requests to a living run, and their buttons
+
+
+def run_document(contents: Contents, parts: PageParts, cursor: str) -> str:
+    """Return a run's page. ``cursor``: from where on its script takes what is new; empty: nothing will be."""
+    run = contents.run
+    empty = {name: f'<section id="{name}" hidden></section>' for name in (OVERVIEW, *NAMES)}
+    links = "".join(
+        f'<a href="#{name}"{"" if parts.sections[name] else " hidden"}>{title}</a>' for name, title in NAMES.items()
+    )
+    acts = "".join(f'<button type="button" data-act="{name}">{title}</button>' for name, title in ACTS)
+    live: dict[str, Any] = {"live": _live(f"/runs/{run.id}", cursor)} if cursor else {}
+    return _page(
+        title=f"{run.name}: {WORDS[state_of(contents)]} - Outrider",
+        main="\n".join(parts.sections[name] or html for name, html in empty.items()),
+        links=f'<a href="/">All runs</a>{links}',
+        buttons=f'{_LINK}<span id="acts">{acts}</span>' if cursor else "",
+        footer=f'The record is in <span class="mono">{text(str(run.directory))}</span>. {CURVES_BY}',
+        data=parts.data | live,
+    )
+
+
+def runs_document(rows: str, cursor: str) -> str:
+    """Return the list of runs. ``rows``: by `runs_section`."""
+    return _page(
+        title="Runs - Outrider",
+        main=rows,
+        links="",
+        buttons=_LINK,
+        footer="The runs that have left a record on this computer.",
+        data={"seconds": 0, "charts": {}, "arrays": [], "live": _live("", cursor)},
+    )
+
+
+def runs_section(rows: Sequence[Sequence[str]], folder: str) -> str:
+    """Return the list of runs as HTML. ``rows``: the cells of each, as texts; the id is the first."""
+    if not rows:
+        return section("runs", "Runs", f'<p class="note">No runs in {text(folder)}.</p>')
+    cells = [(f'<a href="/runs/{text(row[0])}">{text(row[0])}</a>', *map(text, row[1:])) for row in rows]
+    shown = table(COLUMNS, cells, caption="Runs", numbers=(2, 3, 4))
+    return section("runs", "Runs", shown, note=f"{len(rows):,} in {folder}, the newest first")
+
+
+def plain_document(title: str, said: str, *, to: str = "") -> str:
+    """Return a page of a few words. ``to``: a path of this server that follows at once."""
+    follows = f'<meta http-equiv="refresh" content="0; url={text(to)}">' if to else ""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>{follows}'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,"></head>'
+        f"<body><h1>{text(title)}</h1><p>{text(said)}</p></body></html>\n"
+    )
+
+
+_LINK = '<output id="told" class="note"></output><span id="link" class="note">not connected</span>'
+
+
+def _live(path: str, cursor: str) -> dict[str, str]:
+    return {"path": path, "from": cursor}
+
+
+def _page(*, title: str, main: str, links: str, buttons: str, footer: str, data: dict[str, Any]) -> str:
+    return document(
+        Document(
+            title=title,
+            main=main,
+            links=links,
+            footer=f"Outrider {text(version('outrider'))}. {footer}",
+            data=data,
+            home="/",
+            buttons=buttons,
+            more_style=_asset("live.css"),
+            more_script=_asset("live.js"),
+            connects=True,
+        )
+    )
+
+
+@cache
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,125 @@
+"""The server of the pages: where it listens, and how it ends. Needs the extra `ui`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import anyio
+import uvicorn
+
+from ...providers.local.sockets import listening, short_name
+from ...providers.private import make_private
+from ..api.checks import refuse
+from .app import Act, Pages, opened
+
+HOST = "127.0.0.1"
+SEND_BYTES = 256 * 1024  # that the system keeps for a page which does not read
+NICE = 5  # tasks of a local pool come first
+END_S = 2  # that answers under way have, at the end
+
+
+def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Callable[[str], object]) -> int:
+    """Serve the pages of the records in ``folder`` until SIGINT, SIGTERM or SIGHUP, and return which it was.
+
+    ``told`` is called with the address when there is somebody who answers.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    return anyio.run(_serve, sock, folder, acts, told)
+
+
+async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Callable[[str], object]) -> int:
+    port = sock.getsockname()[1] if sock.family == socket.AF_INET else None
+    token, access = opened(port)
+    ended: list[signal.Signals] = []
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async with anyio.create_task_group() as tasks:
+            pages = Pages(folder, acts, tasks)
+            config = uvicorn.Config(
+                pages.app(access),
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                ws="none",
+                http="h11",
+                loop="asyncio",
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=END_S,
+            )
+            server = uvicorn.Server(config)
+            setattr(server, "capture_signals", contextlib.nullcontext)  # noqa: B010  signals are ours, above
+            tasks.start_soon(_end, signals, ended, pages, server)
+            told(f"http://{HOST if port is not None else 'localhost'}{f':{port}' if port else ''}/?token={token}")
+            await server.serve(sockets=[sock])
+            tasks.cancel_scope.cancel()
+    return int(ended[0]) if ended else 0
+
+
+async def _end(
+    signals: AsyncIterator[signal.Signals], ended: list[signal.Signals], pages: Pages, server: uvicorn.Server
+) -> None:
+    async for each in signals:
+        ended.append(each)
+        pages.close()
+        server.should_exit = True
+
+
+def loopback_socket(port: int) -> socket.socket:
+    """Return a socket that listens on 127.0.0.1. ``port``: 0: one that is free.
+
+    Raises:
+        SpecError: the port is taken, or may not be used.
+    """
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        sock.bind((HOST, port))
+        sock.listen(128)
+    except OSError as error:
+        sock.close()
+        why = "another program has it" if error.errno == errno.EADDRINUSE else error.strerror
+        refuse(f"--port {port} of {HOST} cannot be used: {why}. Without --port one is taken that is free.")
+    return sock
+
+
+def private_socket(path: Path) -> socket.socket:
+    """Return a socket that listens there, in a folder which only this user may enter; it is made where it is missing.
+
+    Raises:
+        SpecError: others may enter the folder, or something is there already.
+    """
+    path = path.absolute()
+    try:
+        make_private(path.parent)
+        mode = stat.S_IMODE(path.parent.stat().st_mode)
+        if mode & 0o077:
+            refuse(f"--socket {path}: others may enter its folder (mode {mode:o}): `chmod 700 {path.parent}`.")
+        if _is_left(path):
+            path.unlink()
+        return listening(path)
+    except OSError as error:
+        why = "something is there already" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        refuse(f"--socket {path} cannot be used: {why}.")
+
+
+def _is_left(path: Path) -> bool:
+    """Return whether a socket is there that nobody listens on: its server was killed."""
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as sock, short_name(path) as name:
+        try:
+            sock.connect(name)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -1,0 +1,71 @@
+"""Server-sent events: a page gets each message, in order, as fast as it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from .watching import Watch
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+QUIET_S = 15.0  # after which a comment is sent, so that it is seen when nobody is there any more
+SLOW_S = 60.0  # in which a page takes some of what it is sent; else its connection ends, and it comes again
+AGAIN_MS, SOON_MS = 2000, 150  # after which a page comes again: usually, and when it was given what there is at once
+
+
+class EventStream:
+    """A response that goes on until its source ends, its reader leaves, or the server does.
+
+    ``lasting``: without it the response ends with the messages that there are, and the reader comes again: a browser
+    has six connections to a server at most, for all of its pages. ``left`` is called at the end.
+    """
+
+    def __init__(self, watch: Watch, cursor: str, *, lasting: bool, left: Callable[[], object] = lambda: None) -> None:
+        self._watch, self._cursor, self._lasting, self._left = watch, cursor, lasting, left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+        self._watch.came()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_until_gone, receive, tasks.cancel_scope.cancel)
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await self._send_all(send)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._watch.left()
+            self._left()
+
+    async def _send_all(self, send: Send) -> None:
+        await _sent(send, b"retry: %d\n\n" % (AGAIN_MS if self._lasting else SOON_MS))
+        while True:
+            messages: list[tuple[str, bytes]] = []
+            with anyio.move_on_after(QUIET_S) as quiet:
+                messages = await self._watch.next(self._cursor, wait=self._lasting)
+            if quiet.cancelled_caught:
+                if not await _sent(send, b":\n\n"):
+                    return
+                continue
+            for self._cursor, message in messages:
+                if not await _sent(send, b"id: %s\ndata: %s\n\n" % (self._cursor.encode(), message)):
+                    return
+            if not messages or not self._lasting:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+
+
+async def _sent(send: Send, body: bytes) -> bool:
+    """Send a part of the response, and return whether the reader has room for it within `SLOW_S`."""
+    with anyio.move_on_after(SLOW_S) as slow:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    return not slow.cancelled_caught
+
+
+async def _until_gone(receive: Receive, gone: Callable[[], object]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    gone()

@@ -1,0 +1,46 @@
+"""The newest messages of a page's stream, and where each reader stands among them. No clock, no I/O.
+
+LIVE-2: a reader that asks again and again, each time from where the last message left it, is given each message once
+        and in order, or is told that it has to begin anew.
+LIVE-3: what is kept for readers, however slow, is no more than ``most_bytes``, but for a single message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+MOST_BYTES = 4 << 20
+
+
+class Updates:
+    """``name``: no other stream has it, so a reader that comes back to a new one begins anew."""
+
+    def __init__(self, name: str, most_bytes: int = MOST_BYTES) -> None:
+        self._name, self._most_bytes = name, most_bytes
+        self._kept: deque[bytes] = deque()
+        self._size_bytes = 0
+        self._count = 0  # of all messages so far
+
+    @property
+    def newest(self) -> str:
+        """The cursor of a reader that has everything."""
+        return f"{self._name}-{self._count}"
+
+    def add(self, message: bytes) -> None:
+        self._count += 1
+        self._kept.append(message)
+        self._size_bytes += len(message)
+        while self._size_bytes > self._most_bytes and len(self._kept) > 1:
+            self._size_bytes -= len(self._kept.popleft())
+
+    def since(self, cursor: str) -> list[tuple[str, bytes]] | None:
+        """Return each message after ``cursor``, with the cursor behind it; None: some of them are gone."""
+        name, _, number = cursor.rpartition("-")
+        if name != self._name or not number.isascii() or not number.isdecimal() or len(number) > 18:
+            return None
+        missing = self._count - int(number)
+        if not 0 <= missing <= len(self._kept):
+            return None
+        first = self._count - missing
+        messages = [self._kept[place] for place in range(len(self._kept) - missing, len(self._kept))]
+        return [(f"{self._name}-{first + place}", message) for place, message in enumerate(messages, 1)]
