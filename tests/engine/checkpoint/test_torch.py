@@ -71,10 +71,10 @@ def alone(steps: int) -> list[Any]:
 
 
 async def test_sharded_model_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
-    """4 -> 2 -> 3 -> 2 replicas of 2: the parameters are those of a training that nothing disturbed."""
+    """2 -> 3 -> 2 replicas of 2: the parameters are those of a training that nothing disturbed."""
     root = tmp_path / "kept"
     elements = sum(a * b + b for a, b in pairwise(SIZES))
-    for index, mesh_shape in enumerate([(4,), (2,), (3,), (2, 2)]):
+    for index, mesh_shape in enumerate([(2,), (3,), (2, 2)]):
         ranks = int(np.prod(mesh_shape))
         torch_plugin = [plugins.torch()]
         async with Pool(
@@ -93,7 +93,7 @@ async def test_sharded_model_resumes_on_another_number_of_ranks(tmp_path: Path) 
 
 def _whole_without_a_group(root: Path, expected: list[Any]) -> None:
     step, state = checkpoint("fsdp", root=root).load()
-    assert step == 8
+    assert step == 6
     model = torch.nn.Sequential(torch.nn.Linear(*SIZES[:2]), torch.nn.ReLU(), torch.nn.Linear(*SIZES[1:]))
     model.load_state_dict(state["model"])
     parameters = [parameter.detach().numpy() for parameter in model.parameters()]

@@ -36,9 +36,9 @@ BY_HAND: dict[Callable[[Patch], None], Callable[[int], Scenario]] = {
     ("promise", "without"),
     [
         ("SIM-1", guards.settles_twice),
-        ("SIM-1", guards.tells_each_rank_twice),
-        ("SIM-2", guards.keeps_results_of_lost_generations),
-        ("SIM-2", guards.takes_an_ending_back),
+        pytest.param("SIM-1", guards.tells_each_rank_twice, marks=pytest.mark.nightly),
+        pytest.param("SIM-2", guards.keeps_results_of_lost_generations, marks=pytest.mark.nightly),
+        pytest.param("SIM-2", guards.takes_an_ending_back, marks=pytest.mark.nightly),
         ("SIM-2", guards.ends_attempts_before_their_timeout),
         ("SIM-3", guards.runs_at_most_once_again),
         ("SIM-3", guards.counts_stalls_as_losses),
