@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 POLL_S, MOST_POLL_S = 1.0, 5.0
 END_POLL_S = 0.1  # while somebody waits for it
-LATE_S = 0.8  # most jobs have ended by then, unless their site's epilog takes longer, which is not waited for
+LATE_S = 1.3  # jobs have ended by then, unless their site's epilog takes longer: slurmd looks after 0.6 and 1.3 s
 CONFIRM_S = 120.0  # a job's end takes KillWait, and the site's epilog
 KILL_S = 5.0  # Slurm kills nothing sooner, whatever KillWait is
 

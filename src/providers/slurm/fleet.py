@@ -141,12 +141,16 @@ class SlurmFleet:
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End machines of this pool; others are ignored. A job's other nodes go on.
+        """End machines of this pool; others are ignored. A job's other nodes go on. Of a job that Slurm is ending,
+        tasks have the time of which they were told, and the end is not waited for.
 
         Raises:
             ProviderError: Slurm refused, does not answer, or has not shown the end within `CONFIRM_S`.
         """
         jobs = self._book.ending(ids)
+        if any(job.running for job in jobs):
+            await self._poll()
+            jobs = [job for job in jobs if job.ending_since is None and not job.over]
         for job in jobs:
             if job.machines:
                 ended = list(job.ending)

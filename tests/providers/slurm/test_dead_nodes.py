@@ -157,6 +157,24 @@ async def test_a_job_that_slurm_ends_is_told_of_soon_and_its_nodes_are_made_free
         site.jobs["1"]["state"] = "CANCELLED"
 
 
+async def test_tasks_of_a_job_that_slurm_ends_keep_their_time_where_the_pool_has_lost_it_first(
+    site: Dying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "on_look", lambda *_: "outrider:root:/jobs\noutrider:user:me\noutrider:kill:1\n")
+    monkeypatch.setattr(fleets, "LOOK_S", 0.02)
+    async with Slurm().open("p", EntryPoints()) as fleet:
+        machines = await fleet.launch(REQUEST, 2)
+        await reached(fleet, machines)
+        site.jobs["1"]["state"] = "COMPLETING"
+        with anyio.fail_after(0.6):
+            await fleet.terminate([machine.id for machine in machines])
+        assert site.steps == {"c0", "c1"}
+        with anyio.fail_after(10):
+            while site.steps:
+                await anyio.sleep(0.02)
+        site.jobs["1"]["state"] = "CANCELLED"
+
+
 async def test_nodes_that_are_lost_together_get_one_job(site: Dying, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
