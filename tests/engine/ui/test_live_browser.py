@@ -46,7 +46,8 @@ LAGS = """(async (began, ms) => {
     let seen = curve().t.length;
     for (const until = Date.now() + ms; Date.now() < until;) {
         await new Promise((done) => setTimeout(done, 10));
-        const drawn = report.plots.get('m0').plot.data[1], now = Date.now();
+        const ys = [...report.plots.get('m0').plot.data[1]], now = Date.now();
+        const drawn = ys.filter((y) => y !== undefined && y !== null); // the others are of other curves
         if (drawn.length !== curve().t.length) continue;
         for (; seen < drawn.length; seen++) lags.push(now - 1000 * began - curve().t[seen]);
     }
@@ -135,6 +136,33 @@ def test_what_the_reader_has_opened_and_written_stays(
         assert browser.evaluate("document.querySelector('.state').textContent") == "ended well"
         assert browser.complaints == []
         assert all(url.startswith((f"http://127.0.0.1:{ui.port}/", "data:")) for url in browser.requests)
+
+
+def test_a_page_that_nobody_sees_lets_go_and_has_everything_when_it_is_seen_again(
+    browser: Chromium, whole: Run, tmp_path: Path
+) -> None:
+    def seen(hidden: bool) -> None:
+        browser.evaluate(f"""(() => {{
+            Object.defineProperty(document, 'hidden', {{configurable: true, get: () => {str(hidden).lower()}}});
+            document.dispatchEvent(new Event('visibilitychange'));
+        }})()""")
+
+    with living(whole, tmp_path / "runs") as run, serving(tmp_path) as ui:
+        run.grow(0.3)
+        browser.show(ui.url)
+        browser.wait("location.search === ''")
+        browser.show(ui.url.partition("?")[0] + f"runs/{run.run.id}")
+        browser.wait(LIVE)
+        count = "report.said.charts.m0.curves.reduce((sum, each) => sum + each.t.length, 0)"
+        before = browser.evaluate(count)
+        seen(hidden=True)
+        browser.wait("document.getElementById('link').textContent === 'not connected'")
+        run.grow(0.6)
+        time.sleep(0.5)  # in which a page that is seen would have it
+        assert browser.evaluate(count) == before
+        seen(hidden=False)
+        browser.wait(f"{LIVE} && {count} > {before}")
+        assert browser.complaints == []
 
 
 def test_no_token_no_page(browser: Chromium, whole: Run, tmp_path: Path) -> None:
