@@ -179,6 +179,39 @@ def test_a_relay_whose_frame_has_stopped_half_way_makes_the_other_end_go_on(job)
         assert done.stdout.read() == b"hello"
 
 
+def test_a_frame_is_passed_on_whole_or_in_large_parts(monkeypatch):
+    """Each small piece would be one for all who carry it further."""
+    monkeypatch.syspath_prepend(Path(programs.__file__).parent)
+    import relay
+
+    (source, there), (here, sink) = os.pipe(), os.pipe()
+    try:
+        framed = relay.Framed(relay.Side(source, sink))
+        os.write(there, relay.LENGTH.pack(3000) + b"a" * 1000)
+        assert framed.read() == b""
+        os.write(there, b"b" * 1999)
+        assert framed.read() == b""
+        assert framed.stalled
+        assert framed.nudge() == b"a" * 1000 + b"b" * 1999  # where the rest does not come, what has come is passed on
+        assert os.read(here, 100) == relay.EMPTY
+        os.write(there, b"c" + relay.LENGTH.pack(5) + b"whole" + relay.LENGTH.pack(200_000) + b"d" * 10)
+        assert framed.read() == b"cwhole" + b"d" * 10
+        assert framed.much_left()
+        for _ in range(relay.PART_BYTES // 4096 - 1):
+            os.write(there, b"e" * 4096)
+            assert framed.read() == b""
+        os.write(there, b"f" * 4096)
+        assert len(framed.read()) == relay.PART_BYTES
+        os.write(there, b"g")
+        assert framed.read() == b""
+        os.close(there)
+        assert framed.read() == b"g"  # nothing is lost where the frame's end never comes
+        assert not framed.open
+    finally:
+        for end in (source, here, sink):
+            os.close(end)
+
+
 HANGS = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

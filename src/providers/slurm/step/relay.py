@@ -9,10 +9,11 @@ server hangs up, and with 1 and a sentence where there is none. SIGTERM ends the
 
 Slurm sends streams in pieces of 1024 bytes, and its sockets have no TCP_NODELAY: of two small pieces the second waits
 until the first is acknowledged, for which the other end takes 40 ms unless it has something to send. So the second form
-has a relay at each end of srun. They say how much belongs together, and one that has waited `STALL_S` for the rest
-sends an empty frame, which takes the acknowledgement along. A frame is its length, 4 bytes, and so many bytes. Where
-srun's own socket can be given TCP_NODELAY (Linux 5.6), the relay beside it sends one for whole frames too, as what it
-sends waits for nothing then.
+has a relay at each end of srun. They say how much belongs together: a frame is its length, 4 bytes, and so many bytes.
+A frame is passed on whole, as each piece of it would be a packet of the SSH connection to the login host. A relay that
+has waited `STALL_S` for the rest of one passes on what it has, and sends an empty frame: the acknowledgement travels
+with it. Where srun's own socket can be given TCP_NODELAY (Linux 5.6), the relay beside it sends one for whole frames
+too, as what it sends waits for nothing then.
 """
 
 import errno
@@ -26,12 +27,14 @@ import subprocess
 import sys
 import time
 
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES = 64 << 10  # more would be mapped and unmapped for each read
 WAIT_S = 5.0  # for a step that has just begun
 LOOK_S = 0.05
 LINGER_S = 15.0  # without a byte from the server, after the client has hung up: its node hangs
 KILL_S = 5.0  # for a command that was sent SIGTERM
 STALL_S = 0.0003  # of a frame of which a part has come: pieces that are on their way come sooner
+PART_BYTES = 64 << 10  # of a frame are passed on before the rest has come: more small pieces cost all others more
+MUCH_BYTES, PAUSE_S = 32 << 10, 0.002  # while so much of a frame is to come, several pieces are read at a time
 LENGTH = struct.Struct("!I")
 EMPTY = LENGTH.pack(0)
 PIDFD_OPEN, PIDFD_GETFD = 434, 438  # system calls, of the same numbers on all machines that Slurm runs on
@@ -155,8 +158,13 @@ class Side:
         except OSError:  # nobody reads on
             self.takes, self.waiting = False, memoryview(b"")
 
-    def nudge(self) -> None:
-        """Send what makes the other end go on."""
+    def much_left(self) -> bool:
+        """Return whether much is to come of what has come in part."""
+        return False
+
+    def nudge(self) -> bytes:
+        """Send what makes the other end go on. Return what `read` has kept back."""
+        return b""
 
     def end(self) -> None:
         """Tell the sink that nothing more comes."""
@@ -171,7 +179,7 @@ class Side:
 
 
 class Framed(Side):
-    """A side that reads and writes frames."""
+    """A side that reads and writes frames. Of one that has not come whole, `read` keeps back less than `PART_BYTES`."""
 
     def __init__(self, side: Side, *, of: "int | None" = None) -> None:
         """Frame what goes over a side. ``of``: the child whose sockets carry it; None: it is not this process's."""
@@ -180,15 +188,20 @@ class Framed(Side):
         self._prompt = False  # what is written here waits for nothing
         self._left = 0  # bytes of the frame that has begun
         self._head = b""  # of the next one
+        self._kept = []  # type: list[bytes]
+        self._kept_bytes = 0
 
     def read(self) -> bytes:
-        raw, found, at = super().read(), [], 0
+        raw, at = super().read(), 0
+        ended = came = False  # a frame, or a part of one
         while at < len(raw):
             if self._left:
                 part = raw[at : at + self._left]
-                found.append(part)
+                self._kept.append(part)
+                self._kept_bytes += len(part)
                 at += len(part)
                 self._left -= len(part)
+                ended, came = ended or not self._left, True
             else:
                 part = raw[at : at + LENGTH.size - len(self._head)]
                 self._head += part
@@ -196,20 +209,28 @@ class Framed(Side):
                 if len(self._head) == LENGTH.size:
                     [self._left] = LENGTH.unpack(self._head)
                     self._head = b""
-        if self._of is not None and found:  # now its connection is there
+        if self._of is not None and came:  # now its connection is there
             self._prompt, self._of = prompt(self._of), None
-        self.stalled = bool(self._left or self._head) or (self._prompt and bool(found))
-        return b"".join(found)
+        self.stalled = bool(self._left or self._head) or (self._prompt and came)
+        return self._taken() if ended or not self.open or self._kept_bytes >= PART_BYTES else b""
+
+    def _taken(self) -> bytes:
+        kept, self._kept, self._kept_bytes = b"".join(self._kept), [], 0
+        return kept
+
+    def much_left(self) -> bool:
+        return self._left >= MUCH_BYTES
 
     def write(self, data: bytes) -> None:
         if data:
             self.stalled = self.stalled and bool(self._left or self._head)  # it takes the acknowledgement along
             super().write(LENGTH.pack(len(data)) + data)
 
-    def nudge(self) -> None:
+    def nudge(self) -> bytes:
         self.stalled = False  # once: the rest comes, or another part
         if not self.waiting:
             super().write(EMPTY)
+        return self._taken()
 
 
 def prompt(pid: int) -> bool:
@@ -253,16 +274,17 @@ def carry(far: Side, near: Side) -> bool:
     """
     until = None  # type: float | None
     while True:
-        reading = [one.source for one, other in ((far, near), (near, far)) if one.open and not other.waiting]
+        listening = [(one, other) for one, other in ((far, near), (near, far)) if one.open and not other.waiting]
+        sources = [one.source for one, _ in listening]
         writing = [side.sink for side in (far, near) if side.waiting]
-        stalled = [side for side in (far, near) if side.stalled and side.open]
+        stalled = [(one, other) for one, other in listening if one.stalled]
         left_s = None if until is None else max(0.0, until - time.monotonic())
-        readable, writable, _ = select.select(reading, writing, [], STALL_S if stalled else left_s)
+        readable, writable, _ = select.select(sources, writing, [], STALL_S if stalled else left_s)
         if not readable and not writable:
             if left_s == 0.0:
                 return False
-            for side in stalled:
-                side.nudge()
+            for one, other in stalled:
+                other.write(one.nudge())
         for side in (far, near):
             if side.waiting and side.sink in writable:
                 side.flush()
@@ -272,6 +294,8 @@ def carry(far: Side, near: Side) -> bool:
                 near.end()
         if near.source in readable:
             far.write(near.read())
+        if any(side.much_left() and side.source in readable for side in (far, near)):
+            time.sleep(PAUSE_S)
         if not far.takes or (not near.open and not far.waiting):
             return True
         if not far.open and (until is None or readable or writable):
