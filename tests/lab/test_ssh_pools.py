@@ -91,6 +91,30 @@ async def test_large_data_goes_there_and_back(hosts, ssh):
             assert back == data[::-1]
 
 
+def sshd_cpu_s(host: Host) -> float:
+    """The processor time of the host's sshd and of its sessions."""
+    pids = [pid for pid, argv in host.processes().items() if "sshd" in argv[0]]
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(each[11]) + int(each[12]) for each in stats) / os.sysconf("SC_CLK_TCK")
+
+
+@compute
+def noise(size_bytes: int) -> bytes:
+    return os.urandom(size_bytes)
+
+
+@pytest.mark.nightly
+async def test_a_value_that_comes_slowly_costs_the_hosts_sshd_little(hosts, ssh):
+    """It holds what its client's window allows, in a buffer that it copies whenever that grows by 32 KiB."""
+    [host] = hosts(1)
+    async with Pool(provider=ssh([host]), nodes=1, console="silent") as pool:
+        await pool.run(noise(1))
+        host.limit_bandwidth(up_mbit=60, down_mbit=60)
+        before_s = sshd_cpu_s(host)
+        assert len(await pool.run(noise(20 << 20))) == 20 << 20
+        assert sshd_cpu_s(host) - before_s < 0.35
+
+
 async def test_nothing_but_the_cache_is_left(hosts, ssh):
     made = hosts(2)
     async with Pool(provider=ssh(made), nodes=2, worker=Worker(concurrency=2), console="silent") as pool:
