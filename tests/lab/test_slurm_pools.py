@@ -71,6 +71,11 @@ def jobs(made: Cluster) -> list[str]:
     return made.run("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
 
 
+def living(made: Cluster) -> list[str]:
+    """Those of which something runs: Slurm shows a job as completing while it cleans up, or a node has no power."""
+    return [line for line in jobs(made) if "COMPLETING" not in line]
+
+
 @pytest.mark.parametrize(
     "check",
     [pytest.param(check, marks=[pytest.mark.nightly] * (check is LONG)) for check in contract.CHECKS],
@@ -96,7 +101,7 @@ async def test_contract(check: contract.Check, cluster, slurm) -> None:
         made.node(node).power_off()
 
     await check(contract.Subject(provider=slurm(made), alive=alive, kill=kill, request=REQUEST, within_s=60.0))
-    assert jobs(made) == []
+    assert living(made) == []
 
 
 async def test_cancelling_at_some_awaits_leaves_nothing(cluster, slurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +163,7 @@ async def test_tasks_have_their_steps_devices_and_variables(cluster, slurm):
         assert [port for port in ours if not 60001 <= port <= 60999] == []  # srun's own
         began = time.monotonic()
     assert time.monotonic() - began < 2.0
-    assert jobs(made) == []
+    assert living(made) == []
     assert left(made) == []
 
 
@@ -292,7 +297,7 @@ async def test_a_lost_job_or_node_is_replaced_and_its_task_runs_again(cluster, s
         hosts = {(await job)[0] for job in both}
         assert len(hosts) == 2
         assert took_s < 25, took_s
-    assert [line for line in jobs(made) if "COMPLETING" not in line] == []
+    assert living(made) == []
 
 
 async def test_one_of_a_jobs_nodes_is_given_back(cluster, slurm):
@@ -304,7 +309,7 @@ async def test_one_of_a_jobs_nodes_is_given_back(cluster, slurm):
         first = sorted(steps(made))[0] == "c0"  # else the node that has left has the batch shell, and stays allocated
         await until(lambda: len(made.idle()) == first)
         assert await pool.run(seen("SLURM_JOB_ID")) == {"SLURM_JOB_ID": "1"}
-    assert jobs(made) == []
+    assert living(made) == []
 
 
 async def test_the_time_limit_is_a_notice(cluster, slurm):
@@ -367,7 +372,7 @@ async def test_a_job_whose_batch_shell_has_died_with_its_node_ends_with_its_last
     made = cluster(nodes=2, node_timeout_s=3)
     await killed(slurm(made, exclusive=True), 10.0)
     made.node("c0").power_off()
-    await until(lambda: [line for line in jobs(made) if "COMPLETING" not in line] == [], within_s=80.0)
+    await until(lambda: living(made) == [], within_s=80.0)
 
 
 async def test_gc_ends_the_jobs_of_a_killed_client_and_no_others(cluster, slurm):
@@ -398,7 +403,7 @@ async def test_a_killed_clients_steps_are_taken_over_and_exec_reaches_them(clust
         words = [sys.executable, "-c", command, "exec", "c1", "--", "sh", "-c", "echo $SLURMD_NODENAME"]
         said = await anyio.run_process(words, check=False)
         assert said.stdout.decode().split()[-1:] == ["c1"], said.stderr.decode()
-    assert jobs(made) == []
+    assert living(made) == []
 
 
 # --- inside of the cluster --------------------------------------------------------------------------------------------
