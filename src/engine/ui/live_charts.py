@@ -7,7 +7,7 @@ LIVE-1: the charts that a page has, with all tails that it was sent after them, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import NamedTuple
 
@@ -30,12 +30,16 @@ class Tail:
 
 @dataclass(slots=True)
 class _Line:
-    """A curve to which points can be added: its place among a chart's curves and facts, and its last point."""
+    """A curve to which points can be added: its place among a chart's curves and facts, and its last point.
+
+    ``once``: all of its points are of one generation.
+    """
 
     key: Key
     place: int
     fact: int
     last: Point
+    once: bool
 
 
 class Change(NamedTuple):
@@ -95,7 +99,7 @@ class LiveCharts:
         if key in self._stale:
             return
         line = self._lines.get(series)
-        if line is None or not _follows(point, line.last, by_step=self._charts[key].by_step):
+        if line is None or not _follows(point, line.last, by_step=self._charts[key].by_step, once=line.once):
             self._stale.add(key)
             self._tails.pop(key, None)
             return
@@ -120,15 +124,23 @@ class LiveCharts:
 
     def renew(self, *, grown: bool = False) -> None:
         """Make the stale charts anew; with ``grown`` those too that have got points."""
+        for _ in self.renewing(grown=grown):
+            pass
+
+    def renewing(self, *, grown: bool) -> Iterator[None]:
+        """Make charts anew as `renew` does, one at each step: those that need it most first."""
         if self.fresh:
             self._renew_all()
+            yield
             return
-        for key in [key for key in self._series if key in self._stale or (grown and key in self._grown)]:
+        keys = [key for key in self._series if key in self._stale or (grown and key in self._grown)]
+        for key in sorted(keys, key=lambda key: (key not in self._stale, -self._grown.get(key, 0))):
             counts = {series: counted(self._points[series]) for series in self._series[key]}
             chart = metric_chart(*key, self._series[key], counts, self._began)
             beside = sum(len(each.curves) for other, each in self._charts.items() if other != key)
             (self._charts[key],) = thin([chart], beside)
             self._renewed(key, {series: points for series, (points, _) in counts.items()})
+            yield
 
     def _renew_all(self) -> None:
         counts = {series: counted(points) for series, points in self._points.items()}
@@ -152,7 +164,8 @@ class LiveCharts:
             if chart.band is None and label in places:
                 has = points[series]
                 last = has[-1] if chart.by_step else max(has, key=lambda each: each.at)
-                self._lines[series] = _Line(key, places[label], told[label], last)
+                once = len({point.generation for point in self._points[series]}) == 1
+                self._lines[series] = _Line(key, places[label], told[label], last, once)
 
     def taken(self) -> list[Change]:
         """Return what has changed since the last call, for pages that have got all before; if ``fresh``, all charts."""
@@ -164,12 +177,12 @@ class LiveCharts:
         return sorted(found, key=lambda change: change.place)
 
 
-def _follows(point: Point, last: Point, *, by_step: bool) -> bool:
+def _follows(point: Point, last: Point, *, by_step: bool, once: bool) -> bool:
     """Return whether a point stands at the end of its curve, and no point of the curve stands for another by it."""
     if point.generation != last.generation:
         return False
     if not by_step:
-        return point.at > last.at
+        return point.at > last.at and (once or point.step is None)
     return point.step is not None and (point.step, point.at) >= (last.step or 0, last.at)
 
 

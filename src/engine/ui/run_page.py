@@ -24,6 +24,7 @@ from .updates import Updates
 LEAST_S = {OVERVIEW: 1.0, "timeline": 0.5, "metrics": 0.2, "system": 0.5, "logs": 2.0, "stacks": 1.0, "record": 2.0}
 STATE_S, SMALL_S, SAMPLES_S, LOGS_S = 1.0, 1.0, 0.5, 0.2  # between looks at files
 TABLES_S = 10.0  # between tables of curves that grow
+RENEW_S = 0.1  # after which no further chart is made anew in the same look
 APPENDED = 256 * 1024  # characters of logs in one message, and
 APPENDED_IN_ALL = 1 << 20  # after a whole one: then there is another, with the beginning and the end of each log
 GROWN = 200  # the timeline of a run is drawn again when it is longer by this part of it, and
@@ -54,7 +55,7 @@ class RunPage:
         self._throttles = {name: Throttle(least_s) for name, least_s in LEAST_S.items()}
         self._looks = {name: Throttle(s) for name, s in
                        {"state": STATE_S, "small": SMALL_S, "samples": SAMPLES_S, "logs": LOGS_S}.items()}  # fmt: skip
-        self._tables, self._tables_at = Throttle(TABLES_S), time.monotonic()
+        self._tables_due = time.monotonic() + TABLES_S
         self._dirty: set[str] = set()
         self._shown: dict[str, str] = {}
         self._titles: set[str] = set()  # of the logs that pages have
@@ -145,13 +146,17 @@ class RunPage:
 
     def _metrics(self, message: dict[str, Any]) -> None:
         began, throttle = time.monotonic(), self._throttles["metrics"]
-        tables = self._charts.grown and self._tables.due(began) and began > self._tables_at + TABLES_S
+        tables = self._charts.grown and began > self._tables_due
         if (self._charts.stale or tables) and throttle.due(began):
-            self._charts.renew(grown=tables)
-            ended = time.monotonic()
+            ended, whole = began, True
+            for _ in self._charts.renewing(grown=tables):
+                ended = time.monotonic()
+                if ended > began + RENEW_S:  # points of other charts wait meanwhile
+                    whole = False
+                    break
             throttle.done(began, ended)
-            self._tables.done(began, ended)
-            self._tables_at = ended if tables else self._tables_at
+            if tables:
+                self._tables_due = ended + (TABLES_S if whole else STATE_S)
         if self._charts.fresh and self._charts.stale:
             return  # a new chart waits for its turn
         if self._charts.fresh:

@@ -85,7 +85,8 @@
     for (const [key, each] of folds(fresh)) if (open.has(key)) each.open = open.get(key);
   }
   const atEnd = (pre) => pre.scrollHeight - pre.scrollTop - pre.clientHeight < 8;
-  const bottoms = (of) => [...of.querySelectorAll("pre, .scroll")].map((each) => [each.scrollTop, each.scrollTop > 0 && atEnd(each)]);
+  const folded = (each) => each.closest("details:not([open])") !== null; // what is folded is not laid out to be asked
+  const bottoms = (of) => [...of.querySelectorAll("pre, .scroll")].map((each) => (folded(each) ? [0, false] : [each.scrollTop, each.scrollTop > 0 && atEnd(each)]));
   const scroll = (of, was) => [...of.querySelectorAll("pre, .scroll")].forEach((each, n) => { if (was[n]?.[0]) each.scrollTop = was[n][1] ? each.scrollHeight : was[n][0]; });
 
   function chart(id, said) {
@@ -117,7 +118,7 @@
   function lines(said) {
     const pre = [...document.querySelectorAll("pre.log")].find((each) => each.dataset.log === said.log);
     if (!pre) return;
-    const made = document.createElement("template"), end = atEnd(pre);
+    const made = document.createElement("template"), end = !folded(pre) && atEnd(pre);
     made.innerHTML = said.html;
     const kept = report.kept.get(pre);
     if (kept) { kept.nodes.push(...made.content.childNodes); report.searched(); return; }
