@@ -61,9 +61,12 @@ def described(error: Exception) -> str | None:
 
 def usage_error(error: CycloptsError) -> Text:
     """Return what is wrong with a command line, and where the right one is described."""
+    from cyclopts.exceptions import UnusedCliTokensError
     from rich.text import Text
 
     said = " ".join(str(error).split()).removesuffix(".")
+    if isinstance(error, UnusedCliTokensError):
+        said = f"nothing is known here by the name of {' '.join(error.unused_tokens or ())}"
     verb = " ".join(("outrider", *(error.command_chain or ())))
     return Text(f"outrider: {said}\nSee `{verb} --help`.", no_wrap=True, overflow="ignore")
 

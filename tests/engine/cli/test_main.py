@@ -32,6 +32,7 @@ def test_each_command_is_explained(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["ps", "train", "x"], "outrider: nothing is known here by the name of train x\nSee `outrider ps --help`.\n"),
         (["runs", "--jsn"], "outrider: Unknown option: --jsn. Did you mean --json?\nSee `outrider runs --help`.\n"),
         (["rnus"], 'outrider: Unknown command "rnus". Did you mean "runs"?'),
         (["logs"], 'outrider: Command "logs" parameter RUN requires an argument\nSee `outrider logs --help`.\n'),
