@@ -55,7 +55,7 @@ class Endings:
             if lasts_s > CONFIRM_S:
                 raise ProviderError(f"the steps on {', '.join(sorted(left))} have not ended", retry_after_s=5.0)
             await anyio.sleep(_pause_s(lasts_s))
-            if lasts_s >= POLL_S:
+            if lasts_s >= SILENT_S:
                 await self._poll()  # a node without power is taken from the job, after minutes
         job.given_back |= dict.fromkeys({*unused} - steps, inf)
 
@@ -132,5 +132,5 @@ class Endings:
 
 
 def _pause_s(lasts_s: float) -> float:
-    """Return the pause before the next look, while nobody waits: the login host has other things to do."""
-    return min(max(lasts_s / 4, END_POLL_S), MOST_POLL_S)
+    """Return the pause before the next look, while nobody waits: the login host has a substitute to start."""
+    return min(max(lasts_s / 2, 2 * END_POLL_S), MOST_POLL_S)
