@@ -64,18 +64,18 @@ def report(
         print(json.dumps(facts, indent=2))
     else:
         print(path)
-    if open_ and not _opened(path):
+    if open_ and not opened(path.absolute().as_uri()):
         print("outrider: there is no browser here: open the file in one", file=sys.stderr)
     return DONE
 
 
-def _opened(path: Path) -> bool:
-    """Open the file in a browser, and return whether there is one. What a browser prints goes to stderr."""
+def opened(url: str) -> bool:
+    """Open an address in a browser, and return whether there is one. What a browser prints goes to stderr."""
     sys.stdout.flush()
     stdout = os.dup(1)
     try:
         os.dup2(2, 1)
-        return webbrowser.open(path.absolute().as_uri())
+        return webbrowser.open(url)
     finally:
         os.dup2(stdout, 1)
         os.close(stdout)

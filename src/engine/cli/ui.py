@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import webbrowser
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +18,7 @@ from ..runs.reader import Run
 from .exit_codes import DONE
 from .failures import refused
 from .flags import AsJson
+from .report import opened
 from .stacks import asked_stacks
 from .stop import stopped
 
@@ -68,7 +68,7 @@ def ui(
             print(json.dumps({"url": url, "socket": str(socket.absolute()) if socket else None}, indent=2), flush=True)
         else:
             print(url if socket is None else f"{url} on {socket.absolute()}", flush=True)
-        if open_ and not webbrowser.open(url):
+        if open_ and not opened(url):
             print("outrider: there is no browser here: open the address in one", file=sys.stderr)
 
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,7 +45,7 @@ HEADERS = {  # of every answer; a page's policy for scripts and requests stands 
 }
 REFUSED: Mapping[Verdict, str] = {
     "no token": "The address that `outrider ui` has printed has the token without which nothing is shown. Open that.",
-    "other host": "These pages are at 127.0.0.1 and localhost, by no other name.",
+    "other host": "These pages are at 127.0.0.1 and localhost, with the port that `outrider ui` has printed.",
     "other site": "A page of another site has asked for this. Open the address yourself.",
 }
 
@@ -54,13 +57,16 @@ class Pages:
     """The pages of the records in ``folder``. ``acts``: by the names of their buttons."""
 
     def __init__(self, folder: Path, acts: Mapping[str, Act], tasks: TaskGroup) -> None:
-        self._folder, self._acts, self._tasks = folder, acts, tasks
+        self._folder, self._acts = folder, acts
         self._watches = Watches(tasks)
         self._lasting = 0
+        self._doing: set[Done] = set()
 
     def close(self) -> None:
-        """End all streams."""
+        """End all streams, and wait for no act any more."""
         self._watches.close()
+        for each in self._doing:
+            each.event.set()
 
     def app(self, access: Access) -> ASGIApp:
         routes = [
@@ -113,9 +119,11 @@ class Pages:
         if run is None or act is None:
             return _none(request)
         done = Done()
-        self._tasks.start_soon(done.do, act, run)
+        done.begin(act, run)
+        self._doing.add(done)
         with anyio.move_on_after(ANSWER_S):
             await done.event.wait()
+        self._doing.discard(done)
         return JSONResponse({"said": done.said or f"run {run.id} is asked, and has not answered yet"})
 
     def _found(self, name: str) -> Run | None:
@@ -129,8 +137,22 @@ class Done:
     def __init__(self) -> None:
         self.event, self.said = anyio.Event(), ""
 
-    async def do(self, act: Act, run: Run) -> None:
-        self.said = await anyio.to_thread.run_sync(act, run, abandon_on_cancel=True)
+    def begin(self, act: Act, run: Run) -> None:
+        """Do it in a thread of its own, which the server does not wait for at its end: a stop may take minutes."""
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            try:
+                said = act(run)
+            except Exception as error:  # noqa: BLE001  it is told to who asked
+                said = f"{type(error).__name__}: {error}"
+            with suppress(RuntimeError):  # the server has ended
+                loop.call_soon_threadsafe(self._over, said)
+
+        threading.Thread(target=work, name="outrider-ui-act", daemon=True).start()
+
+    def _over(self, said: str) -> None:
+        self.said = said
         self.event.set()
 
 

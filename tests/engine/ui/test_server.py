@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,26 @@ def test_an_act_says_what_came_of_it(ui: Ui, run: Living) -> None:
     (run.directory / "control").unlink()
     assert asked == [b'{"request": "stacks"}\n']
     assert (answer.status, "refuses: not now" in json.loads(answer.text)["said"]) == (200, True)
+
+
+def test_a_stop_that_takes_long_does_not_hold_up_the_end(whole: Run, tmp_path: Path) -> None:
+    with living(whole, tmp_path / "runs") as made, serving(tmp_path) as ui:
+        with listening(made.directory / "control") as control:
+            asking = threading.Thread(target=_ask_in_vain, args=(ui, f"/runs/{made.run.id}/stop"))
+            asking.start()
+            connection, _ = control.accept()
+            began = time.monotonic()
+            code, errors = ui.end()
+            assert code == 0
+            assert "Traceback" not in errors
+            assert time.monotonic() - began < 5
+            connection.close()
+        asking.join()
+
+
+def _ask_in_vain(ui: Ui, path: str) -> None:
+    with suppress(OSError, http.client.HTTPException):
+        ui.act(path)
 
 
 def test_the_list_has_all_runs_and_goes_on(whole: Run, tmp_path: Path) -> None:
