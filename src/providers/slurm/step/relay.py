@@ -17,6 +17,7 @@ too, as what it sends waits for nothing then.
 """
 
 import errno
+import fcntl
 import json
 import os
 import select
@@ -34,7 +35,8 @@ LINGER_S = 15.0  # without a byte from the server, after the client has hung up:
 KILL_S = 5.0  # for a command that was sent SIGTERM
 STALL_S = 0.0003  # of a frame of which a part has come: pieces that are on their way come sooner
 PART_BYTES = 64 << 10  # of a frame are passed on before the rest has come: more small pieces cost all others more
-MUCH_BYTES, PAUSE_S = 32 << 10, 0.002  # while so much of a frame is to come, several pieces are read at a time
+MUCH_BYTES, PAUSE_S = 32 << 10, 0.001  # while so much of a frame is to come, several pieces are read at a time
+SET_PIPE_SIZE, PIPE_BYTES = 1031, 256 << 10  # F_SETPIPE_SZ, <linux/fcntl.h>; Slurm stops while one is full
 LENGTH = struct.Struct("!I")
 EMPTY = LENGTH.pack(0)
 PIDFD_OPEN, PIDFD_GETFD = 434, 438  # system calls, of the same numbers on all machines that Slurm runs on
@@ -184,6 +186,11 @@ class Framed(Side):
     def __init__(self, side: Side, *, of: "int | None" = None) -> None:
         """Frame what goes over a side. ``of``: the child whose sockets carry it; None: it is not this process's."""
         super().__init__(side.source, side.sink, side._hang_up)
+        for end in (self.source, self.sink):
+            try:
+                fcntl.fcntl(end, SET_PIPE_SIZE, PIPE_BYTES)
+            except OSError:  # it is no pipe, or all that this user may have are as large
+                pass
         self._of = of
         self._prompt = False  # what is written here waits for nothing
         self._left = 0  # bytes of the frame that has begun
