@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 QUIET_S = 15.0  # after which a comment is sent, so that it is seen when nobody is there any more
 SLOW_S = 60.0  # in which a page takes some of what it is sent; else its connection ends, and it comes again
-AGAIN_MS, SOON_MS = 2000, 150  # after which a page comes again: usually, and when it was given what there is at once
+AGAIN_MS, SOON_MS = 2000, 100  # after which a page comes again: usually, and when it was given what there is at once
 
 
 class EventStream:

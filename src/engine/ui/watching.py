@@ -15,7 +15,7 @@ from .updates import Updates
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-LOOK_S = 0.1  # between looks at what is shown
+LOOK_S = 0.05  # between looks at what is shown
 ALONE_S = 20.0  # that it is read on when its last reader has left, who may only load it again
 T = TypeVar("T")
 

@@ -227,7 +227,7 @@ def test_further_streams_of_a_browser_end_at_once_and_come_again(ui: Ui, run: Li
     path = f"/runs/{run.run.id}/stream"
     streams = [ui.stream(path) for _ in range(10)]
     ended = streams[-1].answer.read().decode()
-    assert ended.startswith("retry: 150\n")
+    assert ended.startswith("retry: 100\n")
     assert ended.count("data: ") >= 1
     for stream in streams:
         stream.close()
