@@ -211,7 +211,7 @@ async def test_a_command_of_a_login_host_that_reads_nothing_ends_with_its_connec
         if reached:
             (await connecting).abort()
         else:
-            await until(mark.exists)
+            await until(lambda: mark.exists() and site.running)  # the command may be quicker than its server
             connecting.cancel()
         await until(lambda: site.running[0][0].returncode is not None)
         assert site.running[0][0].returncode == -signal.SIGTERM
