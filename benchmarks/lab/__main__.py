@@ -8,6 +8,7 @@ back      a node comes back when it has been replaced                once
 storm     5 % loss and stalls of 3 s for --storm seconds                                  half an hour
 image     an image on bare hosts, cold and warm: 1, 4 and 16         --rounds times       about 20 s each
 machines  64 of a test cloud; with refusals and deaf hosts; cold      --repeats times      about 2 minutes each
+slurm     a Slurm node beside a plain login to it; 4 and 32 of them  --repeats times      about 2 minutes each
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "lab"))  # netlab and the scenarios: they are no tests
 
 from bars import cuts, losses, notices, weather, worlds  # noqa: E402 - found through the line above
+from cluster.needs import missing as cluster_lacks  # noqa: E402
 from netlab import Lab, missing  # noqa: E402
 
-from . import images, machines  # noqa: E402 - it needs netlab
+from . import images, machines, slurm  # noqa: E402 - they need netlab
 
 OUT = Path(__file__).parents[1] / "out"
 
@@ -185,6 +187,28 @@ async def cloud(options: argparse.Namespace) -> list[Figure]:
     ]
 
 
+async def a_cluster(options: argparse.Namespace) -> list[Figure]:
+    seen = Series()
+    few_to_many = f"{slurm.MANY} Slurm nodes ready, to {slurm.FEW}"
+    for number in range(options.repeats):
+        with lab() as hosts:
+            for name, ratios in (await slurm.beside_ssh(hosts, rounds=3)).items():
+                for ratio in ratios:
+                    seen.add(name, ratio)
+        with lab() as hosts:
+            took = await slurm.few_and_many(hosts)
+        seen.add(few_to_many, took[slurm.MANY] / took[slurm.FEW])
+        say(f"slurm {number + 1}/{options.repeats}: {took}")
+    bars = {
+        "call by ssh, to SSH": slurm.CALL_BY_SSH,
+        "call by srun, to SSH": slurm.CALL_BY_SRUN,
+        few_to_many: slurm.MORE,
+    }
+    return [
+        seen.figure(name, bar_s=bars.get(name, slurm.LARGE), of="median", unit="x") for name in sorted(seen.seconds)
+    ]
+
+
 MEASURES: dict[str, Callable[[argparse.Namespace], Awaitable[list[Figure]]]] = {
     "loss": loss,
     "notice": notice,
@@ -194,6 +218,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Awaitable[list[Figure]]]] = {
     "storm": storm,
     "image": image,
     "machines": cloud,
+    "slurm": a_cluster,
 }
 
 
@@ -216,7 +241,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.only) - set(MEASURES):
         parser.error(f"no such measurement: {', '.join(sorted(unknown))}")
-    if lacks := missing():
+    if lacks := missing() + (cluster_lacks() if "slurm" in (options.only or MEASURES) else []):
         print(f"no lab on this machine: {'; '.join(lacks)}")
         return 2
     figures: list[Figure] = []

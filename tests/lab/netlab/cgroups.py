@@ -10,6 +10,7 @@ from .commands import LabError
 
 WITHIN_S = 10.0
 _PERIOD_US = 10_000
+_LEAST_US = 1_000  # of a core in a period: the kernel takes no less
 
 
 class Hierarchy(NamedTuple):
@@ -74,14 +75,15 @@ class Groups:
             (group / "memory.limit_in_bytes").write_text(str(-1 if size_bytes is None else size_bytes))
 
     def limit_cores(self, cores: float | None) -> None:
-        """So much of one, or of several, in each hundredth of a second. None: no limit."""
+        """So much of one, or of several, in each hundredth of a second; of less than 0.1, in longer. None: no limit."""
         if self._cpu is None:
             raise LabError("this kernel offers no cpu controller")
-        group, quota_us = self._at(self._cpu), None if cores is None else round(cores * _PERIOD_US)
+        period_us = _PERIOD_US if cores is None else max(_PERIOD_US, round(_LEAST_US / cores))
+        group, quota_us = self._at(self._cpu), None if cores is None else round(cores * period_us)
         if self._cpu.unified:
-            (group / "cpu.max").write_text(f"{quota_us or 'max'} {_PERIOD_US}")
+            (group / "cpu.max").write_text(f"{quota_us or 'max'} {period_us}")
         else:
-            (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+            (group / "cpu.cfs_period_us").write_text(str(period_us))
             (group / "cpu.cfs_quota_us").write_text(str(quota_us or -1))
 
     def leave(self, pid: int) -> None:
