@@ -35,7 +35,7 @@ def test_a_life_in_which_nothing_was_broken():
     assert broken() == []
     assert broken(**KILLED, jobs=[replace(JOB, ended=80.0)]) == []
     assert broken(**KILLED, jobs=[replace(JOB, started=300.0, ended=360.0)]) == []
-    assert broken(unpowered=True, jobs=[replace(JOB, state="COMPLETING", ended=None)]) == []
+    assert broken(completing=True, jobs=[replace(JOB, state="COMPLETING", ended=None)]) == []
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_a_life_in_which_nothing_was_broken():
         ("SLURM-3", {"jobs": [replace(JOB, ended=None)]}),
         ("SLURM-3", {"jobs": [replace(JOB, ended=20.0)]}),
         ("SLURM-3", {"jobs": [replace(JOB, state="COMPLETING", ended=None)]}),
-        ("SLURM-3", {"unpowered": True, "jobs": [replace(JOB, state="RUNNING", ended=None)]}),
-        ("SLURM-3", {"unpowered": True, "words": [*SAID[:3], {"what": "closed", "at": 15.5}]}),
+        ("SLURM-3", {"completing": True, "jobs": [replace(JOB, state="RUNNING", ended=None)]}),
+        ("SLURM-3", {"completing": True, "words": [*SAID[:3], {"what": "closed", "at": 15.5}]}),
         ("SLURM-4", {**KILLED, "jobs": [replace(JOB, ended=90.0)]}),
         ("SLURM-4", {**KILLED, "jobs": [replace(JOB, ended=None)]}),
         ("SLURM-5", {"found": ("SLURM-5: a stranger's",)}),

@@ -47,17 +47,27 @@ class Endings:
         began = anyio.current_time()
         job.give_back(unused, began)
         await self._slurm.end_steps(job.folder, unused)
-        keeps = [node for node in job.nodes if node not in unused or node == job.batch_node]
-        if len(keeps) < len(job.nodes):
-            await self._slurm.keep_nodes(job.id, keeps)
-        while left := (steps := await self._steps(job)) & set(unused) & set(job.nodes):
+        free: set[str] = set()
+        while True:
+            steps = await self._steps(job)
+            if ended := {*unused} - steps - free:  # Slurm would start others' jobs on a node that does not answer
+                free |= ended
+                await self._keep(job, free)
+            if not (left := steps & {*unused} & {*job.nodes}):
+                break
             lasts_s = anyio.current_time() - began
             if lasts_s > CONFIRM_S:
                 raise ProviderError(f"the steps on {', '.join(sorted(left))} have not ended", retry_after_s=5.0)
             await anyio.sleep(_pause_s(lasts_s))
             if lasts_s >= SILENT_S:
                 await self._poll()  # a node without power is taken from the job, after minutes
-        job.given_back |= dict.fromkeys({*unused} - steps, inf)
+        job.given_back |= dict.fromkeys(free, inf)
+
+    async def _keep(self, job: Job, free: set[str]) -> None:
+        """Give nodes back whose steps have ended."""
+        keeps = [node for node in job.nodes if node not in free or node == job.batch_node]
+        if len(keeps) < len(job.nodes):
+            await self._slurm.keep_nodes(job.id, keeps)
 
     async def _steps(self, job: Job) -> set[str]:
         """Return the nodes whose steps have not said that they have ended. One that has left an error has."""

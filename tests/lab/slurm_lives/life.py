@@ -48,7 +48,7 @@ class _Expected:
     whole: bool
     surplus: int
     leaving_s: float | None
-    unpowered: bool
+    completing: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,17 +70,17 @@ class Life(lives.life.Life):
         surplus: int = 0,
         within_s: float = 120.0,
         leaving_s: float | None = LEAVING_S,
-        unpowered: bool = False,
+        completing: bool = False,
         **wish: Any,
     ) -> Client:
         """Start one. ``fits``: errors that it may end with; ``whole``: it may also end without any.
 
         ``surplus``: nodes that it asks for beside those it wants. ``within_s``: of its end, from when it is asked for.
-        ``unpowered``: nodes of its jobs will have no power.
+        ``completing``: see `referee.Ended`.
         """
         client = self.site.start(Wish(name=f"{self.name}-{len(self.site.clients)}", **wish))
         self.within_s[client.key] = within_s
-        self._expected[client.key] = _Expected(frozenset(fits), whole, surplus, leaving_s, unpowered)
+        self._expected[client.key] = _Expected(frozenset(fits), whole, surplus, leaving_s, completing)
         return client
 
     def ready(self, client: Client) -> None:
@@ -182,7 +182,7 @@ class Life(lives.life.Life):
             whole=expected.whole,
             surplus=expected.surplus + stragglers(self.site.state, wish.nodes),
             leaving_s=expected.leaving_s,
-            unpowered=expected.unpowered,
+            completing=expected.completing,
         )
 
 

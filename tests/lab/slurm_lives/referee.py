@@ -3,8 +3,8 @@
 CHAOS-1 to CHAOS-4, and CHAOS-11: see `lives.ends`.
 SLURM-1: no call of sbatch makes two jobs.
 SLURM-2: a client asks for no more nodes in all than it wants, and has lost.
-SLURM-3: it leaves its block in `LEAVING_S`, and none of its jobs is left then, but for those that only nodes without
-power keep from having ended.
+SLURM-3: it leaves its block in `LEAVING_S`, and none of its jobs is left then, but for those that Slurm is ending as a
+node of theirs has no power, or as somebody has cancelled them: what they run is to be gone.
 SLURM-4: of a killed client no job is left when its lease and the minute after it are over.
 SLURM-5: other people's jobs stay, and so do those of clients that live.
 SLURM-6: `outrider gc --apply` afterwards exits with 0; no job, process or folder of ours is left then.
@@ -33,8 +33,8 @@ MENDED_S = 15.0
 class Ended(ends.Ended):
     """A client that has ended. ``surplus``: nodes that it asks for beside those it wants, for those it has lost.
 
-    ``leaving_s``: in which it may leave its block; None: nobody answers for Slurm. ``unpowered``: nodes of its jobs
-    have no power, so that Slurm shows these as ending until it counts the nodes as down.
+    ``leaving_s``: in which it may leave its block; None: nobody answers for Slurm. ``completing``: Slurm may
+    show its jobs for a while, as nodes of theirs have no power, or as somebody has cancelled one.
     """
 
     nodes: int
@@ -42,7 +42,7 @@ class Ended(ends.Ended):
     jobs: Sequence[Job] = ()
     surplus: int = 0
     leaving_s: float | None = LEAVING_S
-    unpowered: bool = False
+    completing: bool = False
 
     @property
     def left_in_s(self) -> float | None:
@@ -84,7 +84,7 @@ def _client(client: Ended) -> list[str]:
         found.append(f"SLURM-3: it left in {took_s:.1f} s")
     rule, more_s = ("SLURM-4", client.lease_s + SHUTDOWN_S) if client.killed else ("SLURM-3", 0.0)
     for job in client.jobs if client.killed or client.leaving_s is not None else ():
-        if client.unpowered and job.state == "COMPLETING":
+        if client.completing and job.state == "COMPLETING":
             continue
         # A job in the queue that nobody ends starts first; then its lease begins.
         last = max(client.ended_at, (job.started or 0.0) if client.killed else 0.0) + more_s + CLOCK_S

@@ -98,6 +98,7 @@ async def test_a_pool_that_has_lost_a_node_leaves_when_nothing_runs_on_the_other
                 tasks.start_soon(give_up, fleet, machines[rank])
                 await anyio.sleep(0.4)  # longer than SILENT_S
                 began = anyio.current_time()
+                assert not any("NodeList" in each for each in site.said), "Slurm would start jobs on a dead node"
                 site.said.clear()
         tasks.cancel_scope.cancel()
     took_s = anyio.current_time() - began
@@ -115,6 +116,7 @@ async def test_a_pool_whose_nodes_all_answer_is_left_by_slurms_word(
         machines = await fleet.launch(REQUEST, 2)
         await reached(fleet, machines)
         await fleet.terminate([machines[1].id])
+        assert "scontrol update JobId=1 NodeList=c0" in site.said
         await anyio.sleep(0.4)
         site.dead = {"a job that ends slowly, on nodes that answer"}
 

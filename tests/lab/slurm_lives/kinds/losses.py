@@ -47,7 +47,7 @@ def preempted(life: Life) -> None:
 def power_cut(life: Life) -> None:
     """a node of 2 or 3 has no power any more, the batch shell's or another one; another node is idle"""
     nodes = life.dice.randint(2, 3)
-    client = life.client(nodes=nodes, goes_on=True, surplus=1, unpowered=True)
+    client = life.client(nodes=nodes, goes_on=True, surplus=1, completing=True)
     life.ready(client)
     hosts = life.site.hosts(life.job(client))
     rank, silent = life.dice.randrange(nodes), life.dice.random() < 0.5
@@ -60,7 +60,7 @@ def power_cut(life: Life) -> None:
 def scancel(life: Life) -> None:
     """somebody cancels the job, gently or by force, or one of its steps"""
     nodes, how = life.dice.randint(1, 3), life.dice.choice(("job", "killed", "step"))
-    client = life.client(nodes=nodes, goes_on=True, surplus=nodes)
+    client = life.client(nodes=nodes, goes_on=True, surplus=nodes, completing=True)
     life.ready(client)
     job = life.job(client).id
     life.passes(0.0, 2.0)
