@@ -10,8 +10,8 @@ and program know of each other.
 
 STEP-1: it ends when nobody has touched the lease for its time, or when the client says so, whoever else lives.
 STEP-2: when it has ended, nothing runs and no file is left that it or its connections' processes have made here.
-STEP-3: what a connection runs has the variables of the step, whatever characters are in them, but for those that say
-which of how many tasks it is.
+STEP-3: what a connection runs has the variables of the step, whatever characters are in their values, but for those
+that say which of how many tasks it is. No other user of the node can read them.
 """
 
 import argparse
@@ -45,7 +45,10 @@ NOT_PASSED = re.compile(
     # The step is one task, its server: libraries would take these for the rank and the number of ranks of the user's.
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NTASKS_PER_.*|TASKS_PER_NODE)"
     r"|SLURM_STEP_(NUM_TASKS|TASKS_PER_NODE)|PMI_.*|PMI2_.*|PMIX_.*"
+    r"|PPID|OPTIND"  # of a shell's own, which end some shells when they are set
 )
+VARIABLE = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+FUNCTION = re.compile(rb"BASH_FUNC_([A-Za-z_][A-Za-z0-9_]*)(?:%%|\(\))")  # as bash exports it, and old ones
 CONFIG = """\
 HostKey {here}/host_key
 AuthorizedKeysFile {here}/authorized_keys
@@ -71,13 +74,18 @@ ClientAliveInterval 15
 ClientAliveCountMax 4
 LogLevel ERROR
 """
-# sshd runs it by the user's own shell, whatever that is, behind that shell's start-up files.
+# sshd runs it by the user's own shell, whatever that is, behind that shell's start-up files. The variables are in this
+# file and in no argument of a command: everybody on the node can read those. Where sh is bash, it refuses some (UID),
+# and has them already; in its POSIX mode it would end there.
 SESSION = b"""\
-command=$SSH_ORIGINAL_COMMAND
+set -- "$SSH_ORIGINAL_COMMAND" "$BASH_VERSION"
 unset SSH_ORIGINAL_COMMAND
-set -- /usr/bin/env %s
-if [ -n "$command" ]; then exec "$@" /bin/sh -c "$command"; fi
-exec "$@" "${SHELL:-/bin/sh}" -l
+[ -z "$2" ] || set +o posix
+{
+%s
+} 2>/dev/null
+if [ -n "$1" ]; then exec /bin/sh -c "$1"; fi
+exec "${SHELL:-/bin/sh}" -l
 """
 
 
@@ -380,11 +388,25 @@ def made_host_key(path: str, node: Node) -> str:
 
 
 def session(environment: "dict[bytes, bytes]") -> bytes:
-    """Return the shell script that every command of a connection is run by. It sets the step's variables."""
-    passed = sorted(
-        name + b"=" + value for name, value in environment.items() if not NOT_PASSED.fullmatch(os.fsdecode(name))
-    )
-    return SESSION % b" ".join(b"'" + each.replace(b"'", b"'\\''") + b"'" for each in passed)
+    """Return the shell script that every command of a connection is run by. It sets the step's variables, and its
+    functions where sh is bash. A shell has no way to set others, of names such as ``a.b``.
+    """
+    lines, functions = [], []
+    for name, value in sorted(environment.items()):
+        if NOT_PASSED.fullmatch(os.fsdecode(name)):
+            continue
+        function = FUNCTION.fullmatch(name)
+        if VARIABLE.fullmatch(name):
+            lines.append(b"export %s=%s || export %s" % (name, quoted(value), name))
+        elif function:
+            text = function.group(1) + b" " + value
+            functions.append(b'[ -z "$2" ] || { eval %s && export -f %s; }' % (quoted(text), function.group(1)))
+    lines.sort(key=lambda line: line.startswith(b"export POSIXLY_CORRECT="))  # last, as bash goes by it at once
+    return SESSION % b"\n".join([b":", *functions, *lines])
+
+
+def quoted(each: bytes) -> bytes:
+    return b"'" + each.replace(b"'", b"'\\''") + b"'"
 
 
 def own_address(node: str) -> str:
