@@ -87,13 +87,14 @@ class Endings:
             ProviderError: Slurm does not answer, or has not ended them in `CONFIRM_S`.
         """
         around = await self._submitter.site()
+        before = {job.id for job in self._of_book(jobs) if job.ending_since is not None}
         await self._slurm.end_jobs(jobs)
         began, forced, ends = anyio.current_time(), set[str](), JobEnds(jobs)
         for job in self._of_book(jobs):
             job.give_back(job.nodes, began + SILENT_S + max(around.grace_s, KILL_S))  # Slurm has killed them by then
         while True:
             lasts_s = anyio.current_time() - began
-            quiet = await self._quiet(jobs, late=waited_for and lasts_s >= LATE_S)
+            quiet = await self._quiet(jobs, set(jobs) if waited_for and lasts_s >= LATE_S else before)
             left = await self._left(jobs, ends, quiet)
             if not left:
                 break
@@ -124,16 +125,17 @@ class Endings:
         views = await self._slurm.jobs(around.user, self._pool)
         return ends.answer([view for view in views if view.id in jobs], asked_at, quiet)
 
-    async def _quiet(self, jobs: Mapping[str, str], *, late: bool) -> set[str]:
-        """Return the jobs of which nothing runs on any node that answers. Until it is ``late``, only those that have
-        lost nodes are looked at: Slurm says of the others that they have ended, and that their nodes are clean.
+    async def _quiet(self, jobs: Mapping[str, str], by_word: set[str]) -> set[str]:
+        """Return the jobs of which nothing runs on any node that answers: those that have lost nodes, and those of
+        ``by_word`` that have ended by their own. Of the others Slurm says soon that they have ended.
         """
         found: set[str] = set()
         for job in self._of_book(jobs):
             now = anyio.current_time()
-            if late or job.may_be_quiet(now):
+            word = job.id in by_word
+            if word or job.may_be_quiet(now):
                 steps = await self._steps(job)
-                if job.steps_seen(steps, now) or (late and job.has_ended(steps)):
+                if job.steps_seen(steps, now) or (word and job.has_ended(steps)):
                     found.add(job.id)
         return found
 
