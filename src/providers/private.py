@@ -52,6 +52,20 @@ def check_private(folder: Path) -> None:
         raise NotPrivate(folder, f"others may write in it (mode {stat.S_IMODE(found.st_mode):o})")
 
 
+def only_one_is_in_group(gid: int, uid: int) -> bool:
+    """Return whether a group is the private one of a user: his primary group, of his own name, with nobody else in it.
+    A umask of 002 is usual where each user has such a group. False where the system does not know them.
+    """
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
 def cache_root() -> Path:
     """The folder for caches of this computer, chosen by the same rule as on hosts.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import tomllib
 from collections.abc import Container, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
+from ...providers.private import only_one_is_in_group
 from ..api.checks import check_known, refuse
 from ..api.errors import SpecError
 from ..api.settings import Spec
@@ -62,13 +64,30 @@ def _check_owner(file: Path) -> None:
     """Refuse a file that was found, and not named, if somebody else may have written it: it says which machines get
     the program's files and secrets. In a shared folder such as /tmp it could be anybody's.
     """
-    found = file.stat()
-    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & stat.S_IWOTH:
-        whose = "others may write in it" if found.st_uid in (os.geteuid(), 0) else f"it belongs to uid {found.st_uid}"
-        refuse(
-            f"{file} would decide where your program and its secrets go, and {whose}: take it for your own by chown or "
-            "chmod, remove it, or name a file with file=."
-        )
+    found, users = file.stat(), (os.geteuid(), 0)
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in users:
+        why, mend = f"it belongs to uid {found.st_uid}", "take it for your own by chown"
+    elif mode & stat.S_IWOTH:
+        why, mend = f"others may write in it (mode {mode:o})", f"run chmod go-w {shlex.quote(str(file))}"
+    elif mode & stat.S_IWGRP and not any(only_one_is_in_group(found.st_gid, uid) for uid in users):
+        why = f"the group {_group_name(found.st_gid)} may write in it (mode {mode:o})"
+        mend = f"run chmod g-w {shlex.quote(str(file))}"
+    else:
+        return
+    refuse(
+        f"{file} would decide where your program and its secrets go, and {why}: {mend}, remove it, or name a file with "
+        "file=."
+    )
+
+
+def _group_name(gid: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def read(path: str | os.PathLike[str]) -> ConfigFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,3 +87,25 @@ def test_a_file_that_others_may_have_written_is_not_taken_for_ones_own(tmp_path:
     found = find(tmp_path / "a")
     assert found is not None
     assert found.path == file
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "taken"),
+    [("me", [], True), ("me", ["me"], True), ("me", ["other"], False), ("users", [], False)],
+)
+def test_a_file_that_a_group_may_write_in_is_taken_if_the_group_is_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], taken: bool
+) -> None:
+    """With a umask of 002, it is so of every file. A primary group that all users have is nobody's own."""
+    file = written(tmp_path, "outrider.toml", OWN)
+    file.chmod(0o664)
+    gid = file.stat().st_gid
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name="me", pw_gid=gid))
+    monkeypatch.setattr("grp.getgrgid", lambda gid: SimpleNamespace(gr_name=name, gr_mem=members))
+    if taken:
+        assert find(tmp_path / "a") is not None
+        return
+    with pytest.raises(SpecError, match=rf"the group {name} may write in it \(mode 664\): run chmod g-w {file}"):
+        find(tmp_path / "a")
+    file.chmod(0o644)
+    assert find(tmp_path / "a") is not None
