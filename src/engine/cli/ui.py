@@ -63,12 +63,12 @@ def ui(
         refuse("--socket goes with neither --port nor --open: browsers open no unix sockets.")
     listener = loopback_socket(port) if socket is None else private_socket(socket)
 
-    def told(url: str) -> None:
+    def told(url: str, once: str) -> None:
         if as_json:
             print(json.dumps({"url": url, "socket": str(socket.absolute()) if socket else None}, indent=2), flush=True)
         else:
             print(url if socket is None else f"{url} on {socket.absolute()}", flush=True)
-        if open_ and not opened(url):
+        if open_ and not opened(once):
             print("outrider: there is no browser here: open the address in one", file=sys.stderr)
 
     try:

@@ -32,10 +32,13 @@ class Asked:
 
 
 class Access:
-    """``token``: that is in the address which the user was shown. ``port``: None on a unix socket."""
+    """``token``: that is in the address which the user was shown. ``port``: None on a unix socket.
 
-    def __init__(self, token: str, port: int | None) -> None:
-        self._token, self._port = token, port
+    ``once``: a token of the same worth, for one entry: other users can read it in the arguments of the browser.
+    """
+
+    def __init__(self, token: str, port: int | None, once: str = "") -> None:
+        self.token, self._port, self._once = token, port, once
         self.cookie = COOKIE if port is None else f"{COOKIE}-{port}"
 
     def verdict(self, asked: Asked) -> Verdict:
@@ -43,7 +46,7 @@ class Access:
         if not self._is_ours(asked.headers.get("host", "")):
             return "other host"
         acts = asked.method not in ("GET", "HEAD")
-        if asked.token and not acts and self._fits(asked.token):
+        if asked.token and not acts and (self._fits(asked.token) or self._enters_once(asked.token)):
             return "enter"
         if not self._fits(asked.cookies.get(self.cookie, "")):
             return "no token"
@@ -68,4 +71,14 @@ class Access:
         return origin.scheme == "http" and origin.netloc.lower() == headers.get("host", "").lower()
 
     def _fits(self, said: str) -> bool:
-        return hmac.compare_digest(said.encode(errors="replace"), self._token.encode())
+        return _same(said, self.token)
+
+    def _enters_once(self, said: str) -> bool:
+        if not self._once or not _same(said, self._once):
+            return False
+        self._once = ""
+        return True
+
+
+def _same(said: str, token: str) -> bool:
+    return hmac.compare_digest(said.encode(errors="replace"), token.encode())

@@ -176,29 +176,30 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *more]
             await send(message)
 
-        answer = self._app if verdict == "allowed" else self._answer(verdict, request, asked.token)
+        answer = self._app if verdict == "allowed" else self._answer(verdict, request)
         await answer(scope, receive, sent)
 
-    def _answer(self, verdict: Verdict, request: Request, token: str) -> Response:
+    def _answer(self, verdict: Verdict, request: Request) -> Response:
         if verdict != "enter":
             return HTMLResponse(plain_document("Not shown", REFUSED[verdict]), status_code=403)
         path = request.url.path if _OWN_PATH.fullmatch(request.url.path) else "/"
         answer = HTMLResponse(plain_document("Outrider", "The page follows.", to=path))
-        answer.set_cookie(self._access.cookie, token, path="/", httponly=True, samesite="strict")
+        answer.set_cookie(self._access.cookie, self._access.token, path="/", httponly=True, samesite="strict")
         return answer
 
 
 class Opened(NamedTuple):
-    """A new token, and who has it is let in."""
+    """New tokens, and who has one is let in: as often as they like, and once."""
 
     token: str
+    once: str
     access: Access
 
 
 def opened(port: int | None) -> Opened:
     """Return a new token for a server on this port of 127.0.0.1; None: on a unix socket."""
-    token = secrets.token_urlsafe(32)
-    return Opened(token, Access(token, port))
+    token, once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+    return Opened(token, once, Access(token, port, once))
 
 
 def _name() -> str:

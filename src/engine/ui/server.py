@@ -24,20 +24,23 @@ SEND_BYTES = 256 * 1024  # that the system keeps for a page which does not read
 NICE = 5  # tasks of a local pool come first
 END_S = 2  # that answers under way have, at the end
 
+Told = Callable[[str, str], object]
 
-def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Callable[[str], object]) -> int:
+
+def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Told) -> int:
     """Serve the pages of the records in ``folder`` until SIGINT, SIGTERM or SIGHUP, and return which it was.
 
-    ``told`` is called with the address when there is somebody who answers.
+    ``told`` is called when there is somebody who answers: with the address, and with one that leads in only once.
     """
     with contextlib.suppress(OSError):
         os.nice(NICE)
     return anyio.run(_serve, sock, folder, acts, told)
 
 
-async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Callable[[str], object]) -> int:
+async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Told) -> int:
     port = sock.getsockname()[1] if sock.family == socket.AF_INET else None
-    token, access = opened(port)
+    token, once, access = opened(port)
+    place = f"http://{HOST if port is not None else 'localhost'}{f':{port}' if port else ''}/?token="
     ended: list[signal.Signals] = []
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         async with anyio.create_task_group() as tasks:
@@ -57,7 +60,7 @@ async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], tol
             server = uvicorn.Server(config)
             setattr(server, "capture_signals", contextlib.nullcontext)  # noqa: B010  signals are ours, above
             tasks.start_soon(_end, signals, ended, pages, server)
-            told(f"http://{HOST if port is not None else 'localhost'}{f':{port}' if port else ''}/?token={token}")
+            told(place + token, place + once)
             await server.serve(sockets=[sock])
             tasks.cancel_scope.cancel()
     return int(ended[0]) if ended else 0

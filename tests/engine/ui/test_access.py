@@ -42,6 +42,15 @@ def test_without_the_token_nothing_is_shown(token: str, cookies: dict[str, str])
     assert verdict("POST", origin, cookies, token) == "no token"
 
 
+def test_the_address_for_the_browser_leads_in_once() -> None:
+    access = Access(TOKEN, 8080, "once" * 10)
+    asked = Asked("GET", HERE, {}, "once" * 10)
+    assert access.verdict(Asked("POST", HERE, {}, "once" * 10)) == "no token"
+    assert access.verdict(Asked("GET", HERE, {"outrider-ui-8080": "once" * 10})) == "no token"
+    assert [access.verdict(asked), access.verdict(asked)] == ["enter", "no token"]
+    assert access.verdict(Asked("GET", HERE, {}, TOKEN)) == "enter"
+
+
 def test_the_address_alone_acts_on_nothing() -> None:
     """ACCESS-1: a link or a form of another site could have it."""
     assert verdict("POST", {"origin": "http://127.0.0.1:8080"}, {}, TOKEN) == "no token"
