@@ -29,11 +29,13 @@ from ..base import (
     Warned,
 )
 from ..errors import BadRequest, NoCapacity, ProviderError
+from ..private import NotPrivate, make_private
 from ..threads import in_thread
 from .durations import read_or_none
 from .hostlist import expand
 from .login_host import Here
 from .script import END, KEYS, LIMIT, NODES, SIGNAL_S, Script, relay
+from .site import untrusted
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -114,7 +116,7 @@ class AllocationFleet:
     def __init__(self, allocation: Allocation, pool: str, tasks: TaskGroup) -> None:
         self._allocation, self._pool, self._tasks = allocation, pool, tasks
         root = Path(os.environ.get("OUTRIDER_CACHE") or "~/.cache/outrider").expanduser()
-        self._folder = root / "jobs" / uuid4().hex[:16]
+        self._cache, self._folder = root, root / "jobs" / uuid4().hex[:16]
         self._steps: dict[MachineId, _Step] = {}
         self._unusable: set[str] = set()
         self._next = 0
@@ -126,7 +128,8 @@ class AllocationFleet:
         """Start a step on up to ``count`` nodes that have none of this pool's.
 
         Raises:
-            BadRequest: the pool needs more nodes than the job has; or the shared folder cannot be written.
+            BadRequest: the pool needs more nodes than the job has; or the shared folder cannot be written, or others
+                may change what is in it.
             NoCapacity: all are in use.
         """
         allocation = self._allocation
@@ -153,6 +156,8 @@ class AllocationFleet:
         with anyio.CancelScope(shield=True):
             try:
                 await in_thread(self._make_folder, request.client_key)
+            except NotPrivate as error:
+                raise untrusted(f"{error.filename}: {error.why}") from error
             except OSError as error:
                 raise BadRequest(f"{self._folder} cannot be written: {error.strerror}") from error
             if not self._begun:
@@ -215,7 +220,8 @@ class AllocationFleet:
             return
         new = self._folder.with_name(f".{self._folder.name}.{uuid4().hex[:8]}")
         try:
-            new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self._cache, new.parent):
+                make_private(folder)
             new.mkdir(mode=0o700)
             for name, text in {**texts(), KEYS: f"{client_key}\n"}.items():
                 (new / name).write_text(text)

@@ -21,8 +21,20 @@ OUTPUT_BYTES = 2000  # of a job's output, in the cause of its end
 # What login scripts print comes before it, so each of our lines says that it is one.
 _LOOK_AROUND = """
 umask 077
-root=${OUTRIDER_CACHE:-$HOME/.cache/outrider}/jobs
-mkdir -p "$root" && chmod 700 "$root" && cd "$root" || exit 1
+cache=${OUTRIDER_CACHE:-$HOME/.cache/outrider}
+root=$cache/jobs
+mkdir -p "$root" && cd "$root" || exit 1
+me=$(id -u)
+exposed=$({ stat -c '%u 700 %n' "$cache" "$root" && stat -L -c '%u %a %n' "$cache" "$root" || echo "? ? $cache"; } |
+  while read -r owner mode path; do
+    case "$owner $mode" in
+      *[2367]? | *[2367]) ;;
+      "$me "* | "0 "*) continue ;;
+    esac
+    printf 'outrider:exposed:%s (uid %s, mode %s; you are uid %s)\\n' "$path" "$owner" "$mode" "$me"
+  done)
+[ -z "$exposed" ] || { echo "$exposed"; exit 0; }
+chmod 700 "$root" || exit 1
 command -v sbatch >/dev/null || { echo "sbatch: command not found" >&2; exit 127; }
 printf 'outrider:root:%s\\noutrider:user:%s\\n' "$(pwd -P)" "$(id -un)"
 [ -z "$1" ] || scontrol --oneliner show partition "$1" | tr ' ' '\\n' | sed -n 's/^GraceTime=/outrider:grace:/p'
@@ -86,10 +98,16 @@ class Slurm:
         return self._commands.where
 
     async def look_around(self, partition: str = "") -> Around:
-        """``partition``: whose jobs are preempted with its GraceTime; without one, KillWait is all that is sure."""
+        """``partition``: whose jobs are preempted with its GraceTime; without one, KillWait is all that is sure.
+
+        Raises:
+            BadRequest: others than this user may change what jobs run.
+        """
         ended = await self._commands.run(["sh", "-c", _LOOK_AROUND, "look", partition])
         refuse_failed("sbatch", ended, self.where)
         found = _marked(ended.stdout)
+        if "exposed" in found:
+            raise untrusted(f"{found['exposed']} {self.where}")
         try:
             times = (found.get(name, "0") for name in ("grace", "kill"))
             grace_s, kill_s = (float(each) if each.isdecimal() else 0.0 for each in times)
@@ -209,6 +227,15 @@ class Slurm:
     async def remove(self, folders: Sequence[str]) -> None:
         if folders:
             await self._commands.run(["rm", "-rf", "--", *folders])
+
+
+def untrusted(folder: str) -> BadRequest:
+    """Return the error for a folder that somebody else may write in. ``folder``: with why."""
+    return BadRequest(
+        f"The programs of jobs cannot lie in a folder that somebody else may change, which is so of {folder}",
+        advice="`chmod go-w` makes it yours alone, if it belongs to you; or set OUTRIDER_CACHE there to a folder in "
+        "which only you can write, and which the nodes see as well.",
+    )
 
 
 def _marked(text: str) -> dict[str, str]:

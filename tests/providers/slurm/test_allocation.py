@@ -109,3 +109,22 @@ async def test_a_folder_that_could_not_be_filled_is_made_anew(
         await fleet.launch(REQUEST, 1)
         assert (fleet._folder / KEYS).read_text() == "ssh-ed25519 CLIENT\n"
     assert list((tmp_path / "cache/jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".", "jobs"])
+async def test_nothing_is_run_from_a_folder_that_others_may_write_in(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    with_srun(programs, monkeypatch, OBEDIENT)
+    cache = tmp_path / "cache"
+    (cache / "jobs").mkdir(parents=True)
+    for folder in (cache, cache / "jobs"):
+        folder.chmod(0o755)
+    (cache / name).chmod(0o775)
+    async with MADE.open("p", EntryPoints()) as fleet:
+        with pytest.raises(BadRequest, match=r"others may write in it \(mode 775\)") as caught:
+            await fleet.launch(REQUEST, 1)
+        assert "chmod go-w" in caught.value.advice
+        assert list((cache / "jobs").iterdir()) == []
+        (cache / name).chmod(0o755)
+        await fleet.launch(REQUEST, 1)

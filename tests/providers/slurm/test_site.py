@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
+import pytest
+
+from outrider.providers.errors import BadRequest
 from outrider.providers.slurm import site
+from outrider.providers.slurm.errors import Ended
 
 
 def test_a_job_is_cancelled_also_where_its_folder_is_gone(tmp_path: Path) -> None:
@@ -20,3 +26,48 @@ def test_a_job_is_cancelled_also_where_its_folder_is_gone(tmp_path: Path) -> Non
     assert (tmp_path / "end").exists()
     assert (tmp_path / "scancel.said").read_text() == "--quiet --state=PENDING 7\n--quiet --signal=TERM 7\n"
     assert done.stderr == ""
+
+
+class Login:
+    """A login host with a cache, and without Slurm."""
+
+    where = "on login"
+
+    def __init__(self, folder: Path) -> None:
+        self.cache = folder / "cache"
+        for name in ("sbatch", "scontrol"):
+            (folder / name).write_text("#!/bin/sh\n")
+            (folder / name).chmod(0o755)
+        self._environment = {"PATH": f"{folder}:{os.environ['PATH']}", "OUTRIDER_CACHE": str(self.cache)}
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+        done = await anyio.run_process(list(argv), input=stdin, env=self._environment, check=False)
+        return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", [".", "jobs"])
+async def test_jobs_run_nothing_from_a_folder_that_others_may_write_in(tmp_path: Path, name: str) -> None:
+    """They could put programs of their own in the place of those that the nodes run."""
+    login = Login(tmp_path)
+    around = await site.Slurm(login).look_around()
+    assert around.root == str(login.cache / "jobs")
+    assert [path.stat().st_mode & 0o777 for path in (login.cache, login.cache / "jobs")] == [0o700, 0o700]
+    for mode in (0o770, 0o702):
+        (login.cache / name).chmod(mode)
+        with pytest.raises(BadRequest, match=rf"somebody else may change.*mode {mode:o}.*on login") as caught:
+            await site.Slurm(login).look_around()
+        assert "chmod go-w" in caught.value.advice
+    (login.cache / name).chmod(0o755)
+    await site.Slurm(login).look_around()
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links to others")
+async def test_a_folder_that_a_link_of_somebody_elses_leads_to_is_not_trusted(tmp_path: Path) -> None:
+    login = Login(tmp_path)
+    (tmp_path / "real").mkdir(mode=0o700)
+    login.cache.symlink_to("real")
+    os.chown(login.cache, 65534, -1, follow_symlinks=False)
+    with pytest.raises(BadRequest, match="uid 65534"):
+        await site.Slurm(login).look_around()
