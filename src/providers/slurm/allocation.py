@@ -290,7 +290,7 @@ class AllocationFleet:
             Address(
                 step.node,
                 user=said["user"],
-                command=relay(allocation.job, step.node, str(self._folder), python=allocation.python),
+                command=relay(allocation.job, step.node, str(self._folder), python=allocation.python, here=True),
             ),
             said["host_key"],
             private_address=said.get("address", ""),

@@ -358,7 +358,7 @@ class SlurmFleet:
         if by_ssh:
             command = script.ssh_relay(node, job.folder, python=provider.python)
         else:
-            command = script.relay(job.id, node, job.folder, python=provider.python)
+            command = script.relay(job.id, node, job.folder, python=provider.python, here=provider.host is None)
         self._machines[machine] = made = replace(
             self._machines[machine],
             address=Address(node, user=said.get("user"), command=command),

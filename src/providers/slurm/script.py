@@ -20,11 +20,13 @@ SCRIPT-4: the file of a node goes when its step was killed, and could not remove
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 
 from ...lazy_dataclass import dataclass
 from .durations import text_of
 from .hostlist import MOST
+from .step.programs import HERE
 
 SERVER, RELAY = "step_server.py", "relay.py"
 BATCH, KEYS, LIMIT, END, NODES, WANTED = "batch.sh", "authorized_keys", "limit", "end", "nodes", "wanted"
@@ -111,14 +113,17 @@ def node_file(folder: str, node: str) -> str:
     return f"{folder}/{NODES}/{node}"
 
 
-def relay(job: str, node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:
+def relay(job: str, node: str, folder: str, *, python: str = "python3", here: bool = False) -> tuple[str, ...]:
     """Return the command that reaches the step on a node. Without ``-u`` an SSH handshake hangs for good.
 
-    A relay is at each end of srun: of messages above 1024 bytes Slurm would send the last piece 40 ms late.
+    A relay is at each end of srun: of messages above 1024 bytes Slurm would send the last piece 40 ms late. ``here``:
+    the near one runs on this computer, and is this package's own, as nodes can write in the job's folder.
     """
     srun = ("srun", "-u", "--quiet", f"--jobid={job}", f"--nodelist={node}", *_STEP)
-    each = (python, "-I", "-S", f"{folder}/{RELAY}")
-    return (*each, "--run", *srun, *each, "--framed", folder)
+    far = near = (python, "-I", "-S", f"{folder}/{RELAY}")
+    if here:
+        near = (sys.executable, "-I", "-S", str(HERE / RELAY))
+    return (*near, "--run", *srun, *far, "--framed", folder)
 
 
 def ssh_relay(node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import sys
 from pathlib import Path
 
 import anyio
 import pytest
 
-from outrider.providers.base import EntryPoints, LaunchRequest
+from outrider.providers.base import EntryPoints, LaunchRequest, MachineReachable
 from outrider.providers.errors import BadRequest
 from outrider.providers.slurm import allocation
 from outrider.providers.slurm.allocation import Allocation
 from outrider.providers.slurm.script import KEYS
+from outrider.providers.slurm.step.programs import HERE
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=1)
@@ -128,3 +131,21 @@ async def test_nothing_is_run_from_a_folder_that_others_may_write_in(
         assert list((cache / "jobs").iterdir()) == []
         (cache / name).chmod(0o755)
         await fleet.launch(REQUEST, 1)
+
+
+async def test_this_computer_runs_no_relay_from_the_disk_that_nodes_write_on(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_srun(programs, monkeypatch, OBEDIENT)
+    async with MADE.open("p", EntryPoints()) as fleet:
+        await fleet.launch(REQUEST, 1)
+        (fleet._folder / "nodes").mkdir()
+        (fleet._folder / "nodes/c0").write_text(json.dumps({"host_key": "ssh-ed25519 KEY", "user": "me"}))
+        with anyio.fail_after(10):
+            event = await anext(aiter(fleet.events()))
+            while not isinstance(event, MachineReachable):  # that squeue is missing is told as well
+                event = await anext(aiter(fleet.events()))
+    assert event.machine.address is not None
+    command = event.machine.address.command
+    assert command[:4] == (sys.executable, "-I", "-S", str(HERE / "relay.py"))
+    assert f"{fleet._folder}/relay.py" in command[4:]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from outrider.providers.base import (
@@ -26,6 +27,7 @@ from outrider.providers.slurm import fleet as fleets
 from outrider.providers.slurm.errors import SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
+from outrider.providers.slurm.step.programs import HERE
 
 from .by_hand import HandMade
 from .test_accounting import ONE_NODE
@@ -83,6 +85,26 @@ async def test_a_job_is_told_of_from_the_queue_to_its_address(site: HandMade) ->
     assert reached[0].notices == ("file,path=/n",)
     assert site.alive == []
     assert Journal.open().records() == []
+
+
+@pytest.mark.parametrize("host", [None, "login"])
+async def test_this_computer_runs_no_relay_from_the_disk_that_nodes_write_on(
+    site: HandMade, monkeypatch: pytest.MonkeyPatch, host: str | None
+) -> None:
+    """On a login host there is no other."""
+    monkeypatch.setattr(site, "close", anyio.lowlevel.checkpoint, raising=False)
+    monkeypatch.setattr(login_host, "LoginHost", lambda _: site)
+    async with opened(Slurm(host)) as fleet:
+        await fleet.launch(REQUEST, 2)
+        seen = await events_until(fleet, MachineReachable)
+        of_the_job = f"{site.jobs['1']['folder']}/relay.py"
+    [address] = [event.machine.address for event in seen if isinstance(event, MachineReachable)]
+    assert address is not None
+    near = str(HERE / "relay.py")
+    assert [word for word in address.command if word.endswith("relay.py")] == [
+        near if host is None else of_the_job,
+        of_the_job,
+    ]
 
 
 @pytest.mark.parametrize("made", [True, False])

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 
 SERVER, RELAY, LAST = "step_server.py", "relay.py", "last_step.py"  # in the job's folder, as here
+HERE = Path(__file__).resolve().parent
 
 
 @cache
 def texts() -> dict[str, str]:
     """Return the texts of the programs by the names of their files in the job's folder."""
-    here = Path(__file__).parent
-    return {name: (here / name).read_text("ascii") for name in (SERVER, RELAY, LAST)}
+    return {name: (HERE / name).read_text("ascii") for name in (SERVER, RELAY, LAST)}
