@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE|(?<![A-Z])PAT(?![A-Z])", re.IGNORECASE)
 _NO_SECRETS = {("Host", "key"), ("Host", "host_key")}  # a path, and a public key: `outrider ssh` goes by them
 _LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # of a URL: https://user:password@host
+# As a shell has it, or the query of a URL: NAME=value, with pieces in quotes. What is not closed goes on to the end.
+_ASSIGNED = re.compile(
+    r"""(\b[A-Za-z_]\w*\+?=)((?:'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|\\?$)|\$\([^)]*(?:\)|$)|`[^`]*(?:`|$)|\\.|[^\s'"`;&|])+)""",
+    re.DOTALL,
+)
 _METADATA = re.compile(r"outrider-([^-]+)\.dist-info")
 _REPEATED = {"provider"}  # of `Settings`: the specs have theirs
 
@@ -73,7 +78,7 @@ def described(value: Any) -> Any:  # noqa: PLR0911  a table
         case Enum():
             return value.name
         case str():
-            return _LOGIN.sub(HIDDEN, value)
+            return _ASSIGNED.sub(_assigned, _LOGIN.sub(HIDDEN, value))
         case Secret():
             return repr(value)
         case PurePath():
@@ -116,6 +121,10 @@ def secrets_of(value: Any) -> list[Secret]:
 
 def _named(name: str, value: Any) -> Any:
     return HIDDEN if isinstance(value, str) and _SECRET_NAME.search(name) else described(value)
+
+
+def _assigned(found: re.Match[str]) -> str:
+    return f"{found[1]}{HIDDEN}" if _SECRET_NAME.search(found[1]) else found[0]
 
 
 def _present_folder() -> str:

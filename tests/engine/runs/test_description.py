@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from outrider import Image, Local, Nodes, Pool, Secret, plugins
+from outrider import Image, Local, Nodes, Pool, Secret, Slurm, plugins
 from outrider.engine.api.secrets import Scrubber
 from outrider.engine.api.settings import Settings
 from outrider.engine.api.volume import Volume
@@ -47,6 +47,23 @@ def test_no_secret_is_in_it() -> None:
     assert TOKEN not in json.dumps(said)
     assert said["image"]["env"] == {"HF_TOKEN": "****", "WANDB_API_KEY": "****", "MINE": "Secret('****')", "DEBUG": "1"}
     assert said["image"]["pip_indexes"] == ["https://****@example.com/simple"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"export HF_TOKEN={TOKEN}", "export HF_TOKEN=****"),
+        (f"export A=1 API_KEY='{TOKEN} '\"{TOKEN}\"x; module load cuda", "export A=1 API_KEY=****; module load cuda"),
+        (f'PASSWORD="a \\" {TOKEN}" python x.py', "PASSWORD=**** python x.py"),
+        (f"export TOKEN=$(echo {TOKEN})", "export TOKEN=****"),
+        (f"SECRET='a\n{TOKEN}", "SECRET=****"),
+        (f"curl https://example.com/x?a=1&token={TOKEN}&b=2", "curl https://example.com/x?a=1&token=****&b=2"),
+        ("module load cuda; export OMP_NUM_THREADS=4", "module load cuda; export OMP_NUM_THREADS=4"),
+    ],
+)
+def test_values_that_lines_of_shell_give_to_secrets_are_hidden(line: str, said: str) -> None:
+    found = described(Slurm(setup=[line]))
+    assert found["setup"] == [said]
 
 
 def test_secrets_are_found_wherever_they_are() -> None:
