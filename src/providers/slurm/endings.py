@@ -38,14 +38,18 @@ class Endings:
         Raises:
             ProviderError: Slurm does not answer, or steps go on for `CONFIRM_S`.
         """
-        if not job.running:
-            await self._slurm.want_nodes(job.folder, len(job.machines))
-        await self._poll()
-        unused = job.unused_nodes  # none: it still waits. What it has too much is given back when it starts
+        job.shrinking = True
+        try:
+            if not job.running:
+                await self._slurm.want_nodes(job.folder, len(job.machines))
+            await self._poll()
+            unused = job.unused_nodes  # none: it still waits. What it has too much is given back when it starts
+            began = anyio.current_time()
+            job.give_back(unused, began)
+        finally:
+            job.shrinking = False
         if not unused:
             return
-        began = anyio.current_time()
-        job.give_back(unused, began)
         await self._slurm.end_steps(job.folder, unused)
         free: set[str] = set()
         while True:

@@ -241,7 +241,7 @@ class SlurmFleet:
         for job in self._book.open_jobs:
             if not job.machines and (job.requeued or (job.never and not job.running)):
                 await self._slurm.cancel([job.id])
-            elif job.machines and not job.ending and not job.given_back.keys() >= {*job.unused_nodes}:
+            elif job.machines and not job.shrinking and not job.given_back.keys() >= {*job.unused_nodes}:
                 self._tasks.start_soon(self._give_back_unused, job)
             elif job.is_left(anyio.current_time(), (await self._submitter.site()).grace_s):
                 await self._slurm.end_jobs({job.id: job.folder})

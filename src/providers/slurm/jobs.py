@@ -107,6 +107,7 @@ class Job:
     missing: int = 0
     ending_since: float | None = None
     told_to_end: bool = False
+    shrinking: bool = False  # somebody is about to give back what it has too much
 
     @property
     def unused_nodes(self) -> list[str]:
