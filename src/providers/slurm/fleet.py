@@ -355,10 +355,13 @@ class SlurmFleet:
             return
         job.began.add(node)
         provider = self._provider
-        if by_ssh:
+        here = provider.host is None
+        if provider.reach == "ssh":
             command = script.ssh_relay(node, job.folder, python=provider.python)
+        elif by_ssh:
+            command = script.ssh_or_srun_relay(job.id, node, job.folder, python=provider.python, here=here)
         else:
-            command = script.relay(job.id, node, job.folder, python=provider.python, here=provider.host is None)
+            command = script.relay(job.id, node, job.folder, python=provider.python, here=here)
         self._machines[machine] = made = replace(
             self._machines[machine],
             address=Address(node, user=said.get("user"), command=command),

@@ -33,6 +33,7 @@ BATCH, KEYS, LIMIT, END, NODES, WANTED = "batch.sh", "authorized_keys", "limit",
 OUTPUT = "job.out"
 GRACE_S = 30.0  # between SIGTERM and SIGKILL of a step, where the partition does not say so: Slurm's KillWait
 SIGNAL_S = 120.0  # before the time limit; Slurm may be up to a minute early (sbatch(1), --signal)
+SOON_S = 2  # in which an ssh that is refused has ended
 SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the last part of so many
 
 # From the login host to a node. Nobody is asked anything, and a node that does not answer is noticed.
@@ -130,6 +131,22 @@ def ssh_relay(node: str, folder: str, *, python: str = "python3") -> tuple[str, 
     """Return the command that reaches the step from the login host by the SSH server of the node, as the user."""
     inside = shlex.join((python, "-I", "-S", f"{folder}/{RELAY}", folder))
     return (*SSH, node, inside)
+
+
+def ssh_or_srun_relay(
+    job: str, node: str, folder: str, *, python: str = "python3", here: bool = False
+) -> tuple[str, ...]:
+    """Return the command that reaches the step by SSH, and by srun where the node lets nobody in any more.
+
+    That is so from the moment at which Slurm begins to preempt the job: its signal ends the sessions that
+    pam_slurm_adopt has put into the job, and no new one is adopted, while the job goes on for its partition's grace.
+    An ssh that fails so soon has read nothing of what is to be sent. One that fails later was connected, or waited for
+    a host that does not answer.
+    """
+    by_ssh = shlex.join(ssh_relay(node, folder, python=python))
+    by_srun = shlex.join(relay(job, node, folder, python=python, here=here))
+    soon = f'[ "$status" -eq 255 ] && [ $(($(date +%s) - began)) -le {SOON_S} ]'
+    return ("sh", "-c", f'began=$(date +%s); {by_ssh}; status=$?; if {soon}; then exec {by_srun}; fi; exit "$status"')
 
 
 def signal_s(time_s: float | None) -> float:

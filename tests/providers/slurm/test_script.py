@@ -191,6 +191,29 @@ def test_the_relay_over_ssh_is_one_word_for_the_nodes_shell() -> None:
     assert command[-2:] == ("c0", "python3 -I -S '/home/me/my job/relay.py' '/home/me/my job'")
 
 
+@pytest.mark.parametrize(
+    ("status", "soon_s", "said"),
+    [
+        (255, 60, "srun has what is sent"),  # refused: as where Slurm has begun to preempt the job
+        (255, -1, "ends with 255"),  # it was connected, or the host did not answer
+        (1, 60, "ends with 1"),  # the relay's own
+        (0, 60, "ends with 0"),
+    ],
+)
+def test_srun_takes_the_place_of_an_ssh_that_is_refused(
+    status: int, soon_s: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "SOON_S", soon_s)
+    programs = {"ssh": f"exit {status}", "python3": 'read -r line; echo "srun has $line"'}
+    for name, does in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    command = script.ssh_or_srun_relay("4711", "c0", "/home/me/my job")
+    done = subprocess.run(command, input="what is sent\n", capture_output=True, text=True, check=False, timeout=20)
+    assert said == (done.stdout.strip() or f"ends with {done.returncode}"), done.stderr
+
+
 def test_the_limit_is_told_in_time() -> None:
     assert [signal_s(each) for each in (None, 3600.0, 60.0)] == [120, 120, 15]
     said = own_arguments(name="p", count=2, comment="outrider:p:me@here:t", folder="/f", time_s=90)
