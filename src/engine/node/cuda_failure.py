@@ -2,7 +2,7 @@
 
 After some faults of a kernel, such as an assertion or an access outside of its memory, the driver answers every later
 call of the process with that error, whichever library makes it: only another process can use the GPU again
-(https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html says so of each such code).
+(https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html says which).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # the second is Windows' own, under WS
 _SUCCESS = 0
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the question does not end a capture that another thread has begun
 
-# Those of which the driver's manual says that the process must be ended and begun again.
+# Of most the manual says that the process must be ended and begun again. 214, 220 and 999 are here because the question
+# that is asked below cannot lead to them by itself.
 _FOR_GOOD = frozenset(
     [
         214,  # CUDA_ERROR_ECC_UNCORRECTABLE

@@ -33,7 +33,7 @@ BATCH, KEYS, LIMIT, END, NODES, WANTED = "batch.sh", "authorized_keys", "limit",
 OUTPUT = "job.out"
 GRACE_S = 30.0  # between SIGTERM and SIGKILL of a step, where the partition does not say so: Slurm's KillWait
 SIGNAL_S = 120.0  # before the time limit; Slurm may be up to a minute early (sbatch(1), --signal)
-SOON_S = 2  # in which an ssh that is refused has ended
+REFUSED_S = 2  # in which an ssh that is refused has ended
 SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the last part of so many
 
 # From the login host to a node. Nobody is asked anything, and a node that does not answer is noticed.
@@ -145,7 +145,7 @@ def ssh_or_srun_relay(
     """
     by_ssh = shlex.join(ssh_relay(node, folder, python=python))
     by_srun = shlex.join(relay(job, node, folder, python=python, here=here))
-    soon = f'[ "$status" -eq 255 ] && [ $(($(date +%s) - began)) -le {SOON_S} ]'
+    soon = f'[ "$status" -eq 255 ] && [ $(($(date +%s) - began)) -le {REFUSED_S} ]'
     return ("sh", "-c", f'began=$(date +%s); {by_ssh}; status=$?; if {soon}; then exec {by_srun}; fi; exit "$status"')
 
 

@@ -203,7 +203,7 @@ def test_the_relay_over_ssh_is_one_word_for_the_nodes_shell() -> None:
 def test_srun_takes_the_place_of_an_ssh_that_is_refused(
     status: int, soon_s: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "SOON_S", soon_s)
+    monkeypatch.setattr(script, "REFUSED_S", soon_s)
     programs = {"ssh": f"exit {status}", "python3": 'read -r line; echo "srun has $line"'}
     for name, does in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
