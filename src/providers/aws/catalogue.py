@@ -13,9 +13,9 @@ import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
+from ..cloud.single_flight import only
 from . import prices
 from .offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
-from .single_flight import only
 
 T = TypeVar("T")
 

@@ -14,17 +14,18 @@ import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, LaunchSettled, LaunchUnsure, Machine, MachineEvent, MachineId, Warned
+from ..cloud.end_tracker import CONFIRM_S, patience_s
+from ..cloud.instance_inventory import InstanceInventory, InventoryChanges
+from ..cloud.userdata import LEASE
 from ..errors import BadRequest, JournalError, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from . import launch, listing, offers, tags, teardown
-from .end_tracker import CONFIRM_S, patience_s
 from .errors import CallRefused, Failure, translate
-from .instance_inventory import InstanceInventory, InventoryChanges, views_of
 from .launch import LaunchTemplate, Refusal
 from .plan import Plan, Planner
 from .poller import Poller
 from .recorded import RecordedApi, is_lost, machines_in
 from .templates import Templates
-from .userdata import LEASE
+from .vendor import VENDOR
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -59,7 +60,7 @@ class AWSFleet:
         self._provider, self._pool, self._api, self._tasks = provider, pool, api, tasks
         self._labels = tags.tags_of(pool, dict(provider.tags))
         self._public = provider.address == "public"
-        self._instances = InstanceInventory(public=self._public)
+        self._instances = InstanceInventory(VENDOR, public=self._public)
         self._poller = Poller(api, pool, self._instances, self._on_changes)
         self._cooldowns = offers.Cooldowns()
         self._planner = Planner(provider, api, self._labels, tasks)
@@ -175,7 +176,7 @@ class AWSFleet:
         written = await teardown.written_of(self._api, self._pool, self._api.journal)
         claim = replace(written.claim, ids=written.claim.ids | {machine.id for machine in reached})
         also = sorted({*written.machines, *(machine.id for machine in reached)})
-        left = views_of(await listing.instances(self._api, self._pool, also=also), claim)
+        left = listing.views_of(await listing.instances(self._api, self._pool, also=also), claim)
         running = {view.id for view in left if view.state == "running"}
         mine = [machine for machine in reached if machine.id in running][:most]
         for machine in mine:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import anyio
 
 from ...lazy_dataclass import dataclass
-from ..resource_ownership import Thing
+from ..base import MachineId
+from ..cloud.instance_inventory import InstanceView
+from ..cloud.single_flight import only
+from ..resource_ownership import Claim, Others, Thing
 from . import tags
 from .api import Api
-from .single_flight import only
 
 VALUES = 200  # values that a filter takes: "DescribeInstances", EC2 API Reference
 
@@ -106,6 +108,34 @@ async def _instances(api: Api, which: dict[str, Any], also: Sequence[str]) -> li
 async def _described(api: Api, which: dict[str, Any]) -> list[dict[str, Any]]:
     reservations = await api.pages("describe_instances", "Reservations", Filters=[which])
     return [instance for reservation in reservations for instance in reservation["Instances"]]
+
+
+def views_of(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[InstanceView]:
+    """The sightings in a describe call's answer that belong to ``of``; None: all."""
+    return [
+        view_of(instance)
+        for instance in instances
+        if of is None or of.has(tags.thing(instance["InstanceId"], instance))
+    ]
+
+
+def view_of(instance: Mapping[str, Any]) -> InstanceView:
+    """The sighting of an instance as DescribeInstances shows it."""
+    reason = instance.get("StateReason") or {}
+    return InstanceView(
+        id=MachineId(instance["InstanceId"]),
+        state=instance["State"]["Name"],
+        public=instance.get("PublicIpAddress") or "",
+        private=instance.get("PrivateIpAddress") or "",
+        reason=reason.get("Code") or "",
+        message=reason.get("Message") or "",
+        launch=tags.told(instance).get(tags.LAUNCH, ""),
+    )
+
+
+def change(instance: Mapping[str, Any]) -> InstanceView:
+    """The sighting of an instance in TerminateInstances' answer."""
+    return InstanceView(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
 
 
 def _machine(instance: dict[str, Any]) -> MachineSeen:

@@ -10,10 +10,10 @@ import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
+from ..cloud.single_flight import Shared
 from ..errors import BadRequest
 from . import catalogue, images, launch, network, offers
 from .launch import Shape
-from .single_flight import Shared
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

@@ -8,10 +8,10 @@ from typing import Never
 import anyio
 
 from ..base import Warned
+from ..cloud.instance_inventory import InstanceInventory, InventoryChanges, pause_s
 from ..watching import Watching
 from . import listing, teardown
 from .api import Api
-from .instance_inventory import InstanceInventory, InventoryChanges, pause_s, views_of
 
 SOON_S = 0.25  # delay after an expected change began
 
@@ -74,7 +74,7 @@ class Poller:
         try:
             # By id as well: tags appear later than a machine, and somebody may remove them.
             instances = await listing.instances(self._api, self._pool, also=self._instances.machines)
-            news = self._instances.full_answer(views_of(instances), asked_at, anyio.current_time())
+            news = self._instances.full_answer(listing.views_of(instances), asked_at, anyio.current_time())
             self._tell(news)
             if news.unwanted:
                 self._tell(

@@ -14,14 +14,14 @@ from math import inf
 import anyio
 
 from ...lazy_dataclass import dataclass
+from ..cloud.end_tracker import CONFIRM_S, EndTracker, Unsure
+from ..cloud.instance_inventory import GRACE_S, InstanceView
 from ..errors import NotGone, ProviderError
 from ..journal import Intent, Journal
 from ..resource_ownership import Claim, Others, Thing
 from ..threads import in_thread
 from . import listing, network
 from .api import Api
-from .end_tracker import CONFIRM_S, EndTracker, Unsure
-from .instance_inventory import GRACE_S, InstanceView, change, views_of
 
 FLEET = "fleet"  # the kind of intents that make machines
 FLEET_S = 90.0  # CreateFleet answers when machines are placed: some seconds for tens of them
@@ -271,7 +271,8 @@ async def _end_all(api: Api, what: Claim | Others, tracker: EndTracker, warn: Wa
     while True:
         asked_at = anyio.current_time()
         try:
-            tracker.full_answer(views_of(await listing.instances(api, what.pool, also=tracker.hidden), what), asked_at)
+            shown = await listing.instances(api, what.pool, also=tracker.hidden)
+            tracker.full_answer(listing.views_of(shown, what), asked_at)
             if tracker.to_end:
                 tracker.partial_answer(await end(api, tracker.to_end))
         except ProviderError as error:
@@ -323,7 +324,7 @@ async def _end_batch(api: Api, batch: Sequence[str]) -> list[InstanceView]:
             return []
         middle = len(batch) // 2
         return [*await _end_batch(api, batch[:middle]), *await _end_batch(api, batch[middle:])]
-    return [change(each) for each in answer.get("TerminatingInstances") or ()]
+    return [listing.change(each) for each in answer.get("TerminatingInstances") or ()]
 
 
 # --- deleting ---------------------------------------------------------------------------------------------------------

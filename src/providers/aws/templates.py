@@ -7,12 +7,13 @@ from uuid import uuid4
 
 import anyio
 
+from ..cloud.keys import host_key
+from ..cloud.userdata import user_data
 from ..errors import ProviderError
 from . import launch, listing, tags
-from .keys import host_key
 from .launch import LaunchTemplate, Shape
 from .recorded import RecordedApi
-from .userdata import user_data
+from .vendor import VENDOR
 
 
 class Templates:
@@ -57,6 +58,7 @@ class Templates:
     async def _make(self, shape: Shape) -> LaunchTemplate:
         key, token = host_key(), uuid4().hex
         told = user_data(
+            VENDOR,
             host_key=key,
             client_key=shape.client_key,
             user=shape.ami.user,

@@ -13,11 +13,10 @@ import pytest
 
 from outrider import AWS
 from outrider.providers.aws import fleet as fleets
-from outrider.providers.aws import instance_inventory, listing, teardown
+from outrider.providers.aws import listing, teardown
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.errors import CallRefused
 from outrider.providers.aws.fleet import AWSFleet
-from outrider.providers.aws.instance_inventory import GRACE_S
 from outrider.providers.base import (
     AcceleratorRequest,
     EntryPoints,
@@ -31,6 +30,8 @@ from outrider.providers.base import (
     MachineReachable,
     Warned,
 )
+from outrider.providers.cloud import instance_inventory
+from outrider.providers.cloud.instance_inventory import GRACE_S
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
 from outrider.testing import EC2, Behaviour

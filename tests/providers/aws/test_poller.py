@@ -12,9 +12,10 @@ import trio.testing
 
 from outrider.providers.aws import tags
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.instance_inventory import GRACE_S, InstanceInventory, InventoryChanges
 from outrider.providers.aws.poller import Poller
+from outrider.providers.aws.vendor import VENDOR
 from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable, Warned
+from outrider.providers.cloud.instance_inventory import GRACE_S, InstanceInventory, InventoryChanges
 from outrider.providers.errors import NotAuthorized, ProviderError
 from outrider.providers.watching import BLIND_S, Watching
 
@@ -69,7 +70,7 @@ class HandMade:
 @asynccontextmanager
 async def polling(ec2: HandMade) -> AsyncIterator[tuple[Poller, InstanceInventory, list[InventoryChanges]]]:
     told: list[InventoryChanges] = []
-    instances = InstanceInventory(public=False)
+    instances = InstanceInventory(VENDOR, public=False)
     poller = Poller(cast("Api", ec2), "p", instances, told.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(poller.run)

@@ -17,10 +17,10 @@ from outrider import AWS
 from outrider.providers.aws import fleet as fleets
 from outrider.providers.aws import listing, teardown
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.end_tracker import LEASE_MORE_S, EndTracker
-from outrider.providers.aws.instance_inventory import GRACE_S, InstanceView, State
 from outrider.providers.aws.surveyor import AWSSurveyor
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
+from outrider.providers.cloud.end_tracker import LEASE_MORE_S, EndTracker
+from outrider.providers.cloud.instance_inventory import GRACE_S, InstanceView, State
 from outrider.providers.errors import NotGone
 from outrider.providers.journal import Intent, Journal
 from outrider.providers.resource_ownership import Claim

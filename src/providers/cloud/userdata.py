@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from .keys import HostKey
+from .vendor import Vendor
 
 LEASE = "/run/outrider/lease"  # touching it renews the lease; /run is in memory, and empty after each boot
 GRACE_S = 30  # added to the first lease, as the machine is still booting when it begins
-LIMIT_BYTES = 16 << 10  # EC2's limit for the document; applied to its base64 form, which some calls count
 
 # A machine whose lease cannot be armed ends at once. Programs are found by PATH, as in the script, because a
 # machine's own poweroff may be elsewhere.
@@ -28,7 +28,13 @@ shift 2
 
 
 def user_data(
-    *, host_key: HostKey, client_key: str, user: str, lease_s: float, max_lifetime_s: float | None = None
+    vendor: Vendor,
+    *,
+    host_key: HostKey,
+    client_key: str,
+    user: str,
+    lease_s: float,
+    max_lifetime_s: float | None = None,
 ) -> str:
     """The cloud-config as text. At each boot (cloud-init's ``bootcmd``) the lease is armed first.
 
@@ -37,7 +43,7 @@ def user_data(
     up.
 
     Raises:
-        ValueError: the document is longer than EC2 accepts.
+        ValueError: the document is longer than the cloud accepts.
     """
     lifetime_s = 0 if max_lifetime_s is None else max(1, ceil(max_lifetime_s))
     folder = LEASE.rpartition("/")[0]
@@ -54,8 +60,9 @@ def user_data(
     }
     text = f"#cloud-config\n{json.dumps(config)}\n"
     size = len(b64encode(text.encode()))
-    if size > LIMIT_BYTES:
-        raise ValueError(f"the machine's user data is {size} bytes in base64, and EC2 takes {LIMIT_BYTES}")
+    if size > vendor.user_data_bytes:
+        told = f"the machine's user data is {size} bytes in base64"
+        raise ValueError(f"{told}, and {vendor.service} takes {vendor.user_data_bytes}")
     return text
 
 

@@ -1,6 +1,6 @@
-"""The state of a pool's machines according to DescribeInstances, and the events that follow. No I/O, no clock.
+"""The state of a pool's machines according to the cloud's lists, and the events that follow. No I/O, no clock.
 
-EC2 is eventually consistent: an answer may lack a machine that was just created, and be older than the one before.
+Clouds are eventually consistent: a list may lack a machine that was just created, and be older than the one before.
 
 SEEN-1: a machine becomes reachable at most once and gone at most once, and has no events after that.
 SEEN-2: an older answer changes nothing: states only go forward.
@@ -11,18 +11,17 @@ SEEN-5: a call without an answer is settled when all its machines have ended, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from ...lazy_dataclass import dataclass
 from ..base import Address, Machine, MachineEvent, MachineGone, MachineId, MachineReachable
-from ..resource_ownership import Claim, Others
-from . import tags
+from .vendor import Vendor
 
 SSH_PORT = 22
-GRACE_S = 60.0  # "Eventual consistency in the Amazon EC2 API": seconds, and to back off up to a few minutes
+GRACE_S = 60.0  # EC2 speaks of seconds, and of backing off up to a few minutes: "Eventual consistency in the EC2 API"
 
 State = Literal["pending", "running", "stopping", "stopped", "shutting-down", "terminated"]
 _STEPS: dict[State, int] = {
@@ -33,24 +32,6 @@ _STEPS: dict[State, int] = {
     "shutting-down": 4,
     "terminated": 5,
 }
-
-# "StateReason" in the EC2 API Reference, and "Troubleshoot instance launch issues" in the EC2 user guide
-_CAUSES = {
-    "Server.SpotInstanceTermination": "spot interruption",
-    "Server.SpotInstanceShutdown": "spot interruption",
-    "Server.InsufficientInstanceCapacity": "EC2 had no capacity to start it after all",
-    "Server.InternalError": "EC2 failed to start it",
-    "Server.ScheduledStop": "EC2 retired its host",
-    "Client.InstanceInitiatedShutdown": "powered itself off: its lease ran out or its task shut it down",
-    "Client.InstanceTerminated": "somebody else terminated it",
-    "Client.InternalError": "it could not start; may the account use the key that encrypts its volume?",
-    "Client.UserInitiatedShutdown": "somebody else terminated it",
-    "Client.UserInitiatedHibernate": "somebody else stopped it",
-    "Client.VolumeLimitExceeded": "the account's limit for EBS volumes is reached",
-}
-_INTERRUPTIONS = frozenset({
-    "Server.SpotInstanceTermination", "Server.SpotInstanceShutdown", "Server.InsufficientInstanceCapacity"
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +56,7 @@ class InstanceView:
 
     @property
     def ends(self) -> bool:
-        """Return whether EC2 is removing it. A stopped machine is still there, and costs money."""
+        """Return whether the cloud is removing it. A stopped machine is still there, and costs money."""
         return self.step >= _STEPS["shutting-down"]
 
 
@@ -84,7 +65,7 @@ class InventoryChanges:
     """The consequences of one answer."""
 
     events: list[MachineEvent] = field(default_factory=list)
-    interrupted: list[MachineId] = field(default_factory=list)  # taken by EC2: avoid the same offer for now
+    interrupted: list[MachineId] = field(default_factory=list)  # taken by the cloud: avoid the same offer for now
     unwanted: list[MachineId] = field(default_factory=list)  # machines that nobody will use: end them
     settled: list[tuple[str, list[MachineId]]] = field(default_factory=list)  # (lost call, the machines that it made)
 
@@ -105,7 +86,7 @@ class _Lost:
     at: float  # when the call was given up
     count: float  # machines that it asked for
     spare_s: float  # for so long its machines are not ended, as the call may be repeated and use them
-    looked_since: float = inf  # the first answer of EC2 that could show its machines
+    looked_since: float = inf  # the first list that could show its machines
     found: set[MachineId] = field(default_factory=set)
     ended: set[MachineId] = field(default_factory=set)
 
@@ -119,15 +100,15 @@ class _Lost:
         return self.found == self.ended and (self.whole or now >= self.until(now))
 
     def until(self, now: float) -> float:
-        """The time by which EC2 would have shown all machines of the call."""
+        """The time by which the cloud would have shown all machines of the call."""
         return min(self.looked_since, now) + GRACE_S
 
 
 class InstanceInventory:
     """The inventory of one pool. ``public``: machines are reached at their public addresses."""
 
-    def __init__(self, *, public: bool) -> None:
-        self._public = public
+    def __init__(self, vendor: Vendor, *, public: bool) -> None:
+        self._vendor, self._public = vendor, public
         self._known: dict[MachineId, _Known] = {}
         self._lost_launches: dict[str, _Lost] = {}  # calls whose answers never came
 
@@ -155,10 +136,10 @@ class InstanceInventory:
             self._known[machine].ending = True
         return mine
 
-    # --- answers of EC2 ---------------------------------------------------------------------------------------------
+    # --- answers of the cloud -----------------------------------------------------------------------------------------
 
     def full_answer(self, views: Sequence[InstanceView], asked_at: float, now: float) -> InventoryChanges:
-        """Take in a whole answer of DescribeInstances for the pool, asked for at ``asked_at``."""
+        """Take in a whole list of the pool's machines, asked for at ``asked_at``."""
         news = InventoryChanges()
         for lost in self._lost_launches.values():
             if asked_at >= lost.at:
@@ -200,7 +181,7 @@ class InstanceInventory:
         return machine in self._known
 
     def still_on(self, machines: Iterable[MachineId]) -> list[MachineId]:
-        """Return the ``machines`` that EC2 has not begun to remove."""
+        """Return the ``machines`` that the cloud has not begun to remove."""
         return [each for each in machines if each in self._known and self._known[each].step < _STEPS["shutting-down"]]
 
     def unsure_for(self, now: float) -> float:
@@ -212,7 +193,7 @@ class InstanceInventory:
         return {token: 0.0 if lost.whole else lost.until(now) - now for token, lost in self._lost_launches.items()}
 
     def forget_lost(self, now: float) -> InventoryChanges:
-        """Drop settled calls (SEEN-5): all machines that they asked for, or that EC2 has shown, have ended."""
+        """Drop settled calls (SEEN-5): all machines that they asked for, or that the cloud has shown, have ended."""
         settled = {token: lost for token, lost in self._lost_launches.items() if lost.settled(now)}
         for token in settled:
             del self._lost_launches[token]
@@ -255,10 +236,10 @@ class InstanceInventory:
     def _goes(self, known: _Known, view: InstanceView, news: InventoryChanges) -> None:
         if not known.gone:
             known.gone = True
-            if view.reason in _INTERRUPTIONS:
+            if view.reason in self._vendor.interruptions:
                 news.interrupted.append(view.id)
             if not known.ending:  # SEEN-4
-                news.events.append(MachineGone(view.id, cause(view)))
+                news.events.append(MachineGone(view.id, cause(self._vendor, view)))
         if not view.ends and not known.ending:
             news.unwanted.append(view.id)  # a stopped machine still costs its volume
 
@@ -267,44 +248,16 @@ class InstanceInventory:
         if asked_at - known.seen_at < GRACE_S:  # SEEN-3
             return
         if not (known.gone or known.ending):
-            news.events.append(MachineGone(machine, "EC2 does not know it any more"))
+            news.events.append(MachineGone(machine, f"{self._vendor.service} does not know it any more"))
         del self._known[machine]
 
 
-def cause(view: InstanceView) -> str:
+def cause(vendor: Vendor, view: InstanceView) -> str:
     """The reason in words why the machine ended."""
-    known = _CAUSES.get(view.reason)
+    known = vendor.causes.get(view.reason)
     if known is not None and view.state in {"stopping", "stopped"}:
         return known.replace("terminated", "stopped")
-    return known or view.message or view.reason or f"EC2 says that it is {view.state}, and not why"
-
-
-def views_of(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[InstanceView]:
-    """The sightings in a describe call's answer that belong to ``of``; None: all."""
-    return [
-        view_of(instance)
-        for instance in instances
-        if of is None or of.has(tags.thing(instance["InstanceId"], instance))
-    ]
-
-
-def view_of(instance: Mapping[str, Any]) -> InstanceView:
-    """The sighting of an instance as DescribeInstances shows it."""
-    reason = instance.get("StateReason") or {}
-    return InstanceView(
-        id=MachineId(instance["InstanceId"]),
-        state=instance["State"]["Name"],
-        public=instance.get("PublicIpAddress") or "",
-        private=instance.get("PrivateIpAddress") or "",
-        reason=reason.get("Code") or "",
-        message=reason.get("Message") or "",
-        launch=tags.told(instance).get(tags.LAUNCH, ""),
-    )
-
-
-def change(instance: Mapping[str, Any]) -> InstanceView:
-    """The sighting of an instance in TerminateInstances' answer."""
-    return InstanceView(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
+    return known or view.message or view.reason or f"{vendor.service} says that it is {view.state}, and not why"
 
 
 def pause_s(*, busy: bool, asked: int) -> float:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.aws.keys import HostKey
-from outrider.providers.aws.userdata import lease_script, user_data
+from outrider.providers.aws.vendor import VENDOR
+from outrider.providers.cloud.keys import HostKey
+from outrider.providers.cloud.userdata import lease_script, user_data
 
 PATIENCE_S = 60.0
 TOOLS = ("stat", "touch", "rm", "mkdir", "timeout", "setsid", "cat")  # all that the script can reach
@@ -334,7 +335,7 @@ def booting(machine: Machine) -> Machine:
 def boot(machine: Machine, lease_s: float = 20, max_lifetime_s: float | None = None) -> int:
     """What cloud-init does first; the exit status."""
     key = HostKey("private", "public")
-    text = user_data(host_key=key, client_key="key", user="me", lease_s=lease_s, max_lifetime_s=max_lifetime_s)
+    text = user_data(VENDOR, host_key=key, client_key="key", user="me", lease_s=lease_s, max_lifetime_s=max_lifetime_s)
     words = json.loads(text.partition("\n")[2])["bootcmd"][0]
     assert words[4] == "/run/outrider"
     words[4] = str(machine.run)

@@ -1,6 +1,6 @@
 """Decide when all machines of a pool have ended, and when to give up waiting for that. No I/O, no clock.
 
-TEARDOWN-1: giving up names every machine that is known and whose end EC2 has not shown.
+TEARDOWN-1: giving up names every machine that is known and whose end the cloud has not shown.
 TEARDOWN-2: a transient error is waited out as long as patience lasts: until the machines' lease has ended them.
 """
 
@@ -53,7 +53,7 @@ class EndTracker:
         self._answered = all_known
         self._at = dict(known)  # by machine: when it was last shown
         self._shown: set[str] = set()
-        self._asked: set[str] = set()  # machines whose end EC2 has confirmed to begin
+        self._asked: set[str] = set()  # machines whose end the cloud has confirmed to begin
         self._terminated: set[str] = set()
         self._vanished: set[str] = set()
         self._launches: dict[str, set[str]] = {}
@@ -76,7 +76,7 @@ class EndTracker:
 
     @property
     def hidden(self) -> list[str]:
-        """The machines that are left and were not in EC2's last answer."""
+        """The machines that are left and were not in the last list."""
         return sorted(self.left - self._shown)
 
     @property
@@ -104,7 +104,7 @@ class EndTracker:
         return not self.left and now - self._began >= self._unsure_s
 
     def overdue(self, now: float) -> bool:
-        """Return whether EC2 has answered for longer than `CONFIRM_S` without showing the end."""
+        """Return whether the cloud has answered for longer than `CONFIRM_S` without showing the end."""
         return now - self._began > CONFIRM_S + self._unsure_s
 
     def again_s(self, error: ProviderError, now: float) -> float | None:

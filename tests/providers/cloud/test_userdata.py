@@ -10,16 +10,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws import userdata
-from outrider.providers.aws.keys import HostKey, host_key
-from outrider.providers.aws.userdata import GRACE_S, LEASE, user_data
+from outrider.providers.aws.vendor import VENDOR
+from outrider.providers.cloud import userdata
+from outrider.providers.cloud.keys import HostKey, host_key
+from outrider.providers.cloud.userdata import GRACE_S, LEASE, user_data
 
 KEY = HostKey("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n", "ssh-ed25519 AAAA")
 CLIENT = "ssh-ed25519 BBBB"
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    text = user_data(**{"host_key": KEY, "client_key": CLIENT, "user": "ubuntu", "lease_s": 120.0, **changes})
+    text = user_data(VENDOR, **{"host_key": KEY, "client_key": CLIENT, "user": "ubuntu", "lease_s": 120.0, **changes})
     first, _, rest = text.partition("\n")
     assert first == "#cloud-config"
     loaded = yaml.safe_load(text)
@@ -74,8 +75,8 @@ def test_arguments_are_never_interpreted(text: str) -> None:
 
 
 def test_a_real_one_leaves_half_of_the_limit() -> None:
-    text = user_data(host_key=host_key(), client_key=CLIENT, user="ec2-user", lease_s=120, max_lifetime_s=86400)
-    assert len(text) < userdata.LIMIT_BYTES / 2
+    text = user_data(VENDOR, host_key=host_key(), client_key=CLIENT, user="ec2-user", lease_s=120, max_lifetime_s=86400)
+    assert len(text) < VENDOR.user_data_bytes / 2
 
 
 def test_too_long_user_data_is_refused() -> None:

@@ -17,7 +17,7 @@ class HostKey:
 
 def host_key() -> HostKey:
     """Make a host key (0.1 ms). It travels in the machine's user data, so it is replaced at the first contact."""
-    from cryptography.hazmat.primitives import serialization  # imported here, as only this provider needs it
+    from cryptography.hazmat.primitives import serialization  # imported here, as only clouds need it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()

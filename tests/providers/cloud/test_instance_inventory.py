@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws import instance_inventory
-from outrider.providers.aws.instance_inventory import (
+from outrider.providers.aws.vendor import VENDOR
+from outrider.providers.base import Address, Machine, MachineGone, MachineId, MachineReachable
+from outrider.providers.cloud import instance_inventory
+from outrider.providers.cloud.instance_inventory import (
     GRACE_S,
     InstanceInventory,
     InstanceView,
@@ -19,8 +21,6 @@ from outrider.providers.aws.instance_inventory import (
     cause,
     pause_s,
 )
-from outrider.providers.base import Address, Machine, MachineGone, MachineId, MachineReachable
-from outrider.providers.resource_ownership import Claim
 
 ONE, TWO = MachineId("i-1"), MachineId("i-2")
 STATES: tuple[instance_inventory.State, ...] = (
@@ -34,7 +34,7 @@ STATES: tuple[instance_inventory.State, ...] = (
 
 
 def tracker(*machines: MachineId, public: bool = True, now: float = 0.0) -> InstanceInventory:
-    made = InstanceInventory(public=public)
+    made = InstanceInventory(VENDOR, public=public)
     for machine in machines:
         made.created(Machine(machine, None, "ssh-ed25519 KEY"), "ubuntu", now)
     return made
@@ -79,7 +79,7 @@ def test_an_interruption_is_told_with_its_cause_and_as_such() -> None:
     ],
 )
 def test_causes_are_in_words(told: InstanceView, said: str) -> None:
-    assert said in cause(told)
+    assert said in cause(VENDOR, told)
 
 
 def test_a_machine_that_was_just_created_may_be_missing() -> None:
@@ -117,7 +117,7 @@ def test_a_machine_that_ec2_is_ending_is_not_on_again() -> None:
 
 
 def test_machine_with_an_address_has_no_reachable_event() -> None:
-    pool = InstanceInventory(public=True)
+    pool = InstanceInventory(VENDOR, public=True)
     pool.created(Machine(ONE, Address("198.51.100.7", 22, user="ubuntu"), "key"), "ubuntu", 0)
     assert not pool.busy
     assert pool.full_answer([view_of(ONE, "running")], 1, 1).events == []
@@ -198,23 +198,6 @@ def test_a_launch_without_an_answer_is_settled_when_its_machines_have_ended(
             assert settled == [("token", sorted(found))]
             assert pool.lost_launches(now) == {}
             break
-
-
-def test_an_instance_is_read_as_ec2_tells_it() -> None:
-    instance = {
-        "InstanceId": "i-1",
-        "State": {"Name": "shutting-down", "Code": 32},
-        "StateReason": {"Code": "Server.SpotInstanceTermination", "Message": "as it says"},
-        "PublicIpAddress": "198.51.100.7",
-        "PrivateIpAddress": "10.0.0.7",
-        "Tags": [{"Key": "outrider:pool", "Value": "p"}, {"Key": "outrider:launch", "Value": "t"}],
-    }
-    (read,) = instance_inventory.views_of([instance], Claim("p", unanswered=frozenset("t")))
-    assert read == InstanceView(
-        ONE, "shutting-down", "198.51.100.7", "10.0.0.7", "Server.SpotInstanceTermination", "as it says", "t"
-    )
-    assert instance_inventory.views_of([instance], Claim("p")) == []  # only the tag of a pool, which everybody may copy
-    assert instance_inventory.views_of([instance]) == [read]
 
 
 # --- what holds in any order ------------------------------------------------------------------------------------------

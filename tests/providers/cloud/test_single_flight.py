@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from outrider.providers.aws.single_flight import Shared, only
+from outrider.providers.cloud.single_flight import Shared, only
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
 
 pytestmark = pytest.mark.anyio
