@@ -2,6 +2,9 @@
 
 There is one for every plugin that works around a task, bare or with the plugin's options: of Outrider's own accelerate,
 huggingface, jax, keras, mpi, tensorflow and torch. The others work on whole nodes and are given to the pool.
+
+Beside them stand adapters, which put what frameworks log into the record of the run. None imports its framework before
+it is called: `keras_callback`, `lightning_logger`, `trainer_callback`, and `LoggingHandler` of Python's own `logging`.
 """
 
 from __future__ import annotations
@@ -60,7 +63,65 @@ def _own(plugin: Plugin) -> Plugin:
     return plugin
 
 
+def keras_callback(*, every: int | None = None, ranks: Ranks = "all") -> keras_.callbacks.Callback:
+    """Return a callback for Keras's ``model.fit`` that logs losses and metrics at the end of each epoch.
+
+    ``every``: also after so many batches; steps are then batches in place of epochs. ``ranks``: "head" logs on rank 0
+    alone, as where all ranks report the same.
+
+    Raises:
+        SpecError: an option is not valid.
+        ModuleNotFoundError: keras is not installed here.
+    """
+    from .adapters.loggable import checked_ranks
+    from .api import checks
+
+    checked_ranks("keras_callback", ranks)
+    if every is not None:
+        checks.count("integrations.keras_callback: every", every, least=1)
+    from .adapters.keras_callback import RecordCallback
+
+    return RecordCallback(every, ranks)
+
+
+def trainer_callback() -> transformers.TrainerCallback:
+    """Return a callback for Hugging Face's ``Trainer``, which logs its arguments and what it logs itself, on rank 0.
+
+    Raises:
+        ModuleNotFoundError: transformers is not installed here.
+    """
+    from .adapters.trainer_callback import RecordCallback
+
+    return RecordCallback()
+
+
+def lightning_logger(*, ranks: Ranks = "all") -> lightning.pytorch.loggers.Logger:
+    """Return a logger for Lightning's ``Trainer``: it logs what the module logs, and hyperparameters on rank 0.
+
+    ``ranks``: "head" logs on rank 0 alone, as where everything is logged with ``sync_dist=True``.
+
+    Raises:
+        SpecError: an option is not valid.
+        ModuleNotFoundError: lightning is not installed here.
+    """
+    from .adapters.loggable import checked_ranks
+
+    checked_ranks("lightning_logger", ranks)
+    from .adapters.lightning_logger import LightningLogger
+
+    return LightningLogger(ranks)
+
+
+ADAPTERS = ("LoggingHandler", "keras_callback", "lightning_logger", "trainer_callback")
+
 if TYPE_CHECKING:
+    import keras as keras_  # pyright: ignore[reportMissingImports]  these may not be here
+    import lightning.pytorch.loggers  # pyright: ignore[reportMissingImports]
+    import transformers  # pyright: ignore[reportMissingImports]
+
+    from .adapters.loggable import Ranks
+    from .adapters.logging_handler import LoggingHandler as LoggingHandler  # noqa: PLC0414  public
+
     accelerate = Integration(_plugins.accelerate)
     huggingface = Integration(_plugins.huggingface)
     jax = Integration(_plugins.jax)
@@ -70,9 +131,13 @@ if TYPE_CHECKING:
     torch = Integration(_plugins.torch)
 else:
 
-    def __getattr__(name: str) -> Integration[...]:
-        found = globals()[name] = Integration(getattr(_plugins, name))
+    def __getattr__(name: str) -> Any:
+        if name == "LoggingHandler":
+            from .adapters.logging_handler import LoggingHandler as found
+        else:
+            found = Integration(getattr(_plugins, name))
+        globals()[name] = found
         return found
 
     def __dir__() -> list[str]:
-        return sorted({"using", *dir(_plugins)})
+        return sorted({"using", *ADAPTERS, *dir(_plugins)})

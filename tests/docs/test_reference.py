@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import outrider
-from outrider import accelerators, errors, events, plugins
+from outrider import accelerators, errors, events, integrations, plugins
 from outrider.engine.api.task_options import Options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
@@ -107,6 +107,12 @@ def test_every_plugin_is_there_among_those_of_its_kind(name: str) -> None:
     plugin = made("1g.5gb") if name == "mig" else made()
     kind = "on whole nodes" if plugin.has_halves else "around each task"
     assert signature(f"plugins.{name}", made) in table(kind)
+
+
+def test_every_adapter_is_there() -> None:
+    head = r"adapters, which \[log what frameworks log\]\(guides/metrics.md#from-what-logs-already\)"
+    adapters = {signature(f"integrations.{name}", getattr(integrations, name)) for name in integrations.ADAPTERS}
+    assert table(head) == adapters
 
 
 def test_every_member_of_a_plugin_is_there() -> None:

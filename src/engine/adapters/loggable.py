@@ -1,0 +1,61 @@
+"""What a framework hands to its loggers, as far as the record of the run takes it: none of it ends a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Literal, get_args
+
+from ..api import checks
+from ..observe.log_calls import log_metrics, log_params
+from ..observe.log_values import checked_metrics
+from ..runtime.instance_info import instance_info
+from ..wire.log_records import NAME_CHARS, NAMES
+
+Ranks = Literal["all", "head"]
+
+
+def checked_ranks(adapter: str, ranks: Ranks) -> Ranks:
+    """Return which ranks log.
+
+    Raises:
+        SpecError: it is neither "all" nor "head".
+    """
+    checks.one_of(f"integrations.{adapter}: ranks", ranks, get_args(Ranks))
+    return ranks
+
+
+def is_logging(ranks: Ranks) -> bool:
+    """Return whether this rank logs."""
+    return ranks == "all" or instance_info().is_head
+
+
+def log_numbers(values: Mapping[str, Any], step: int | None) -> None:
+    """Log those of the values that are single numbers, however many they are; the others are left out."""
+    numbers = iter([(name, value) for name, value in _named(values).items() if _is_number(value)])
+    while some := dict(islice(numbers, NAMES)):
+        log_metrics(some, step=step)
+
+
+def log_settings(settings: Mapping[str, Any]) -> None:
+    """Log settings; those that are larger than the record takes are left out."""
+    named = _named(settings)
+    try:
+        log_params(named)
+    except ValueError:
+        for name, value in named.items():
+            with suppress(ValueError):
+                log_params({name: value})
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(name)[:NAME_CHARS]: value for name, value in values.items() if str(name)}
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        checked_metrics({"value": value})
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""`LoggingHandler`: what Python's `logging` logs in a task is in the record of the run, with level and numbers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from .loggable import log_numbers
+
+
+class LoggingHandler(logging.Handler):
+    """A handler that writes each record as a line to stderr, and logs its numbers as metrics.
+
+    The record of the run has the line among what the rank prints. A record that another handler writes to stdout or
+    stderr is not written again. Numbers are those of ``extra={"metrics": {"loss": 0.3}, "step": 7}``. Of several such
+    handlers that a logger reaches one works: tasks that add one each may share a process.
+    """
+
+    def __init__(self, level: int | str = logging.NOTSET) -> None:
+        super().__init__(level)
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        handlers = [each for each in _handlers(record.name) if record.levelno >= each.level]
+        if next((each for each in handlers if isinstance(each, LoggingHandler)), self) is not self:
+            return
+        try:
+            metrics = getattr(record, "metrics", None)
+            if isinstance(metrics, Mapping):
+                log_numbers(metrics, getattr(record, "step", None))
+            if not any(map(_prints, handlers)):
+                print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:  # noqa: BLE001  as every handler of logging does: who logs goes on
+            self.handleError(record)
+
+
+def _handlers(name: str) -> Iterator[logging.Handler]:
+    """Return the handlers that a record of the logger reaches, in this order."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent if logger.propagate else None
+
+
+def _prints(handler: logging.Handler) -> bool:
+    """Return whether a handler writes to this process's stdout or stderr, be it by a console of rich."""
+    stream: Any = getattr(handler, "stream", None)
+    with suppress(Exception):
+        stream = stream or getattr(getattr(handler, "console", None), "file", None)
+    return stream is not None and stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)

@@ -1,0 +1,21 @@
+"""What Hugging Face's ``Trainer`` logs is in the record of the run. Only this imports transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]  it may not be here
+
+from .loggable import log_numbers, log_settings
+
+
+class RecordCallback(TrainerCallback):  # type: ignore[misc]  # of a framework that may not be here
+    """Log a Trainer's arguments and what it logs, on rank 0: its losses are the mean of all ranks already."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        if state.is_world_process_zero:
+            log_settings(args.to_sanitized_dict())
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+        if state.is_world_process_zero and logs:
+            log_numbers(logs, state.global_step)
