@@ -133,11 +133,12 @@ else:
 
     def __getattr__(name: str) -> Any:
         if name == "LoggingHandler":
-            from .adapters.logging_handler import LoggingHandler as found
+            from .adapters import logging_handler
+
+            globals()[name] = logging_handler.LoggingHandler
         else:
-            found = Integration(getattr(_plugins, name))
-        globals()[name] = found
-        return found
+            globals()[name] = Integration(getattr(_plugins, name))
+        return globals()[name]
 
     def __dir__() -> list[str]:
         return sorted({"using", *ADAPTERS, *dir(_plugins)})

@@ -1,4 +1,4 @@
-"""What ``model.fit`` of Keras reports is in the record of the run. Beside the plugin, only this imports keras."""
+"""A Keras callback, which logs what ``model.fit`` reports. Beside the plugin, only this imports keras."""
 
 from __future__ import annotations
 

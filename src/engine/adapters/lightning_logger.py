@@ -1,4 +1,4 @@
-"""What Lightning's ``Trainer`` logs is in the record of the run. Only this imports lightning."""
+"""A logger for Lightning, which logs into the record of the run. Only this imports lightning."""
 
 from __future__ import annotations
 

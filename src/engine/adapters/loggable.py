@@ -1,4 +1,4 @@
-"""What a framework hands to its loggers, as far as the record of the run takes it: none of it ends a training."""
+"""Log the numbers and settings of a framework as far as the record takes them: none of it ends a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Hugging Face's ``Trainer`` logs is in the record of the run. Only this imports transformers."""
+"""A callback for Hugging Face's ``Trainer``, which logs what that logs. Only this imports transformers."""
 
 from __future__ import annotations
 
