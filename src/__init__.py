@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from .engine.runtime.shards import shard as shard
     from .engine.sync import SyncPool as SyncPool
+    from .engine.trackers import trackers as trackers
     from .providers.aws.provider import AWS as AWS
     from .providers.local.provider import Local as Local
     from .providers.slurm.provider import Slurm as Slurm
@@ -98,6 +99,7 @@ _MODULES = {
     "errors": "engine.api.errors",
     "events": "actors.events",
     "integrations": "engine.integrations",
+    "trackers": "engine.trackers.trackers",
 }
 
 

@@ -105,6 +105,7 @@ __all__ = [
     "TaskStarted",
     "TaskSubmitted",
     "TerminateFailed",
+    "TrackerBehind",
     "UnfinishedLine",
     "UploadProgress",
     "VersionsDiffer",
@@ -221,6 +222,19 @@ class RecordFailed(Event):
     """The record of the run cannot be written, or no further: its disk is full, for one. The pool goes on."""
 
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerBehind(Event):
+    """A tracker of the pool lacks something of the run at its end. ``command`` sends it; empty: nothing is to be sent.
+
+    ``points``: about how many it lacks. ``problem``: what is known of why.
+    """
+
+    tracker: str
+    points: int
+    problem: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from .api.settings import (
     check_pool,
     check_scaled,
     chosen,
+    flush_option,
     idle_option,
     pool_name,
     run_option,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .api.plugin import Plugin
     from .api.volume import Volume
     from .testing.chaos.plan import Chaos
+    from .trackers.base import Tracker
 
 
 class AttachOptions(MachineNeeds, total=False):
@@ -56,6 +58,8 @@ class AttachOptions(MachineNeeds, total=False):
     sample_every: float | timedelta | None
     console: ConsoleOption
     run: RunOption
+    trackers: Sequence[Tracker]
+    flush_timeout: float | timedelta
     chaos: Chaos | None
 
 
@@ -85,6 +89,8 @@ DEFAULTS: PoolOptions = {
     "sample_every": 5.0,
     "console": "auto",
     "run": None,
+    "trackers": (),
+    "flush_timeout": 5.0,
     "chaos": None,
 }
 
@@ -144,4 +150,14 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         run=run_option(options["run"]),
         sample_every_s=every_s,
         max_idle_s=idle_option(options["max_idle"], every_s),
+        trackers=_trackers(options),
+        flush_s=flush_option(options["flush_timeout"]),
     )
+
+
+def _trackers(options: Mapping[str, Any]) -> tuple[Tracker, ...]:
+    if options["trackers"] == ():
+        return ()
+    from .trackers.process import checked_trackers
+
+    return checked_trackers(options["trackers"], options["run"])

@@ -334,6 +334,8 @@ class Settings:
     run: RunOption = None  # the name of its record, False: it leaves none
     sample_every_s: float | None = None  # None: nodes send no samples
     max_idle_s: float | None = None
+    trackers: tuple[object, ...] = ()  # `trackers.base.Tracker`s, to which its record is sent
+    flush_s: float = 5.0  # that its end waits for them
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
@@ -384,6 +386,11 @@ def sample_option(every: object) -> float | None:
     if every_s < LEAST_SAMPLE_S:
         refuse(f"sample_every must be at least {LEAST_SAMPLE_S} seconds, not {every_s:g}; 0 turns samples off.")
     return every_s
+
+
+def flush_option(flush: object) -> float:
+    """Return for how long the end of a pool waits for its trackers; 0: not at all."""
+    return 0.0 if flush == 0 and not isinstance(flush, bool) else seconds("flush_timeout", flush)
 
 
 def idle_option(idle: object, every_s: float | None) -> float | None:

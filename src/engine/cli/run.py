@@ -213,7 +213,7 @@ def _detached(planned: Planned, *, as_json: bool) -> int:
     from ..scripts.driver_log import DRIVER_LOG
 
     settings = planned.pool._settings
-    if not leaves_record(settings.run):
+    if not leaves_record(settings.run, tracked=bool(settings.trackers)):
         raise SpecError(
             "--detach: a detached run is found by its record, so it must leave one: leave out run=false, and "
             f"{VARIABLE}=0 of the environment."

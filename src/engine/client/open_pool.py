@@ -28,7 +28,7 @@ from ..api.misuse import CALLED_OFF
 from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
 from ..observe.observer import Observer
-from ..observe.surroundings import leaves_record
+from ..observe.surroundings import leaves_record, untracked
 from ..serialization.function_pickling import ImportableModules
 from ..serialization.pool_errors import BlockEnd, not_ready_error, pool_error
 from .budget import BudgetWatch
@@ -233,12 +233,15 @@ class OpenPool(JobIntake):
     def _open_observer(self) -> None:
         """Whatever the record of this run fails with, the pool goes on without one."""
         try:
-            record = self._record() if leaves_record(self.settings.run) else None
+            tracked = bool(self.settings.trackers)
+            record = self._record() if leaves_record(self.settings.run, tracked=tracked) else None
         except Exception as error:  # noqa: BLE001  such as no home folder, or a plugin of the user's own
             self.observer.open()
             self.observer(ev.RecordFailed(str(error) or type(error).__name__))
         else:
             self.observer.open(record)
+            for event in untracked(self.settings.trackers) if record is None else ():
+                self.observer(event)
 
     def _record(self) -> RecordSink:
         from ..observe.record import recording

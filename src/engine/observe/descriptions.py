@@ -131,6 +131,8 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return _stalled(event)
         case ev.RecordFailed():
             return f"this run is not recorded: {_line(event.error)}; OUTRIDER_RUNS=0 turns records off"
+        case ev.TrackerBehind():
+            return _tracker(event)
         case ev.NetworkSilent():
             return f"none of {count(event.nodes, 'node')} answers: is this computer's network up?"
         case _:
@@ -219,6 +221,13 @@ def _stalled(event: ev.Stalled) -> str:
     told = f"{of}{one_line(event.function) or f'job {event.job}'}: no sign of life for {seconds(event.quiet_s)}"
     told += "" if event.rank is None else f"; rank {event.rank} is stuck: {_line(event.reason)}"
     return f"{told}; it is run again" if event.restart else told
+
+
+def _tracker(event: ev.TrackerBehind) -> str:
+    lacks = f"{event.tracker} lacks {count(event.points, 'point')} of this run" if event.points else ""
+    told = lacks or f"{event.tracker} lacks something of this run"
+    told += f" ({_line(event.problem)})" if event.problem else ""
+    return f"{told}: {event.command} sends it" if event.command else told
 
 
 def upload(event: ev.UploadProgress) -> str:

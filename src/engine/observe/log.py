@@ -28,6 +28,7 @@ _WARNINGS = (
     ev.TerminateFailed,
     ev.ProviderWarned,
     ev.RecordFailed,
+    ev.TrackerBehind,
     ev.NodeLate,
     ev.NodeSuspect,
     ev.NodeNoticed,

@@ -24,6 +24,7 @@ from ..runs.writer import Plan, RunEnd, RunWriter
 from . import program_log
 from .program_log import source
 from .sink import Sink
+from .tracking import Tracking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,8 @@ def recording(
         source=source(),
         files=None if program is None else program.files,
     )
-    return RecordSink(plan, cost, requests, None if program is None else program.exit_code)
+    tracking = Tracking(settings.trackers, settings.flush_s) if settings.trackers else None
+    return RecordSink(plan, cost, requests, None if program is None else program.exit_code, tracking)
 
 
 class RecordSink(Sink):
@@ -69,7 +71,9 @@ class RecordSink(Sink):
         cost: Callable[[], Spending],
         requests: Mapping[str, Request] | None = None,
         exit_code: Callable[[BaseException], int] | None = None,
+        tracking: Tracking | None = None,
     ) -> None:
+        self._tracking = tracking
         self._cost, self._requests, self._exit_code = cost, requests or {}, exit_code
         self._control: ControlSocket | None = None
         self._closing = False
@@ -106,6 +110,8 @@ class RecordSink(Sink):
             except RuntimeError:  # the system has no thread that could wait
                 self._writer.close(end)
             self._tell_failure()
+            if self._tracking is not None and (observe := self._observe) is not None:
+                await self._tracking.aclose(observe)
 
     def show(self, event: ev.Event) -> None:
         """Record an event if it is one of those that are; it need not be complete."""
@@ -165,6 +171,8 @@ class RecordSink(Sink):
 
     def _made(self) -> None:
         """Runs in the writer's thread."""
+        if self._tracking is not None and self._writer.directory is not None:
+            self._tracking.begin(self._writer.directory)
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._take_requests)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
+
+from ...actors.events import TrackerBehind
 
 if TYPE_CHECKING:
     from ..api.settings import RunOption
@@ -27,10 +30,21 @@ def surroundings() -> Surroundings:
     return "terminal" if sys.stderr is not None and sys.stderr.isatty() else "pipe"
 
 
-def leaves_record(run: RunOption) -> bool:
+def leaves_record(run: RunOption, *, tracked: bool = False) -> bool:
     """Return whether a pool leaves a record. ``run=None`` leaves one, but for applications that have set up logging:
-    they have ways of their own. The environment may say that there are none.
+    they have ways of their own. The environment may say that there are none. ``tracked``: trackers need one.
     """
-    if run is False or os.environ.get(VARIABLE, "").strip().lower() in _OFF:
+    if run is False or records_are_off():
         return False
-    return run is not None or surroundings() != "application"
+    return tracked or run is not None or surroundings() != "application"
+
+
+def records_are_off() -> bool:
+    return os.environ.get(VARIABLE, "").strip().lower() in _OFF
+
+
+def untracked(trackers: Iterable[object]) -> Iterator[TrackerBehind]:
+    """Return what is told of the trackers of a pool that leaves no record, as the environment wants none."""
+    for each in trackers:
+        why = f"there is no record to send, as {VARIABLE}=0 is in the environment"
+        yield TrackerBehind(str(getattr(each, "name", each)), 0, why, "")

@@ -1,0 +1,79 @@
+"""The process that sends one run's record to its trackers: ``python -m outrider.engine.trackers RECORD``.
+
+The pool's program starts it, with the trackers as a pickle on its stdin, so that no secret is in its arguments. It has
+nothing else of that program: it reads the record, and learns there that the run is over, or its owner dead. Then it
+sends what is left, and ends. Whoever kills it loses nothing that another one would not send.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..runs.reader import at_present, run_of
+from .base import Tracker
+from .endings import end_of
+from .feed import POLL_S, Feed
+from .state_file import Busy
+
+NICE = 10
+OWNER_S = 10.0  # after the run's end beside what its owner waits: it ends this process itself, if it can
+DEAD_OWNER_S = 30.0  # after the death of the owner, for whom nobody waits
+LOCK_AGAIN_S = 0.5
+
+
+def main() -> None:
+    with suppress(OSError):
+        os.nice(NICE)
+    trackers, flush_s = pickle.load(sys.stdin.buffer)
+    sys.stdin.close()
+    done = send(Path(sys.argv[1]), trackers, flush_s)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if done else 1)  # a thread may wait for a server that says nothing
+
+
+def send(directory: Path, trackers: Sequence[Tracker], flush_s: float) -> bool:
+    """Send to all trackers at the same time; return whether each has everything. The time after the run is limited."""
+    threads = [
+        threading.Thread(target=_feed, args=(directory, each), name=f"outrider-{each.name}", daemon=True)
+        for each in trackers
+    ]
+    for thread in threads:
+        thread.start()
+    over_since: float | None = None
+    while any(thread.is_alive() for thread in threads):
+        next(thread for thread in threads if thread.is_alive()).join(POLL_S)
+        owner, run = at_present(run_of(directory))
+        if end_of(run.status, owner) is None:
+            continue
+        now = time.monotonic()
+        over_since = now if over_since is None else over_since
+        if now - over_since > (DEAD_OWNER_S if owner == "dead" else flush_s + OWNER_S):
+            return False
+    return True
+
+
+def _feed(directory: Path, tracker: Tracker) -> None:
+    feed = Feed(directory, tracker)
+    while True:
+        try:
+            with feed.file.locked():
+                feed.run()
+            return
+        except (Busy, OSError):  # another process sends, or the disk is full
+            time.sleep(LOCK_AGAIN_S)
+        except Exception:  # noqa: BLE001  a defect: it is told in the log, and tried again
+            traceback.print_exc()
+            time.sleep(10 * LOCK_AGAIN_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Define a tracker: settings that a pool is given, and a sender that takes what the record of a run has.
+
+A `Tracker` is written in the user's program, checked there, and pickled to the process that sends. There `open` makes
+its `Sender`, whose methods are called one after another, by one thread of its own. They may take as long as they like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+from ...lazy_dataclass import dataclass
+from ..api.checks import one_of, refuse, shown
+
+Ranks = Literal["head", "all", "mean"]
+State = Literal["finished", "failed", "killed"]
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+class Away(Exception):
+    """The tracker could not take it now. The same is sent again, after ``retry_after_s`` where the tracker said so."""
+
+    def __init__(self, why: str, retry_after_s: float | None = None) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+
+class Refused(Away):
+    """The tracker takes nothing from us: the token or the address is wrong. It is tried again, but rarely."""
+
+
+class Rejected(Exception):
+    """The tracker will never take this. It is left out, the record says so, and the rest goes on."""
+
+
+class Point(NamedTuple):
+    """One value that is to be sent. ``name``: with the rank where ``ranks="all"``. ``at``: unix time, by the node.
+
+    ``rank``: None outside of broadcasts, and of a mean. ``number``: of points without a step which it is, from 0, among
+    those of this name.
+    """
+
+    name: str
+    value: float  # nan and infinities too
+    step: int | None
+    at: float
+    rank: int | None
+    node: int | None
+    function: str
+    job: int
+    generation: int
+    number: int = 0
+
+
+class Artifact(NamedTuple):
+    """A file that was logged. ``path``: where it lies now, in the record; its file name is used once in a run."""
+
+    name: str
+    path: Path
+    size_bytes: int
+    sha256: str
+    at: float
+    rank: int | None
+    step: int | None = None
+
+
+class Text(NamedTuple):
+    """A text that was logged."""
+
+    name: str
+    text: str
+    step: int | None
+    at: float
+    rank: int | None
+
+
+class End(NamedTuple):
+    """The end of a run. ``killed``: by Ctrl-C, a signal, `outrider stop`, or its program is dead. ``at``: unix time."""
+
+    state: State
+    at: float
+    exit_code: int | None = None
+    error: str = ""
+    spent_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedRun:
+    """The run whose record is sent. ``about``: `run.json`, what was started, by whom and from which commit.
+
+    ``ids``: what the tracker has called this run, by `keep` of an earlier process; it is in the record.
+    """
+
+    id: str
+    name: str
+    directory: Path
+    began: float  # unix time
+    about: Mapping[str, Any]
+    ids: Mapping[str, str]
+    keep: Callable[[str, str], None]  # a name and a text: in the record when it returns
+
+    @property
+    def provider(self) -> str:
+        provider = (self.about.get("spec") or {}).get("specs") or [{}]
+        named = provider[0].get("provider") if isinstance(provider[0], Mapping) else None
+        return str(named.get("class", "") if isinstance(named, Mapping) else named or "")
+
+    @property
+    def user(self) -> str:
+        return str((self.about.get("owner") or {}).get("user", ""))
+
+    @property
+    def git(self) -> Mapping[str, Any]:
+        git = self.about.get("git")
+        return git if isinstance(git, Mapping) else {}
+
+
+class Sender:
+    """Sends one run to one tracker. Each method returns when the tracker has what it was given.
+
+    It raises `Away`, `Refused` or `Rejected`; any other exception counts as `Away`. After `Away`, and after a process
+    that was killed, the same is sent again with the same ``key``, so a tracker must take it twice without doubling it.
+    Methods that are not overridden are not called, and what they were to send is not read.
+
+    ``key``: names what is being sent by run, kind and position in the record; it is set before each call.
+    """
+
+    key = ""
+
+    events: ClassVar[frozenset[str]] = frozenset()  # names of the events that `event` is called with
+
+    def begun(self) -> None:
+        """The run has begun. Comes first, and again in each process that sends this run: it makes or finds it."""
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Settings of the run, values of JSON: those that are new, or have another value now."""
+
+    def points(self, points: Sequence[Point]) -> None:
+        """Points, in the order in which they were recorded; some thousands at most."""
+
+    def artifact(self, artifact: Artifact) -> None:
+        """A file that was logged."""
+
+    def text(self, text: Text) -> None:
+        """A text that was logged."""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """An event of the record whose name is in ``events``."""
+
+    def ended(self, end: End) -> None:
+        """The run has ended, and everything else was sent."""
+
+    def close(self) -> None:
+        """Nothing more is sent by this process. Raises nothing, and takes a second at most."""
+
+    def takes(self, what: str) -> bool:
+        return getattr(type(self), what) is not getattr(Sender, what)
+
+
+class Tracker:
+    """A place that runs are sent to. Frozen settings, without I/O: a dataclass with ``name`` and ``ranks`` is enough.
+
+    It must be able to be pickled, with `Secret` in it.
+    """
+
+    kind: ClassVar[str] = ""  # as files and commands call it
+
+    @property
+    def name(self) -> str:
+        """The name in the record, and for `outrider sync --to`; no two of a pool have the same."""
+        return self.kind
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks of a broadcast whose points are sent."""
+        return "head"
+
+    def open(self, run: TrackedRun) -> Sender:
+        """Return what sends this run. It connects to nothing yet."""
+        raise NotImplementedError
+
+
+def check_ranks(owner: str, ranks: object) -> None:
+    one_of(f"{owner}(ranks=...)", ranks, get_args(Ranks))
+
+
+def check_name(owner: str, name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        refuse(f"{owner}(name=...) takes up to 40 small letters, digits, '_' and '-', not {shown(name)}.")
+
+
+def check_trackers(trackers: object) -> tuple[Tracker, ...]:
+    """Check a pool's ``trackers=``.
+
+    Raises:
+        SpecError
+    """
+    if isinstance(trackers, Tracker | str) or not isinstance(trackers, Sequence):
+        refuse(f'trackers takes a list, as in trackers=[trackers.MLflow("http://host:5000")], not {shown(trackers)}.')
+    for each in trackers:
+        if not isinstance(each, Tracker):
+            call = f": write trackers.{each.__name__}(...)" if isinstance(each, type) else ""
+            refuse(f"trackers takes trackers, not {shown(each)}{call}.")
+        check_name(type(each).__name__, each.name)
+        check_ranks(type(each).__name__, each.ranks)
+    names = [each.name for each in trackers]
+    for name in names:
+        if names.count(name) > 1:
+            refuse(f"two trackers of this pool are called {name!r}: give one of them another name=.")
+    return tuple(trackers)

@@ -1,0 +1,60 @@
+"""Find what a tracker does not have of a run, by its state in the record."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..runs.lines import whole_lines
+from ..runs.metrics import METRICS, metrics_in
+from .base import Ranks, Tracker
+from .cursor import Cursor
+from .selection import Redone, Selection
+from .state_file import StateFile
+
+COUNTED_BYTES = 4 * 1024 * 1024  # of metrics whose points are counted; of more the number is an estimate
+
+
+class Behind(NamedTuple):
+    """``points``: how many it lacks, or about so many. ``rejected``: deliveries that it did not take, for ever."""
+
+    tracker: str
+    points: int
+    rejected: int
+    problem: str
+    whole: bool  # nothing is missing but what it rejected
+
+    def command(self, run: str) -> str:
+        return f"outrider sync {shlex.quote(run)} --to {self.tracker}"
+
+
+def behind(directory: Path, trackers: Sequence[Tracker]) -> list[Behind]:
+    """Return those of a pool's trackers that lack something of the record. It reads some MB at most."""
+    found = [behind_of(directory, each.name, each.ranks) for each in trackers]
+    return [each for each in found if not each.whole or each.rejected]
+
+
+def behind_of(directory: Path, name: str, ranks: Ranks) -> Behind:
+    cursor = StateFile(directory, name).load()
+    reason = cursor.reasons[-1] if cursor.reasons else ""
+    if cursor.ended:
+        return Behind(name, 0, cursor.rejected, reason, whole=True)
+    return Behind(name, _points(directory, cursor, ranks), cursor.rejected, cursor.problem or reason, whole=False)
+
+
+def _points(directory: Path, cursor: Cursor, ranks: Ranks) -> int:
+    at = cursor.position(METRICS)
+    try:
+        with (directory / METRICS).open("rb", buffering=0) as file:
+            left = max(0, file.seek(0, 2) - at)
+            file.seek(at)
+            lines = whole_lines(file.read(COUNTED_BYTES))
+    except OSError:
+        return 0
+    redone, selection = Redone(), Selection(ranks, cursor.selection)
+    redone.look(lines)
+    points = len(selection.add(metrics_in(lines), redone)) + len(selection.rest())
+    return points if left <= COUNTED_BYTES else math.ceil(points * left / COUNTED_BYTES)

@@ -1,0 +1,102 @@
+"""Decide what of a record a tracker gets next, and after a kill. No clock, no I/O; the state is saved on each change.
+
+- what is sent is between the position and the mark; both are saved before it is sent.
+- after a kill the same is sent again, with the same key: the mark says where it ends, whatever the file has.
+- the position only grows, and passes nothing that was neither taken nor rejected.
+- the end is sent when nothing else is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, field, fields
+from typing import Any
+
+from ...lazy_dataclass import dataclass
+
+CHUNK_BYTES = 256 * 1024  # of a file that are sent at once, and
+CHUNK_LINES = 1000
+GIVEN_UP_KEPT = 20  # reasons that the state names; all are counted
+REST = "rest"  # the key's end of what a selection gives when the run is over
+
+
+def cut(content: bytes) -> int:
+    """Return how many bytes of ``content`` are sent at once: whole lines, or nothing while the first has no end.
+
+    A line that is longer than `CHUNK_BYTES` is cut there, and is none.
+    """
+    content = content[:CHUNK_BYTES]
+    at = 0
+    for _ in range(CHUNK_LINES):
+        end = content.find(b"\n", at)
+        if end < 0:
+            break
+        at = end + 1
+    return at or (CHUNK_BYTES if len(content) == CHUNK_BYTES else 0)
+
+
+def digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class Cursor:
+    """The state of one tracker. ``at``: the bytes of each file that are done. ``until``: where that which is being sent
+    of `metrics.jsonl` ends; None: nothing is. ``selection``: as `Selection.state` was at that position.
+    """
+
+    at: dict[str, int] = field(default_factory=dict)
+    until: int | None = None
+    selection: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)  # digests of those that were sent
+    ids: dict[str, str] = field(default_factory=dict)
+    begun: bool = False
+    ended: bool = False
+    points: int = 0  # that were taken
+    rejected: int = 0  # deliveries that were given up
+    reasons: list[str] = field(default_factory=list)
+    problem: str = ""  # why nothing is taken at present
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> Cursor:
+        """Return the cursor that `facts` described; a new one for a state that cannot be understood."""
+        kinds: dict[str, Any] = {each.name: getattr(_USUAL, each.name) for each in fields(cls)}
+        for name, usual in kinds.items():
+            given = said.get(name)
+            if (name == "until" and type(given) is int) or (usual is not None and type(given) is type(usual)):
+                kinds[name] = given
+        return cls(**kinds)
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def position(self, file: str) -> int:
+        return self.at.get(file, 0)
+
+    def mark(self, file: str, content: bytes) -> int:
+        """Decide how many bytes of ``content``, which follows the position, are sent now. 0: there is nothing."""
+        if self.until is None:
+            if not (size := cut(content)):
+                return 0
+            self.until = self.position(file) + size
+        return self.until - self.position(file)
+
+    def done(self, file: str, size: int) -> None:
+        """Note that so many bytes were taken, or rejected."""
+        self.at[file] = self.position(file) + size
+        self.until = None
+
+    def new_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in params.items() if self.params.get(name) != digest(value)}
+
+    def params_done(self, sent: Mapping[str, Any]) -> None:
+        self.params |= {name: digest(value) for name, value in sent.items()}
+
+    def reject(self, why: str) -> None:
+        self.rejected += 1
+        self.reasons = [*self.reasons, why][-GIVEN_UP_KEPT:]
+
+
+_USUAL = Cursor()

@@ -1,0 +1,362 @@
+"""Send the record of one run to one tracker: read what is new, send it, and note in the record how far that is."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..runs.lines import EVENTS, parsed_events, whole_lines
+from ..runs.logged import ARTIFACTS, PARAMS, TEXTS
+from ..runs.metrics import METRICS, metrics_in
+from ..runs.reader import at_present, read_json, run_of
+from .backoff import Backoff
+from .base import Artifact, Away, End, Point, Refused, Rejected, Sender, Text, TrackedRun, Tracker
+from .cursor import CHUNK_BYTES, REST, Cursor, cut, digest
+from .endings import end_of
+from .selection import Redone, Selection
+from .state_file import StateFile
+
+POLL_S = 0.2  # between two looks at a record in which nothing happens
+EVERY_S = 1.0  # between points of a living run: what comes meanwhile goes together
+DESCRIBED_S = 3.0  # that a run may take to say what it is, git included, before a tracker hears of it
+POINTS = 1000  # that are sent together, or somewhat more
+PIECES = 64  # of `CHUNK_BYTES` that are read for them at most
+LINE_BYTES = 4 * 1024 * 1024  # of a line of the other files
+
+
+class Feed:
+    """``cursor``: how far it is. ``over``: the run has ended."""
+
+    def __init__(
+        self,
+        directory: Path,
+        tracker: Tracker,
+        *,
+        told: Callable[[Feed], None] = lambda _: None,
+        wait: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``told`` is called when something was taken, or was not."""
+        self.directory, self.tracker = directory, tracker
+        self.file = StateFile(directory, tracker.name)
+        self.cursor = Cursor()
+        self.over = False
+        self.failing_since: float | None = None
+        self._told, self._wait, self._clock = told, wait, clock
+        self._end: End | None = None
+        self._sender: Sender | None = None
+        self._began: float | None = None
+        self._moved = False  # in the last step
+        self._backoff = Backoff()
+        self._selection, self._redone = Selection(tracker.ranks), Redone()
+        self._ahead = 0  # bytes of metrics whose generations are known
+        self._pending: tuple[list[Point], int] | None = None  # what is being sent, and its bytes
+        self._rest: list[Point] | None = None  # what the selection held back, once the run is over
+        self._points_due = 0.0
+        self._params_sign: tuple[int, ...] = ()
+
+    def run(self, stop: Callable[[Feed], bool] = lambda _: False) -> bool:
+        """Send until the run has ended and the tracker has all of it, or until ``stop``; return whether it has.
+
+        ``stop`` is asked after each step, whether that sent something or not. Who calls this holds the file's lock.
+        """
+        self._load()
+        try:
+            while not self.complete:
+                moved = self._step()
+                if not self.complete and stop(self):
+                    return False
+                if not moved:
+                    self._wait(POLL_S)
+        finally:
+            if self._sender is not None:
+                self._sender.close()
+        return True
+
+    @property
+    def complete(self) -> bool:
+        """Say whether the tracker has all of a run that has ended."""
+        return self.cursor.ended
+
+    def idle(self) -> bool:
+        """Return whether nothing is being tried, and nothing was found in the last step."""
+        return self.failing_since is None and self._began is not None and not self._moved
+
+    def _load(self) -> None:
+        self.cursor = self.file.load()
+        self._selection = Selection(self.tracker.ranks, self.cursor.selection)
+
+    def _step(self) -> bool:
+        """Look at the record once; return whether something was sent."""
+        self._moved = False
+        try:
+            self._look()
+            self._moved = self._advance()
+        except Exception as error:  # noqa: BLE001  a tracker of the user's own may raise anything
+            self._failed(error if isinstance(error, Away) else Away(f"{type(error).__name__}: {error}"))
+            return True
+        if self._moved or self.failing_since is not None:
+            self._taken()
+        return self._moved
+
+    def _look(self) -> None:
+        """Read how the run is, before its files are read: what they have then is all, once it is over."""
+        owner, run = at_present(run_of(self.directory))
+        self._end = end_of(run.status, owner)
+        self.over = self._end is not None
+
+    def _taken(self) -> None:
+        self._backoff.taken()
+        self.failing_since = None
+        if self.cursor.problem:
+            self.cursor.problem = ""
+            self._save()
+        self._told(self)
+
+    def _failed(self, away: Away) -> None:
+        if self.failing_since is None:
+            self.failing_since = self._clock()
+        said = str(away)[:500]
+        if self.cursor.problem != said:
+            self.cursor.problem = said
+            try:
+                self._save()
+            except OSError:
+                pass  # as the disk is what fails
+        self._told(self)
+        pause = self._backoff.failed(
+            random.random(),  # noqa: S311  a jitter
+            retry_after_s=away.retry_after_s,
+            refused=isinstance(away, Refused),
+            over=self.over,
+        )
+        was_over, until = self.over, self._clock() + pause
+        while (left := until - self._clock()) > 0:
+            self._wait(min(left, POLL_S))
+            self._look()
+            if self.over and not was_over:
+                return  # somebody may wait for the rest
+
+    def _save(self) -> None:
+        self.file.save(self.cursor)
+
+    # --- what is sent, in this order ---------------------------------------------------------------------------------
+
+    def _advance(self) -> bool:
+        sender = self._sender or self._opened()
+        if sender is None:
+            return False
+        moved = [
+            self._send_params(sender),
+            self._send_lines(sender, "artifact", ARTIFACTS, self._artifact),
+            self._send_lines(sender, "text", TEXTS, _text),
+            self._send_events(sender),
+            self._send_points(sender),
+        ]
+        if any(moved) or self._end is None:
+            return any(moved)
+        self._send_rest(sender)
+        end = self._end
+        self._deliver("the end of the run", self._key("ended"), lambda: sender.ended(end))
+        self.cursor.ended = True
+        self._save()
+        return True
+
+    def _opened(self) -> Sender | None:
+        """Begin the run at the tracker, as soon as it is known what it is."""
+        about = read_json(self.directory / "run.json")
+        now = self._clock()
+        self._began = now if self._began is None else self._began
+        if not (self.over or ("spec" in about and "git" in about) or now - self._began > DESCRIBED_S):
+            return None
+        run = TrackedRun(
+            id=self.directory.name,
+            name=str(about.get("name", "")),
+            directory=self.directory,
+            began=float(about.get("began", 0.0)),
+            about=about,
+            ids=self.cursor.ids,
+            keep=self._keep,
+        )
+        self._sender = sender = self.tracker.open(run)
+        try:
+            self._deliver("the beginning of the run", self._key("begun"), sender.begun)
+        except BaseException:
+            self._sender = None
+            sender.close()
+            raise
+        if not self.cursor.begun:
+            self.cursor.begun = True
+            self._save()
+        return sender
+
+    def _keep(self, name: str, value: str) -> None:
+        self.cursor.ids[name] = value
+        self._save()
+
+    def _key(self, *parts: object) -> str:
+        return ":".join((self.directory.name, *map(str, parts)))
+
+    def _deliver(self, what: str, key: str, send: Callable[[], None]) -> bool:
+        """Send something; return whether it was taken. What is rejected counts as done."""
+        assert self._sender is not None
+        self._sender.key = key
+        try:
+            send()
+        except Rejected as rejected:
+            self.cursor.reject(f"{what}: {rejected}"[:500])
+            return False
+        return True
+
+    def _send_params(self, sender: Sender) -> bool:
+        path = self.directory / PARAMS
+        if not sender.takes("params") or (sign := _sign(path)) == self._params_sign:
+            return False
+        new = self.cursor.new_params(read_json(path))
+        if new:
+            self._deliver("params", self._key("params", digest(new)), partial(sender.params, new))
+            self.cursor.params_done(new)
+            self._save()
+        self._params_sign = sign
+        return bool(new)
+
+    def _send_lines(self, sender: Sender, what: str, file: str, made: Callable[[Path, Mapping[str, Any]], Any]) -> bool:
+        """Send each line of a file by itself."""
+        if not sender.takes(what):
+            return False
+        sent = False
+        send = getattr(sender, what)
+        for line, said in self._new_lines(file):
+            position = self.cursor.position(file)
+            try:
+                value = made(self.directory, said)
+            except (KeyError, TypeError, ValueError):  # a disk that was full has left it
+                value = None
+            if value is not None:
+                self._deliver(f"the {what} {value.name!r}", self._key(what, position), partial(send, value))
+                sent = True
+            self.cursor.done(file, len(line))
+            self._save()
+        return sent
+
+    def _send_events(self, sender: Sender) -> bool:
+        if not sender.events:
+            return False
+        sent = False
+        for line, said in self._new_lines(EVENTS):
+            position, name = self.cursor.position(EVENTS), said.get("event")
+            if name in sender.events:
+                self._deliver(f"the event {name}", self._key("event", position), partial(sender.event, said))
+                self.cursor.done(EVENTS, len(line))
+                self._save()
+                sent = True
+            else:
+                self.cursor.done(EVENTS, len(line))  # which is saved with what is sent next
+        return sent
+
+    def _new_lines(self, file: str) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
+        """Yield the lines after the position, which whoever gets them moves on; one that cannot be read is empty."""
+        content = self._read(file, self.cursor.position(file), LINE_BYTES)
+        for line in whole_lines(content):
+            yield line + b"\n", next(parsed_events(line + b"\n"), {})
+        if b"\n" not in content and len(content) == LINE_BYTES:
+            self.cursor.done(file, len(content))  # a line without an end is none
+
+    # --- points -------------------------------------------------------------------------------------------------------
+
+    def _send_points(self, sender: Sender) -> bool:
+        if not sender.takes("points"):
+            return False
+        if self._pending is None:
+            if self._clock() < self._points_due and not self.over:
+                return False
+            self._pending = self._gathered()
+        points, size = self._pending
+        if not size:
+            self._pending = None
+            return False
+        if points:
+            self._save()  # with the mark: who begins anew sends the same
+            key = self._key("metrics", self.cursor.position(METRICS), self.cursor.until)
+            if self._deliver(f"{len(points)} points", key, partial(sender.points, points)):
+                self.cursor.points += len(points)
+        self.cursor.done(METRICS, size)
+        self.cursor.selection = self._selection.state()
+        self._pending = None
+        if points:
+            self._save()
+        self._points_due = 0.0 if len(points) >= POINTS else self._clock() + EVERY_S
+        return bool(points)
+
+    def _gathered(self) -> tuple[list[Point], int]:
+        """Return the points that are to be sent together, and how many bytes of the file these are."""
+        self._look_ahead()
+        cursor = self.cursor
+        if cursor.until is not None:  # they were being sent when the process before was killed
+            size = cursor.until - cursor.position(METRICS)
+            return self._selected(self._read(METRICS, cursor.position(METRICS), size)), size
+        points: list[Point] = []
+        at = cursor.position(METRICS)
+        for _ in range(PIECES):
+            content = self._read(METRICS, at, CHUNK_BYTES)
+            if not (size := cut(content)):
+                break
+            points += self._selected(content[:size])
+            at += size
+            if len(points) >= POINTS:
+                break
+        size = at - cursor.position(METRICS)
+        cursor.until = at if size else None
+        return points, size
+
+    def _selected(self, content: bytes) -> list[Point]:
+        return self._selection.add(metrics_in(whole_lines(content)), self._redone)
+
+    def _look_ahead(self) -> None:
+        """See which steps were redone, in all that the file has by now."""
+        while lines := whole_lines(self._read(METRICS, self._ahead, LINE_BYTES)):
+            self._redone.look(lines)
+            self._ahead += sum(map(len, lines)) + len(lines)
+
+    def _send_rest(self, sender: Sender) -> None:
+        """Send what the selection has held back. The state that was saved has it still, should this process end."""
+        if self._rest is None:
+            self._rest = self._selection.rest() if sender.takes("points") else []
+        while some := self._rest[:POINTS]:
+            key = self._key("metrics", self.cursor.position(METRICS), REST, len(self._rest))
+            if self._deliver(f"{len(some)} points", key, partial(sender.points, some)):
+                self.cursor.points += len(some)
+            del self._rest[:POINTS]
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def _read(self, file: str, at: int, most: int) -> bytes:
+        try:
+            with (self.directory / file).open("rb", buffering=0) as stream:
+                stream.seek(at)
+                return stream.read(most)
+        except FileNotFoundError:
+            return b""
+
+    @staticmethod
+    def _artifact(directory: Path, said: Mapping[str, Any]) -> Artifact:
+        path = directory / str(said["path"])
+        return Artifact(
+            str(said["name"]), path, int(said["size_bytes"]), str(said["sha256"]), float(said["at"]), said.get("rank")
+        )
+
+
+def _text(_: Path, said: Mapping[str, Any]) -> Text:
+    return Text(str(said["name"]), str(said["text"]), said.get("step"), float(said["at"]), said.get("rank"))
+
+
+def _sign(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns

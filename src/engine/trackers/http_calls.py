@@ -1,0 +1,146 @@
+"""HTTP requests of trackers, by the standard library: proxies of the environment, no redirects, limits on answers.
+
+Each answer but 2xx is one of the three errors of `base`. Errors name the host and no more of an address, as a webhook's
+path may be its secret, and what the server says is cut.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from ..api.checks import refuse, shown
+from ..api.printable import one_line
+from .base import Away, Refused, Rejected
+
+TIMEOUT_S = 30.0  # of a server that says nothing
+ANSWER_BYTES = 4 * 1024 * 1024
+SAID_CHARS = 200  # of what a server says in an error
+_ASKS = frozenset({401, 403, 404, 405, 407})  # who asks, or where: nothing is wrong with what is sent
+_LATER = frozenset({408, 409, 423, 425, 429})
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirected POST would become a GET, and tokens would go to another host."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+class Calls:
+    """Requests to one server. ``headers`` go with each. ``insecure``: certificates are not checked."""
+
+    def __init__(self, address: str, headers: Mapping[str, str], *, cafile: str = "", insecure: bool = False) -> None:
+        self.address, self._headers = address.rstrip("/"), dict(headers)
+        self.host = urlsplit(address).netloc.rpartition("@")[2]
+        context = None
+        if urlsplit(address).scheme == "https":
+            context = ssl.create_default_context(cafile=cafile or None)
+            if insecure:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self._opener = build_opener(_NoRedirect(), *([] if context is None else [HTTPSHandler(context=context)]))
+
+    def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the object that is answered.
+
+        Raises:
+            Away, Refused, Rejected
+        """
+        content = None if body is None else json.dumps(body).encode()
+        answer = self.send(method, path, content, {"Content-Type": "application/json"})
+        try:
+            said = json.loads(answer or b"{}")
+        except ValueError:
+            raise Away(f"{self.host} answered no JSON: is this its address?") from None
+        if not isinstance(said, dict):
+            raise Away(f"{self.host} answered JSON of another form")
+        return said
+
+    def send(
+        self, method: str, path: str, content: bytes | IO[bytes] | None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Return the answer. A file needs Content-Length among the ``headers``.
+
+        Raises:
+            Away, Refused, Rejected
+        """
+        request = Request(  # noqa: S310  the settings allow http and https alone
+            self.address + path,
+            data=content,
+            method=method,
+            headers={"User-Agent": "outrider", **self._headers, **(headers or {})},
+        )
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                read: bytes = answer.read(ANSWER_BYTES)
+                return read
+        except HTTPError as error:
+            with error:
+                raise self._failure(error) from None
+        except (URLError, HTTPException, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+            raise Away(f"{self.host} does not answer ({one_line(str(said))})") from None
+
+    def _failure(self, error: HTTPError) -> Exception:
+        try:
+            text = error.read(SAID_CHARS * 20)
+        except (OSError, HTTPException):
+            text = b""
+        said = f"{self.host} answered {error.code} {_message(text) or one_line(str(error.reason))}".strip()
+        if error.code in _LATER or error.code >= 500:
+            return Away(said, _retry_after(error.headers.get("Retry-After")))
+        if error.code in _ASKS or error.code < 400:
+            return Refused(said)
+        return Rejected(said)
+
+
+def _message(text: bytes) -> str:
+    """Return what an answer says, in a line: of JSON its `message`."""
+    shown_text = text.decode(errors="replace")
+    try:
+        said = json.loads(shown_text)
+        if isinstance(said, dict):
+            shown_text = str(said.get("message") or said.get("error") or shown_text)
+    except ValueError:
+        pass
+    return one_line(shown_text)[:SAID_CHARS]
+
+
+def _retry_after(said: str | None) -> float | None:
+    """Return the seconds of a `Retry-After` header: a number, or a date (RFC 9110, 10.2.3)."""
+    if not said:
+        return None
+    if said.strip().isdigit():
+        return float(said)
+    try:
+        return max(0.0, (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def check_address(owner: str, address: object, example: str) -> str:
+    """Check the address of a server.
+
+    Raises:
+        SpecError
+    """
+    if not isinstance(address, str):
+        refuse(f"{owner} takes the address of a server, as in {example!r}, not {shown(address)}.")
+    parts = urlsplit(address)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        refuse(f"{owner} takes an address that begins with http:// or https://, as in {example!r}.")
+    return address
+
+
+def variable(name: str) -> str:
+    return os.environ.get(name, "").strip()

@@ -1,0 +1,298 @@
+"""MLflow by its REST API, without its package: one run for each pool.
+
+What is sent twice changes nothing there: the run is found by its tag, a point is one row by name, time, step and value,
+a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels of MLflow 2 and 3).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import mimetypes
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from ...lazy_dataclass import dataclass
+from ..api.checks import checks_options, refuse, shown
+from ..api.secrets import Secret, revealed
+from .base import Artifact, End, Point, Ranks, Refused, Rejected, Sender, TrackedRun, Tracker, check_name, check_ranks
+from .http_calls import Calls, check_address, variable
+
+API = "/api/2.0/mlflow"
+ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
+TAG = "outrider.run"  # by which our run is found again
+METRICS_MOST, PARAMS_MOST = 1000, 100  # in a batch: mlflow/utils/validation.py
+NAME_CHARS, PARAM_CHARS, TAG_CHARS = 250, 500, 5000  # the least of what versions and stores take
+STATES = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
+T = TypeVar("T")
+
+
+@checks_options
+@dataclass(frozen=True, slots=True)
+class MLflow(Tracker):
+    """A tracking server of MLflow, 2.0 or newer.
+
+    ``url``: default ``MLFLOW_TRACKING_URI`` of the environment. ``experiment``: by name, made if it is not there;
+    default ``MLFLOW_EXPERIMENT_NAME``, else MLflow's "Default". ``ranks``: whose points are sent: rank 0's, those of
+    all with the rank in their names (``loss/rank-1``), or of each step the mean. ``token``, or ``username`` and
+    ``password``: default ``MLFLOW_TRACKING_TOKEN``, ``MLFLOW_TRACKING_USERNAME`` and ``MLFLOW_TRACKING_PASSWORD``.
+    ``artifacts=False``: files that were logged are not sent.
+
+    Raises:
+        SpecError: no address, or an option that means nothing.
+    """
+
+    kind: ClassVar[str] = "mlflow"
+
+    url: str | None = None
+    experiment: str | None = None
+    ranks: Ranks = "head"
+    token: Secret | str | None = field(default=None, repr=False)
+    username: str | None = None
+    password: Secret | str | None = field(default=None, repr=False)
+    artifacts: bool = True
+    name: str = "mlflow"
+
+    def __post_init__(self) -> None:
+        url = self.url if self.url is not None else variable("MLFLOW_TRACKING_URI")
+        if not url:
+            refuse("MLflow takes the address of a server: MLflow('http://host:5000'), or set MLFLOW_TRACKING_URI.")
+        check_address("MLflow", url, "http://host:5000")
+        check_ranks("MLflow", self.ranks)
+        check_name("MLflow", self.name)
+        for option in ("experiment", "username"):
+            if not isinstance(value := getattr(self, option), str | None):
+                refuse(f"MLflow({option}=...) takes a text, not {shown(value)}.")
+        parts = urlsplit(url)
+        own = {
+            "url": urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")).rstrip(
+                "/"
+            ),
+            "experiment": self.experiment or variable("MLFLOW_EXPERIMENT_NAME") or "Default",
+            "username": self.username or (unquote(parts.username) if parts.username else None),
+            "password": _secret(self.password) or (Secret(unquote(parts.password)) if parts.password else None),
+            "token": _secret(self.token),
+        }
+        for option, value in own.items():
+            object.__setattr__(self, option, value)
+
+    def open(self, run: TrackedRun) -> MLflowSender:
+        return MLflowSender(self, run)
+
+    def authorization(self) -> dict[str, str]:
+        """Return the header, from the settings or else from the environment."""
+        token = self.token or variable("MLFLOW_TRACKING_TOKEN")
+        username = self.username or variable("MLFLOW_TRACKING_USERNAME")
+        password = self.password or variable("MLFLOW_TRACKING_PASSWORD")
+        if username:
+            pair = f"{username}:{revealed(password) if password else ''}"
+            return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        return {"Authorization": f"Bearer {revealed(token)}"} if token else {}
+
+
+class MLflowSender(Sender):
+    """Sends one run. What makes it is `begun`."""
+
+    def __init__(self, tracker: MLflow, run: TrackedRun) -> None:
+        assert tracker.url is not None
+        self._tracker, self._run = tracker, run
+        self._calls = Calls(
+            tracker.url,
+            tracker.authorization(),
+            cafile=variable("MLFLOW_TRACKING_SERVER_CERT_PATH"),
+            insecure=variable("MLFLOW_TRACKING_INSECURE_TLS").lower() in {"true", "1"},
+        )
+        self._id = self._artifacts = ""
+
+    def begun(self) -> None:
+        experiment = self._experiment()
+        kept = self._run.ids.get("run_id")
+        found = self._found(kept) if kept else self._searched(experiment)
+        info = found or self._created(experiment)
+        self._id, self._artifacts = str(info["run_id"]), str(info.get("artifact_uri", ""))
+        self._run.keep("run_id", self._id)
+        self._run.keep("experiment_id", str(info.get("experiment_id", experiment)))
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """A param keeps its first value there: one that changes becomes a tag."""
+        params = [{"key": named(name), "value": _text(value, PARAM_CHARS)} for name, value in values.items()]
+        for some in _pieces(params, PARAMS_MOST):
+            try:
+                self._post("runs/log-batch", {"params": some})
+            except Rejected:
+                for each in some:
+                    self._param(each)
+
+    def points(self, points: Sequence[Point]) -> None:
+        metrics = [
+            {
+                "key": named(point.name),
+                "value": _number(point.value),
+                "timestamp": int(point.at * 1000),
+                "step": point.number if point.step is None else point.step,
+            }
+            for point in points
+        ]
+        for some in _pieces(metrics, METRICS_MOST):
+            self._batch(some)
+
+    def artifact(self, artifact: Artifact) -> None:
+        if not self._tracker.artifacts:
+            return
+        where = urlsplit(self._artifacts)
+        if where.scheme != "mlflow-artifacts":
+            scheme = where.scheme or "its own disk"
+            raise Rejected(
+                f"{self._calls.host} keeps artifacts at {scheme} and takes none itself: start it with "
+                "--serve-artifacts, and make a new experiment"
+            )
+        path = quote(f"{where.path.strip('/')}/{artifact.path.name}")
+        kind = mimetypes.guess_type(artifact.path.name)[0] or "application/octet-stream"
+        try:
+            with artifact.path.open("rb") as content:
+                size = artifact.path.stat().st_size
+                headers = {"Content-Type": kind, "Content-Length": str(size)}
+                self._calls.send("PUT", f"{ARTIFACTS}/{path}", content if size else b"", headers)
+        except FileNotFoundError:
+            raise Rejected("it is not in the record any more") from None
+
+    def ended(self, end: End) -> None:
+        tags = {"outrider.error": end.error}
+        if end.exit_code is not None:
+            tags["outrider.exit_code"] = str(end.exit_code)
+        if end.spent_usd:
+            tags["outrider.spent_usd"] = f"{end.spent_usd:.4f}"
+        self._post("runs/log-batch", {"tags": _tags(tags)})
+        self._post("runs/update", {"status": STATES[end.state], "end_time": int(end.at * 1000)})
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    def _experiment(self) -> str:
+        name = self._tracker.experiment or "Default"
+        found = self._named(name)
+        if found is None:
+            try:
+                return str(self._calls.json("POST", f"{API}/experiments/create", {"name": name})["experiment_id"])
+            except Rejected:  # another pool has just made it
+                found = self._named(name)
+        if found is None or found.get("lifecycle_stage", "active") != "active":
+            raise Refused(f"{self._calls.host}: the experiment {name!r} was deleted: restore it, or take another name")
+        return str(found["experiment_id"])
+
+    def _named(self, name: str) -> dict[str, Any] | None:
+        try:
+            said = self._calls.json("GET", f"{API}/experiments/get-by-name?experiment_name={quote(name, safe='')}")
+        except Refused as refused:
+            if "404" in str(refused) and "does not exist" not in str(refused) and "not find" not in str(refused):
+                raise  # no MLflow is there
+            if "answered 404" in str(refused):
+                return None
+            raise
+        found: dict[str, Any] = said["experiment"]
+        return found
+
+    def _found(self, run: str) -> dict[str, Any]:
+        info: dict[str, Any] = self._calls.json("GET", f"{API}/runs/get?run_id={quote(run)}")["run"]["info"]
+        return info
+
+    def _searched(self, experiment: str) -> dict[str, Any] | None:
+        """Return the run that a process of ours has made, which could not note it any more."""
+        said = self._calls.json(
+            "POST",
+            f"{API}/runs/search",
+            {"experiment_ids": [experiment], "filter": f"tags.`{TAG}` = '{self._run.id}'", "max_results": 1},
+        )
+        runs = said.get("runs") or []
+        return runs[0]["info"] if runs else None
+
+    def _created(self, experiment: str) -> dict[str, Any]:
+        run = self._run
+        words = [str(each) for each in run.about.get("argv") or ()]
+        tags = {
+            TAG: run.id,
+            "outrider.name": run.name,
+            "outrider.provider": run.provider,
+            "outrider.host": str((run.about.get("owner") or {}).get("host", "")),
+            "mlflow.user": run.user,
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.name": shlex.join(words[1:] if len(words) > 1 else words),
+            "mlflow.source.git.commit": str(run.git.get("commit", "")),
+            "mlflow.source.git.branch": str(run.git.get("branch", "")),
+        }
+        body = {
+            "experiment_id": experiment,
+            "run_name": run.id,
+            "start_time": int(run.began * 1000),
+            "tags": _tags(tags),
+        }
+        info: dict[str, Any] = self._calls.json("POST", f"{API}/runs/create", body)["run"]["info"]
+        return info
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> None:
+        self._calls.json("POST", f"{API}/{path}", {"run_id": self._id, **body})
+
+    def _batch(self, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Send points. Where the server rejects some, those alone are left out.
+
+        Raises:
+            Rejected: of one or more; the others were taken.
+        """
+        try:
+            self._post("runs/log-batch", {"metrics": metrics})
+        except Rejected as rejected:
+            if len(metrics) == 1:
+                raise Rejected(f"{metrics[0]['key']!r} at step {metrics[0]['step']}: {rejected}") from None
+            middle, first = len(metrics) // 2, None
+            for half in (metrics[:middle], metrics[middle:]):
+                try:
+                    self._batch(half)
+                except Rejected as error:
+                    first = first or error
+            if first is not None:
+                raise first from None
+
+    def _param(self, param: Mapping[str, str]) -> None:
+        try:
+            self._post("runs/log-batch", {"params": [param]})
+        except Rejected:
+            tag = {f"param.{param['key']}": param["value"]}
+            self._post("runs/log-batch", {"tags": _tags(tag)})
+
+
+def named(name: str) -> str:
+    """Return a name as MLflow takes it: it is a path of letters, digits and ``_-. :/`` for its files."""
+    path = posixpath.normpath(_NOT_IN_NAMES.sub("_", name).replace("..", "__").strip("/")).lstrip("/")
+    return path[:NAME_CHARS].rstrip("/") or "_"
+
+
+def _number(value: float) -> float | str:
+    """Return a value as protobuf's JSON has it."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _text(value: Any, most: int) -> str:
+    return (value if isinstance(value, str) else json.dumps(value))[:most]
+
+
+def _tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": named(name), "value": _text(value, TAG_CHARS)} for name, value in tags.items() if value]
+
+
+def _pieces(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    for first in range(0, len(values), most):
+        yield values[first : first + most]
+
+
+def _secret(value: Secret | str | None) -> Secret | None:
+    return Secret(value) if isinstance(value, str) else value

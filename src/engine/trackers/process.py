@@ -1,0 +1,163 @@
+"""The process of a run's trackers, as the pool's program has it: started, started again where it died, and ended.
+
+A thread of its own waits for it, so nothing of the pool does; what goes wrong here is no failure of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import cloudpickle
+
+from ..api.checks import refuse
+from ..api.secrets import allow_secrets
+from ..api.settings import RunOption
+from .base import Tracker, check_trackers
+from .state_file import FOLDER
+
+DELAY_S = 0.5  # after the record is made: a pool that opens has better use for the processor
+AGAIN_S, AGAIN_MOST_S = 1.0, 60.0  # before another one, where it has died; doubles
+END_S = 1.0  # between SIGTERM and SIGKILL
+LOG = "process.log"
+
+
+def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
+    """Check a pool's ``trackers=``, also that they can go to another process.
+
+    Raises:
+        SpecError
+    """
+    checked = check_trackers(trackers)
+    if checked and run is False:
+        refuse("trackers send what the record of the run has, and run=False leaves none: leave out one of the two.")
+    for each in checked:
+        try:
+            packed([each], 0.0)
+        except Exception as error:  # noqa: BLE001  what a class of the user's own raises
+            refuse(f"the tracker {each.name} cannot go to the process that sends, as it cannot be pickled: {error}")
+    return checked
+
+
+def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
+    """Return what the process gets on its stdin. A class of the program's own script goes along as a copy.
+
+    Raises:
+        Exception: a tracker cannot be pickled.
+    """
+    with allow_secrets():
+        order: bytes = cloudpickle.dumps((tuple(trackers), flush_s), protocol=pickle.HIGHEST_PROTOCOL)
+    return order
+
+
+class TrackerProcess:
+    """The process for one record, once `start` is called. ``order``: by `packed`."""
+
+    def __init__(self, order: bytes) -> None:
+        self._order = order
+        self._closing = threading.Event()
+        self._done = threading.Event()  # no process is left, and none will be started
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, directory: Path) -> None:
+        """Begin, in a thread. A system that has no other thread or process has no trackers."""
+        self._thread = threading.Thread(target=self._run, args=(directory,), name="outrider-trackers", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._done.set()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def close(self, within_s: float) -> None:
+        """Wait for the process to end by itself, since the run has, for ``within_s``; then end it. It is gone then."""
+        self._closing.set()
+        if self._thread is None:
+            return
+        if within_s <= 0 or not self._done.wait(within_s):
+            self.kill()
+            self._done.wait(END_S)
+
+    def kill(self) -> None:
+        """End the process and what it has started, if it runs, and start no other."""
+        with self._lock:
+            self._killed = True
+            process = self._process
+        self._closing.set()
+        if process is not None:
+            for word, wait_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+                with self._lock:
+                    if self._process is not process:  # it has been waited for
+                        return
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, word)
+                if self._done.wait(wait_s):
+                    return
+
+    def _run(self, directory: Path) -> None:
+        pause = AGAIN_S
+        try:
+            self._closing.wait(DELAY_S)
+            while self._once(directory) != 0:
+                if self._killed:
+                    return
+                closing = self._closing.is_set()
+                self._closing.wait(pause)
+                if closing:
+                    time.sleep(0.1)
+                pause = min(2 * pause, AGAIN_MOST_S)
+        finally:
+            self._done.set()
+
+    def _once(self, directory: Path) -> int:
+        """Run the process to its end; return its exit code. Its group ends with it."""
+        with self._lock:
+            if self._killed:
+                return 0
+            try:
+                process = self._process = _started(directory)
+            except OSError:  # no memory, or no process for it
+                return 1
+        assert process.stdin is not None
+        with suppress(OSError), process.stdin as stdin:  # it may be dead already
+            stdin.write(self._order)
+        with suppress(ChildProcessError):  # the application collects every child
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its id stays its own until the next lines
+        with self._lock:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+            self._process = None
+        return code
+
+
+def _started(directory: Path) -> subprocess.Popen[bytes]:
+    """Start it in a session of its own: a Ctrl-C in the terminal is the pool's, whose end it then sends."""
+    folder = directory / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100  "" is our directory
+    try:
+        return subprocess.Popen(  # noqa: S603  the words are ours
+            [sys.executable, "-P", "-m", __package__, str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)

@@ -1,0 +1,151 @@
+"""Choose the points of a record that a tracker gets: of some ranks, and of a step that was redone the newest. No I/O.
+
+- ``head`` has each point of rank 0 and of calls outside of broadcasts; ``all`` has each point; each once.
+- of a step that was redone, an older generation's point is left out as far as the newer one is known.
+- a mean is of one name and step of one generation, and is sent once. It is sent when all ranks that log this
+name have logged it, or `LAG_S` later by the record's own times, or at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..runs.metrics import Logged, metrics_in
+from .base import Point, Ranks
+
+LAG_S = 10.0  # that a mean waits for a rank
+KEPT_KEYS = 20_000  # jobs and ranks whose generations are known: a map has a job for each task
+_ORIGIN = re.compile(rb'"job":(\d+),"rank":(\d+|null),"node":[^,]*,"generation":(\d+),"step":(-?\d+)')
+
+
+class Redone:
+    """The points that a newer generation has logged again, as far as lines were `look`ed at."""
+
+    def __init__(self) -> None:
+        self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}  # of a job and rank: each generation's highest step
+        self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}  # and who redid a name's step
+
+    def look(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            found = _ORIGIN.search(line)
+            if found is None:
+                continue
+            key, generation, step = (found[1], found[2]), int(found[3]), int(found[4])
+            tops = self._tops.get(key)
+            if tops is None:
+                while len(self._tops) >= KEPT_KEYS:
+                    self._tops.pop(next(iter(self._tops)))
+                tops = self._tops[key] = {}
+            if any(step <= top for older, top in tops.items() if older < generation):
+                for logged in metrics_in([line]):
+                    names = self._again.setdefault((logged.job, logged.rank), {})
+                    for name in logged.values:
+                        names[name, step] = max(generation, names.get((name, step), 0))
+            tops[generation] = max(step, tops.get(generation, step))
+
+    def __call__(self, logged: Logged, name: str) -> bool:
+        names = self._again.get((logged.job, logged.rank))
+        if not names or logged.step is None:
+            return False
+        return names.get((name, logged.step), 0) > logged.generation
+
+
+class Selection:
+    """The points of a record, in its order, for one tracker."""
+
+    def __init__(self, ranks: Ranks, state: Mapping[str, Any] | None = None) -> None:
+        self._ranks: Ranks = ranks
+        state = state or {}
+        self._counts: dict[str, int] = dict(state.get("counts", {}))  # points without a step, by name
+        self._means = _Means(state.get("means", {}))
+
+    def state(self) -> dict[str, Any]:
+        """Return what another one needs to go on from here, as JSON values."""
+        return {"counts": dict(self._counts), "means": self._means.state()}
+
+    def add(self, lines: Iterable[Logged], redone: Callable[[Logged, str], bool]) -> list[Point]:
+        """Return the points that are to be sent now."""
+        points: list[Point] = []
+        for each in lines:
+            if self._ranks == "head" and each.rank:
+                continue
+            mean = self._ranks == "mean" and each.rank is not None and each.step is not None
+            if self._ranks == "mean" and each.rank and each.step is None:
+                continue  # there is nothing by which points of several ranks belong together
+            for name, value in each.values.items():
+                if redone(each, name):
+                    continue
+                if mean:
+                    points += self._means.add(each, name, value)
+                    continue
+                shown = f"{name}/rank-{each.rank}" if self._ranks == "all" and each.rank is not None else name
+                points.append(self._point(each, shown, value))
+        return points
+
+    def rest(self) -> list[Point]:
+        """Return what is still held back. The run is over."""
+        return self._means.rest()
+
+    def _point(self, of: Logged, name: str, value: float) -> Point:
+        number = 0
+        if of.step is None:
+            number = self._counts.get(name, 0)
+            self._counts[name] = number + 1
+        return Point(name, value, of.step, of.at, of.rank, of.node, of.function, of.job, of.generation, number)
+
+
+class _Means:
+    """Values of ranks, by job, generation, function, name and step, until their mean is known."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._series: dict[str, dict[str, Any]] = json.loads(json.dumps(state))
+
+    def state(self) -> dict[str, Any]:
+        copied: dict[str, Any] = json.loads(json.dumps(self._series))
+        return copied
+
+    def add(self, of: Logged, name: str, value: float) -> list[Point]:
+        key = json.dumps([of.job, of.function, name])
+        series = self._series.get(key)
+        points: list[Point] = []
+        if series is None or series["generation"] < of.generation:
+            if series is not None:  # what the new generation begins after is whole
+                points = self._closed(key, lambda step, _: step < (of.step or 0))
+            series = self._series[key] = {
+                "generation": of.generation,
+                "ranks": [],
+                "since": of.at,
+                "closed": None,
+                "open": {},
+            }
+        if of.generation < series["generation"] or (series["closed"] is not None and of.step <= series["closed"]):
+            return points  # it comes too late
+        if of.rank not in series["ranks"]:
+            series["ranks"].append(of.rank)
+        group = series["open"].setdefault(str(of.step), {"at": of.at, "values": {}})
+        group["values"][str(of.rank)] = value
+        settled, ranks = of.at - series["since"] >= LAG_S, len(series["ranks"])
+        points += self._closed(
+            key, lambda _, each: (settled and len(each["values"]) >= ranks) or of.at - each["at"] > LAG_S
+        )
+        return points
+
+    def rest(self) -> list[Point]:
+        return [point for key in self._series for point in self._closed(key, lambda _, __: True)]
+
+    def _closed(self, key: str, closes: Callable[[int, Mapping[str, Any]], bool]) -> list[Point]:
+        job, function, name = json.loads(key)
+        series = self._series[key]
+        points: list[Point] = []
+        for text, group in sorted(series["open"].items(), key=lambda each: int(each[0])):
+            step = int(text)
+            if not closes(step, group):
+                break  # in the order of steps
+            del series["open"][text]
+            series["closed"] = step
+            mean = sum(group["values"].values()) / len(group["values"])
+            points.append(Point(name, mean, step, group["at"], None, None, function, job, series["generation"]))
+        return points

@@ -1,0 +1,82 @@
+"""MLflow as a tracker: what a pool sends to a server that behaves as MLflow's does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider import Local, Pool, compute, errors, instance_info, log_artifact, log_metrics, log_params, trackers
+from outrider.engine.runs.metrics import read_metrics
+from outrider.engine.runs.names import runs_folder
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tracker_servers import FakeMLflow, serving
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("OUTRIDER_RUNS")
+
+
+@pytest.fixture
+def server() -> Iterator[FakeMLflow]:
+    fake = FakeMLflow()
+    with serving(fake):
+        yield fake
+
+
+@compute
+def train(steps: int, fail: bool = False) -> None:
+    if instance_info().rank == 0:
+        log_params({"lr": 0.1, "layers": [8, 8]})
+        Path("best.txt").write_text("weights")
+        log_artifact("best.txt")
+    for step in range(steps):
+        log_metrics({"loss": float("nan") if step == 1 else 1 / (step + 1), "rank": instance_info().rank}, step=step)
+    if fail:
+        raise ValueError("no")
+
+
+def recorded(ranks: set[int | None]) -> list[tuple[str, int, int, float]]:
+    (record,) = runs_folder().glob("*-*-*")
+    return sorted(
+        (name, each.step or 0, int(each.at * 1000), value)
+        for each in read_metrics(record)
+        if each.rank in ranks
+        for name, value in each.values.items()
+    )
+
+
+def test_a_run_of_a_pool_is_one_run_there(server: FakeMLflow) -> None:
+    tracker = trackers.MLflow(server.address, experiment="digits")
+    with Pool(provider=Local(), nodes=2, run="digits", trackers=[tracker], flush_timeout=30) as pool:
+        train(1200) @ pool
+    run = server.only()
+    (record,) = runs_folder().glob("*-digits-*")
+    assert server.runs[run]["status"] == "FINISHED"
+    assert server.runs[run]["run_name"] == server.tags[run]["outrider.run"] == record.name
+    assert server.experiments["digits"] == server.runs[run]["experiment_id"]
+    assert str(server.rows()) == str(recorded({0}))  # nan is not itself
+    assert set(server.metrics[run].values()) == {1}  # and nothing was sent twice
+    assert server.params[run] == {"lr": "0.1", "layers": "[8, 8]"}
+    assert server.artifacts == {f"1/{run}/artifacts/best.txt": b"weights"}
+
+
+def test_a_failed_run_is_failed_there(server: FakeMLflow) -> None:
+    tracker = trackers.MLflow(server.address, ranks="all")
+    with (
+        pytest.raises(errors.BroadcastFailed),
+        Pool(provider=Local(), nodes=1, run="bad", trackers=[tracker], flush_timeout=30) as pool,
+    ):
+        train(3, fail=True) @ pool
+    assert server.runs[server.only()]["status"] == "FAILED"
+    assert {name for name, *_ in server.rows()} == {"loss/rank-0", "rank/rank-0"}
+
+
+def test_no_record_and_trackers_are_refused() -> None:
+    with pytest.raises(errors.SpecError, match="run=False leaves none"):
+        Pool(provider=Local(), run=False, trackers=[trackers.MLflow("http://127.0.0.1:1")])
