@@ -15,12 +15,15 @@ from typing import Any, Literal
 import anyio
 
 from ...lazy_dataclass import dataclass
+from ..cloud import retries
+from ..cloud.failures import AGAIN_S, CallRefused
+from ..cloud.token_bucket import Bucket
 from ..errors import NotAuthorized, ProviderError
 from ..threads import in_thread
 from . import answers, api_retries
-from .errors import AGAIN_S, DENIED, EXPIRED, CallRefused, Failure, translate
+from .errors import DENIED, EXPIRED, Failure, translate
 from .sessions import check_endpoint, choose_region, new_session, regions
-from .token_buckets import Bucket, bucket_for
+from .token_buckets import bucket_for
 
 Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
 
@@ -237,7 +240,7 @@ class Api:
         call.unsure = call.unsure or (creates and trouble in {"broken", "lost"})
         if trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
-        return api_retries.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
+        return retries.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
 
     # --- failures -----------------------------------------------------------------------------------------------------
 

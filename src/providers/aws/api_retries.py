@@ -1,10 +1,8 @@
-"""Decide whether a call is repeated: which failures are transient, which calls are idempotent, back-off with jitter."""
+"""Decide whether a call of AWS may be repeated: which failures are transient, which calls are idempotent."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-Trouble = Literal["throttled", "unreached", "broken", "lost"]
+from ..cloud.retries import Trouble
 
 THROTTLED = frozenset({
     "EC2ThrottledException", "PriorRequestNotComplete", "RequestLimitExceeded", "RequestThrottled",
@@ -19,15 +17,6 @@ LOST = frozenset({"ConnectionClosedError", "HTTPClientError", "IncompleteReadErr
                   "UnreadableAnswer"})  # fmt: skip
 BROKEN = frozenset({"InternalError", "InternalFailure", "InternalServerError", "RequestTimeout", "ServiceUnavailable",
                     "ServiceUnavailableException", "Unavailable"})  # fmt: skip
-
-# (longest pause after the first try, doubled each time; longest pause of all; number of tries).
-# A throttled call is tried until its time is up, as it will go through at some time.
-_BACK_OFF: dict[Trouble, tuple[float, float, float]] = {
-    "throttled": (1.0, 10.0, float("inf")),
-    "unreached": (0.5, 2.0, 4),
-    "broken": (0.5, 5.0, 6),
-    "lost": (0.5, 5.0, 6),
-}
 
 READS = ("Describe", "Get", "Head", "List", "Lookup", "Search", "Simulate", "DecodeAuthorizationMessage")
 _SETS = ("Authorize", "Cancel", "Delete", "Modify", "Revoke", "CreateTags", "StopInstances", "TerminateInstances")
@@ -49,21 +38,6 @@ def trouble(code: str, status: int) -> Trouble | None:
     if code in BROKEN or (status >= 500 and not _is_no_capacity(code)):
         return "broken"
     return None
-
-
-def retry(kind: Trouble | None, attempt: int, *, safe: bool, luck: float) -> float | None:
-    """Seconds to wait before the next try; None: do not retry.
-
-    ``attempt`` counts from 1. ``safe``: the call is idempotent. A call that was throttled or never arrived was not
-    carried out, so it is retried in any case. ``luck``: in [0, 1), for full jitter ("Exponential Backoff And Jitter",
-    AWS Architecture Blog).
-    """
-    if kind is None or (not safe and kind in {"broken", "lost"}):
-        return None
-    first, most, tries = _BACK_OFF[kind]
-    if attempt >= tries:
-        return None
-    return luck * min(most, first * 2.0 ** min(attempt - 1, 30))
 
 
 def _is_no_capacity(code: str) -> bool:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from time import monotonic, time
-from typing import Any, Final, Protocol, TypeVar
-
-import anyio
+from time import time
+from typing import Any, Final, Protocol
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
-from ..cloud.single_flight import only
+from ..cloud.answer_cache import cached
+from ..cloud.offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
+from ..cloud.single_flight import side_by_side
 from . import prices
-from .offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
-
-T = TypeVar("T")
+from .vendor import VENDOR
 
 TYPES_S: Final = 600.0  # how long types and their zones are cached
 SPOT_S: Final = 60.0  # how long spot prices are cached; they change a few times a day
@@ -61,7 +59,7 @@ async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[s
         ProviderError: EC2 did not answer.
     """
     types = await _types(api, request, instance_types)
-    names = _shortlist(suitable(request, types, api.region, instance_types), api.region)
+    names = _shortlist(suitable(request, types, VENDOR, api.region, instance_types), api.region)
     zones: dict[str, frozenset[str]] = {}
     spot: dict[tuple[str, str], float] = {}
     on_demand: dict[str, float] = {}
@@ -80,8 +78,8 @@ async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[s
         jobs.append(find_spot)
     if request.allocation != "spot":
         jobs.append(find_on_demand)
-    await _side_by_side(jobs)
-    return Catalogue(api.region, {each.name: each for each in types}, zones, spot, on_demand)
+    await side_by_side(jobs)
+    return Catalogue(VENDOR, api.region, {each.name: each for each in types}, zones, spot, on_demand)
 
 
 def parse(answer: Mapping[str, Any]) -> InstanceType | None:
@@ -164,23 +162,6 @@ def _gbps(network: Mapping[str, Any]) -> float:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    value: Any
-    until: float
-
-
-_cache: dict[Hashable, _Kept] = {}
-
-
-async def _cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]]) -> T:
-    kept = _cache.get(key)
-    if kept is None or kept.until <= monotonic():
-        kept = _cache[key] = _Kept(await find(), monotonic() + seconds)
-    value: T = kept.value
-    return value
-
-
 def _place(api: Api) -> Hashable:
     """The cache key of a cloud. With an endpoint of one's own each `Api` has its own key, as ports are reused."""
     return api.region, api.profile, None if api.endpoint_url is None else id(api)
@@ -204,10 +185,10 @@ async def _types(api: Api, request: LaunchRequest, instance_types: Collection[st
             answers = await api.pages("describe_instance_types", "InstanceTypes", Filters=filters)
             return [each for each in map(parse, answers) if each is not None]
 
-        for each in await _cached(("types", _place(api), repr([names, usual])), TYPES_S, find):
+        for each in await cached(("types", _place(api), repr([names, usual])), TYPES_S, find):
             found[each.name] = each
 
-    await _side_by_side([partial(follow, names) for names in chains])
+    await side_by_side([partial(follow, names) for names in chains])
     return [found[name] for name in sorted(found)]
 
 
@@ -236,7 +217,7 @@ async def _zones(api: Api, names: Sequence[str]) -> dict[str, frozenset[str]]:
                 found.setdefault(each["InstanceType"], set()).add(each["Location"])
         return {name: frozenset(zones) for name, zones in found.items()}
 
-    return await _cached(("zones", _place(api), tuple(names)), TYPES_S, find)
+    return await cached(("zones", _place(api), tuple(names)), TYPES_S, find)
 
 
 async def spot_prices(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
@@ -250,7 +231,7 @@ async def spot_prices(api: Api, names: Sequence[str]) -> dict[tuple[str, str], f
         )
         return latest(answers)
 
-    return await _cached(("spot", _place(api), tuple(names)), SPOT_S, find)
+    return await cached(("spot", _place(api), tuple(names)), SPOT_S, find)
 
 
 def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
@@ -267,7 +248,7 @@ async def on_demand_prices(api: Api, names: Sequence[str]) -> dict[str, float]:
     async def find() -> dict[str, float]:
         return await prices.on_demand(api, names, now=time(), kept=prices.cache_file(api.region))
 
-    return await _cached(("on-demand", _place(api), tuple(names)), TYPES_S, find)
+    return await cached(("on-demand", _place(api), tuple(names)), TYPES_S, find)
 
 
 def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
@@ -276,16 +257,6 @@ def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
     unknown = max((price.usd for price in known.values() if price is not None), default=0.0)
     cost = {name: unknown if price is None else price.usd for name, price in known.items()}
     return sorted(sorted(cost, key=lambda name: (cost[name], name))[:TYPES_AT_MOST])
-
-
-async def _side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run the jobs concurrently; of several errors, raise the one that says most."""
-    try:
-        async with anyio.create_task_group() as tasks:
-            for job in jobs:
-                tasks.start_soon(job)
-    except ExceptionGroup as group:
-        raise only(group) from None
 
 
 def _batches(names: Sequence[str]) -> list[Sequence[str]]:

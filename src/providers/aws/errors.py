@@ -6,18 +6,15 @@ import re
 from difflib import get_close_matches
 
 from ...lazy_dataclass import dataclass
+from ..cloud import failures
+from ..cloud.failures import AGAIN_S, ELSEWHERE, CallRefused, Meanings, meaning, quoting, until_raised
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import quotas
 from .api_retries import trouble
 
-AGAIN_S = 2.0  # pause after transient failures
 CAPACITY_AGAIN_S = 10.0
 SKEW_S = 240.0  # AWS refuses signatures that are 5 minutes off: "Signing AWS API requests", IAM User Guide
 
-_ELSEWHERE = "Take other types, zones or regions as well: Pool(Spec(...), Spec(...)) asks for one after the other."
-_UNTIL_RAISED = (
-    "This is a limit of the account, not AWS's stock: until it is raised, ask for fewer nodes, or other types."
-)
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedAccess", "UnauthorizedOperation"})
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _CLOCK = frozenset({"RequestInTheFuture", "RequestTimeTooSkewed"})
@@ -25,10 +22,6 @@ _WRONG = frozenset({
     "AuthFailure", "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException",
     "InvalidToken", "MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException",
 })  # fmt: skip
-
-
-class CallRefused(ProviderError):
-    """AWS refused a call for a reason that is nobody's fault or that only the caller understands, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +61,7 @@ def translate(failure: Failure) -> ProviderError:
         error = CallRefused(_said(failure, f"{failure.operation or 'the call'} failed"))
     error.code = failure.code
     if isinstance(error, NoCapacity):
-        error.advice = _ELSEWHERE
+        error.advice = ELSEWHERE
     return error
 
 
@@ -107,164 +100,94 @@ def _limit(failure: Failure) -> ProviderError | None:
         told = f"a quota of the account is used up in {failure.where}: ask for more in Service Quotas"
     else:
         told = f"{quota} is used up in {failure.region or 'the region'}: ask for more, {quota.console(failure.region)}"
-    return QuotaExceeded(_said(failure, told), advice=_UNTIL_RAISED)
+    return QuotaExceeded(_said(failure, told), advice=until_raised("AWS"))
 
 
 def _meant(failure: Failure) -> ProviderError | None:
     if failure.code == "Unsupported" and _of_the_zone(failure.message):
         return NoCapacity(_said(failure, f"{failure.what} cannot be had in {failure.where}"))
     code = "InvalidIamInstanceProfile" if "iamInstanceProfile" in failure.message else failure.code
-    for kind, codes, sentence, *again in _MEANINGS:
-        if re.fullmatch(codes, code):
-            told = sentence.format(
-                call=failure.operation or "request", region=failure.region, what=failure.what, where=failure.where
-            )
-            return kind(_said(failure, told), retry_after_s=again[0] if again else None)
-    return None
+    found = meaning(code, _MEANINGS)
+    if found is None:
+        return None
+    told = found.sentence.format(
+        call=failure.operation or "request", region=failure.region, what=failure.what, where=failure.where
+    )
+    return found.kind(_said(failure, told), retry_after_s=_AGAIN_AFTER_S.get(found.codes))
 
 
 # "Error codes for the Amazon EC2 API", EC2 Developer Guide; names that end in Error are botocore's. The first match
-# wins. The last column: seconds after which a further try may succeed.
-_Meaning = tuple[type[ProviderError], str, str] | tuple[type[ProviderError], str, str, float]
-_MEANINGS: tuple[_Meaning, ...] = (
-    # identity
-    (
-        NotAuthorized,
-        "NoCredentialsError",
-        (
+# wins. `_AGAIN_S`: seconds after which a further try may succeed.
+_MEANINGS: Meanings = (
+    (NotAuthorized, {
+        "NoCredentialsError":
             "there are no AWS credentials: run 'aws configure' or 'aws sso login', or set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY"
-        ),
-    ),
-    (
-        NotAuthorized,
-        "PartialCredentialsError",
-        "the AWS credentials are incomplete: give the key's id and the key",
-    ),
-    (
-        NotAuthorized,
-        "ProfileNotFound",
-        "there is no such profile: 'aws configure list-profiles' names those there are",
-    ),
-    (
-        NotAuthorized,
-        ".*SSO.*|TokenRetrievalError|LoginError.*",
-        "the AWS sign-on is over: run 'aws sso login'",
-    ),
-    (
-        NotAuthorized,
-        "CredentialRetrievalError|MetadataRetrievalError|RefreshWithMFAUnsupportedError|.*LoopConfigError",
-        "the AWS credentials could not be fetched: check what the profile names as their source",
-    ),
-    (
-        NotAuthorized,
-        "|".join(EXPIRED),
-        "the AWS credentials have expired: get new ones, such as by 'aws sso login'",
-    ),
-    (
-        NotAuthorized,
-        "OptInRequired|SubscriptionRequiredException",
-        "the account has not subscribed to this: follow AWS's link, or choose another AMI or region",
-    ),
-    (
-        NotAuthorized,
-        ".*ServiceLinkedRoleCreationNotPermitted",
-        (
+            "AWS_SECRET_ACCESS_KEY",
+        "PartialCredentialsError": "the AWS credentials are incomplete: give the key's id and the key",
+        "ProfileNotFound": "there is no such profile: 'aws configure list-profiles' names those there are",
+        ".*SSO.*|TokenRetrievalError|LoginError.*": "the AWS sign-on is over: run 'aws sso login'",
+        "CredentialRetrievalError|MetadataRetrievalError|RefreshWithMFAUnsupportedError|.*LoopConfigError":
+            "the AWS credentials could not be fetched: check what the profile names as their source",
+        "|".join(EXPIRED): "the AWS credentials have expired: get new ones, such as by 'aws sso login'",
+        "OptInRequired|SubscriptionRequiredException":
+            "the account has not subscribed to this: follow AWS's link, or choose another AMI or region",
+        ".*ServiceLinkedRoleCreationNotPermitted":
             "the account has no service-linked role for this yet: allow iam:CreateServiceLinkedRole once, or run "
-            "'aws iam create-service-linked-role --aws-service-name spot.amazonaws.com'"
-        ),
-    ),
-    (
-        NotAuthorized,
-        "|".join(_WRONG),
-        (
+            "'aws iam create-service-linked-role --aws-service-name spot.amazonaws.com'",
+        "|".join(_WRONG):
             "AWS does not accept these credentials: check them with 'aws sts get-caller-identity', and that the "
-            "account has the region {region} enabled"
-        ),
-    ),
-    (NotAuthorized, "Blocked", "AWS has blocked the account: ask AWS Support"),
-    # capacity
-    (
-        QuotaExceeded,
-        "PendingVerification",
-        "AWS is still verifying the account for {region}: try again in some minutes",
-        60.0,
-    ),
-    (
-        NoCapacity,
-        "SpotMaxPriceTooLow",
-        "the spot price of {what} in {where} is above what may be paid: raise max_hourly_cost, or take other types",
-    ),
-    (
-        NoCapacity,
-        "InsufficientFreeAddressesInSubnet",
-        "the subnet in {where} has no free address: choose another",
-        CAPACITY_AGAIN_S,
-    ),
-    (NoCapacity, ".*Capacity.*", "AWS has no {what} left in {where} now", CAPACITY_AGAIN_S),
-    # request
-    (
-        BadRequest,
-        r"InvalidAMI.*",
-        "there is no such AMI in {region}: their ids are a region's own; leave ami out for a current one",
-    ),
-    (
-        BadRequest,
-        r"InvalidInstanceType(\.NotFound)?",
-        "there is no such instance type in {region}: 'aws ec2 describe-instance-types' lists them",
-    ),
-    (
-        BadRequest,
-        r"InvalidSubnet.*",
-        "there is no such subnet in {region}: 'aws ec2 describe-subnets' lists them, for AWS(subnets=[...])",
-    ),
-    (BadRequest, r"InvalidVpcI[Dd]\..*", "there is no such VPC in {region}: 'aws ec2 describe-vpcs' lists them"),
-    (
-        BadRequest,
-        r"(InvalidGroup|InvalidGroupId|InvalidSecurityGroup|InvalidSecurityGroupI[Dd])\.(NotFound|Malformed)",
-        "there is no such security group in that VPC of {region}",
-    ),
-    (
-        BadRequest,
-        "VPCIdNotSpecified|DefaultVpcDoesNotExist|MissingDefaultVpc",
-        "{region} has no default VPC: run 'aws ec2 create-default-vpc', or give AWS(vpc=...) or AWS(subnets=[...])",
-    ),
-    (
-        BadRequest,
-        "VPCResourceNotSpecified|DefaultSubnetDoesNotExist.*",
-        "this needs a subnet: give AWS(subnets=[...]) of {region}",
-    ),
-    (
-        BadRequest,
-        r"InvalidIamInstanceProfile.*",
-        "there is no such instance profile: 'aws iam list-instance-profiles' lists them",
-    ),
-    (BadRequest, r"InvalidKeyPair\..*", "there is no such key pair in {region}"),
-    (
-        BadRequest,
-        r"InvalidZone\..*|InvalidAvailabilityZone",
-        "there is no such zone in {region}: 'aws ec2 describe-availability-zones' lists them",
-    ),
-    (BadRequest, "Unsupported.*", "AWS cannot do this with {what}: choose another type, AMI or zone"),
-    (BadRequest, "InvalidRegionError", "the region is not one: give AWS(region=...), such as us-east-1"),
-    (BadRequest, "ConfigParseError|ConfigNotFound", "the AWS configuration cannot be read: look into ~/.aws/config"),
-    (
-        BadRequest,
-        "SSLError|InvalidProxy.*",
-        "no safe connection to AWS comes about: check the computer's certificates, and any proxy on the way",
-    ),
-    # resources that were just removed, or are not known everywhere yet: only the caller knows which
-    (
-        CallRefused,
-        r".*\.NotFound|.*\.Duplicate|DependencyViolation|InvalidClientToken|IdempotentParameterMismatch",
-        "AWS says otherwise of what is there in {region}",
-    ),
-    (
-        BadRequest,
-        "(Invalid|Malformed|Missing|Unknown|Validation|ParamValidation).*",
-        "AWS does not take this {call} as it is",
-    ),
-)
+            "account has the region {region} enabled",
+        "Blocked": "AWS has blocked the account: ask AWS Support",
+    }),
+    (QuotaExceeded, {
+        "PendingVerification": "AWS is still verifying the account for {region}: try again in some minutes",
+    }),
+    (NoCapacity, {
+        "SpotMaxPriceTooLow":
+            "the spot price of {what} in {where} is above what may be paid: raise max_hourly_cost, or take other "
+            "types",
+        "InsufficientFreeAddressesInSubnet": "the subnet in {where} has no free address: choose another",
+        ".*Capacity.*": "AWS has no {what} left in {where} now",
+    }),
+    (BadRequest, {
+        r"InvalidAMI.*":
+            "there is no such AMI in {region}: their ids are a region's own; leave ami out for a current one",
+        r"InvalidInstanceType(\.NotFound)?":
+            "there is no such instance type in {region}: 'aws ec2 describe-instance-types' lists them",
+        r"InvalidSubnet.*":
+            "there is no such subnet in {region}: 'aws ec2 describe-subnets' lists them, for AWS(subnets=[...])",
+        r"InvalidVpcI[Dd]\..*": "there is no such VPC in {region}: 'aws ec2 describe-vpcs' lists them",
+        r"(InvalidGroup|InvalidGroupId|InvalidSecurityGroup|InvalidSecurityGroupI[Dd])\.(NotFound|Malformed)":
+            "there is no such security group in that VPC of {region}",
+        "VPCIdNotSpecified|DefaultVpcDoesNotExist|MissingDefaultVpc":
+            "{region} has no default VPC: run 'aws ec2 create-default-vpc', or give AWS(vpc=...) or "
+            "AWS(subnets=[...])",
+        "VPCResourceNotSpecified|DefaultSubnetDoesNotExist.*":
+            "this needs a subnet: give AWS(subnets=[...]) of {region}",
+        r"InvalidIamInstanceProfile.*":
+            "there is no such instance profile: 'aws iam list-instance-profiles' lists them",
+        r"InvalidKeyPair\..*": "there is no such key pair in {region}",
+        r"InvalidZone\..*|InvalidAvailabilityZone":
+            "there is no such zone in {region}: 'aws ec2 describe-availability-zones' lists them",
+        "Unsupported.*": "AWS cannot do this with {what}: choose another type, AMI or zone",
+        "InvalidRegionError": "the region is not one: give AWS(region=...), such as us-east-1",
+        "ConfigParseError|ConfigNotFound": "the AWS configuration cannot be read: look into ~/.aws/config",
+        "SSLError|InvalidProxy.*":
+            "no safe connection to AWS comes about: check the computer's certificates, and any proxy on the way",
+    }),
+    (CallRefused, {
+        r".*\.NotFound|.*\.Duplicate|DependencyViolation|InvalidClientToken|IdempotentParameterMismatch":
+            "AWS says otherwise of what is there in {region}",
+    }),
+    (BadRequest, {
+        "(Invalid|Malformed|Missing|Unknown|Validation|ParamValidation).*": "AWS does not take this {call} as it is",
+    }),
+)  # fmt: skip
+_AGAIN_AFTER_S = {
+    "PendingVerification": 60.0,
+    "InsufficientFreeAddressesInSubnet": CAPACITY_AGAIN_S,
+    ".*Capacity.*": CAPACITY_AGAIN_S,
+}
 
 
 def _clock(failure: Failure) -> str:
@@ -313,18 +236,13 @@ def _of_the_zone(message: str) -> bool:
 
 
 def _said(failure: Failure, sentence: str) -> str:
-    """The sentence with AWS's own words in brackets. They are quoted nowhere else."""
-    words = redacted(failure.message).strip().rstrip(".")
-    return f"{sentence} ({failure.code}: {words})" if words else f"{sentence} ({failure.code})"
+    return quoting(sentence, failure.code, redacted(failure.message))
 
 
 def redacted(text: str) -> str:
     """Remove what may be a credential (AWS repeats a signed request that it refuses), and shorten the text."""
     text = re.split(r"\s*(?:The Canonical String|Encoded authorization failure)", text)[0]
-    text = re.sub(r"//[^/@\s]+@", "//", text)
-    text = re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text)
-    text = re.sub(r"[A-Za-z0-9+/=_%-]{100,}|(?<![\w+/=-])[A-Za-z0-9+/]{40}(?![\w+/=-])", "(secret)", text)
-    return text if len(text) <= 400 else f"{text[:400]}..."
+    return failures.redacted(re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text))
 
 
 def _found(pattern: str, text: str) -> str:

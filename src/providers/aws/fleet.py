@@ -14,23 +14,25 @@ import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, LaunchSettled, LaunchUnsure, Machine, MachineEvent, MachineId, Warned
+from ..cloud import offers
 from ..cloud.end_tracker import CONFIRM_S, patience_s
+from ..cloud.failures import CallRefused, is_lost, most_telling
 from ..cloud.instance_inventory import InstanceInventory, InventoryChanges
 from ..cloud.userdata import LEASE
 from ..errors import BadRequest, JournalError, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
-from . import launch, listing, offers, tags, teardown
-from .errors import CallRefused, Failure, translate
+from . import launch, listing, tags, teardown
+from .errors import Failure, translate
 from .launch import LaunchTemplate, Refusal
 from .plan import Plan, Planner
 from .poller import Poller
-from .recorded import RecordedApi, is_lost, machines_in
+from .recorded import RecordedApi, machines_in
 from .templates import Templates
 from .vendor import VENDOR
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from .offers import Offer
+    from ..cloud.offers import Offer
     from .provider import AWS
 
 LAG_S = 15.0  # after so long, a new resource is known everywhere in EC2
@@ -62,7 +64,7 @@ class AWSFleet:
         self._public = provider.address == "public"
         self._instances = InstanceInventory(VENDOR, public=self._public)
         self._poller = Poller(api, pool, self._instances, self._on_changes)
-        self._cooldowns = offers.Cooldowns()
+        self._cooldowns = offers.Cooldowns(VENDOR)
         self._planner = Planner(provider, api, self._labels, tasks)
         self._templates = Templates(api, pool, self._labels)
         self._places: dict[MachineId, tuple[str, str]] = {}  # type and zone
@@ -105,7 +107,7 @@ class AWSFleet:
             if any(isinstance(error, NotAuthorized) for error in failed):
                 break
         assert failed, "EC2 gave no machine and no reason"
-        error = launch.most_telling(failed)
+        error = most_telling(failed)
         if error.retry_after_s is not None:  # offers in cooldown would not even be asked for
             tried = [offer for chosen in plan.rounds for offer in chosen]
             error.retry_after_s = max(error.retry_after_s, self._cooldowns.wait_s(tried, anyio.current_time()))
@@ -395,7 +397,7 @@ class AWSFleet:
         return error
 
     def _cool_down(self, refused: Sequence[Offer], error: ProviderError) -> None:
-        if isinstance(error, NoCapacity | QuotaExceeded) or error.code in offers.LASTING:
+        if isinstance(error, NoCapacity | QuotaExceeded) or error.code in VENDOR.lasting:
             for offer in refused:
                 self._cooldowns.failed(offer, error, anyio.current_time())
 

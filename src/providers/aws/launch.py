@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Machine, MachineId
-from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..errors import NoCapacity, ProviderError
 from . import tags
 
 if TYPE_CHECKING:
+    from ..cloud.offers import Offer
     from .images import Ami
-    from .offers import Offer
 
 Market = Literal["spot", "on-demand"]
 
@@ -35,7 +35,6 @@ EFA = {
     "FI_EFA_FORK_SAFE": "1",
     "NCCL_SOCKET_IFNAME": "^lo,docker,veth",
 }
-_GRAVITY: tuple[type[ProviderError], ...] = (NotAuthorized, QuotaExceeded, NoCapacity, BadRequest, ProviderError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,24 +263,6 @@ def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
         if kind in (None, offer.type.name) and subnet in (None, subnets[offer.zone]) and zone in (None, offer.zone)
     ]
     return tuple(fits or offers)
-
-
-def most_telling(errors: Sequence[ProviderError]) -> ProviderError:
-    """The error that its reader can do most about; its message includes the others.
-
-    A quota comes before missing capacity. The result may be retried if one of the errors is transient, except after
-    missing authorization.
-    """
-    kinds = {_gravity(error): error for error in reversed(errors)}  # the first of each kind
-    worst, *others = [kinds[gravity] for gravity in sorted(kinds)]
-    again = [error.retry_after_s for error in errors if error.retry_after_s is not None]
-    also = "".join(f"; also: {other}" for other in others)
-    retry_after_s = None if isinstance(worst, NotAuthorized) else min(again, default=None)
-    return type(worst)(f"{worst}{also}", retry_after_s=retry_after_s, code=worst.code, advice=worst.advice)
-
-
-def _gravity(error: ProviderError) -> int:
-    return next(place for place, kind in enumerate(_GRAVITY) if isinstance(error, kind))
 
 
 def machine(name: MachineId, offer: Offer, of: LaunchTemplate, *, notices: tuple[str, ...], lease: str) -> Machine:

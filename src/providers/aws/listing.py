@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
-
-import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
-from ..cloud.single_flight import only
+from ..cloud.single_flight import side_by_side
 from ..resource_ownership import Claim, Others, Thing
 from . import tags
 from .api import Api
@@ -53,13 +52,8 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
     async def look_for(place: int, operation: str, key: str, name: str) -> None:
         found[place] = await _things(api, operation, key, name, any_pool)
 
-    try:
-        async with anyio.create_task_group() as looks:
-            looks.start_soon(look)
-            for place, kind in enumerate((_GROUPS, _TEMPLATES, _PLACEMENTS)):
-                looks.start_soon(look_for, place, *kind)
-    except ExceptionGroup as group:
-        raise only(group) from None
+    kinds = enumerate((_GROUPS, _TEMPLATES, _PLACEMENTS))
+    await side_by_side([look, *(partial(look_for, place, *kind) for place, kind in kinds)])
     living = [_machine(each) for each in machines if each["State"]["Name"] != "terminated"]
     return Survey(tuple(living), tuple(each for some in found for each in some))
 

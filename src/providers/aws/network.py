@@ -11,11 +11,12 @@ import anyio
 import anyio.abc
 
 from ...lazy_dataclass import dataclass
+from ..cloud.failures import CallRefused
 from ..errors import BadRequest, NoCapacity, ProviderError
 from ..resource_ownership import Claim, Others
 from . import listing, tags
 from .api import Api
-from .errors import CallRefused, Failure, translate
+from .errors import Failure, translate
 from .firewall import OUT, Rule, as_cidr, rules_of, sources, wanted
 
 CHECKIP = "https://checkip.amazonaws.com"  # answers with the client's address

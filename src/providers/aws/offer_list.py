@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..base import Architecture, LaunchRequest, MachineOffer
+from ..cloud import offers
 from ..errors import BadRequest
-from . import catalogue, images, launch, network, offers
+from . import catalogue, images, launch, network
 from .api import Api
+from .vendor import VENDOR
 
 if TYPE_CHECKING:
     from .provider import AWS
@@ -38,7 +40,7 @@ async def offer_list(provider: AWS, request: LaunchRequest) -> list[MachineOffer
         rounds = offers.choose(
             request,
             there,
-            offers.Cooldowns(),
+            offers.Cooldowns(VENDOR),
             anyio.current_time(),
             instance_types=provider.instance_types,
             zones=zones,

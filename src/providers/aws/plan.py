@@ -10,17 +10,18 @@ import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
+from ..cloud import offers
 from ..cloud.single_flight import Shared
 from ..errors import BadRequest
-from . import catalogue, images, launch, network, offers
+from . import catalogue, images, launch, network
 from .launch import Shape
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from ..cloud.offers import Cooldowns, Offer
     from .images import Ami
     from .network import Network
-    from .offers import Cooldowns, Offer
     from .provider import AWS
     from .recorded import RecordedApi
 

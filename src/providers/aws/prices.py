@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 import math
 import re
-import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import anyio
 
-from ...lazy_dataclass import dataclass
-from ..private import cache_root, check_private, make_private
+from ..cloud import price_table
+from ..cloud.price_table import Price
+from ..private import cache_root
 
-MONTH_S: Final = 30 * 86400.0  # on-demand prices rarely change
 PATIENCE_S: Final = 5.0
 TYPES_IN_A_QUESTION: Final = 40  # a filter's value has at most 1024 characters
 PAGES_AT_MOST: Final = 10
@@ -43,14 +42,6 @@ class Api(Protocol):
     ) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """USD per hour, and the time of that price (seconds since 1970)."""
-
-    usd: float
-    at: float
-
-
 async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path | None = None) -> dict[str, float]:
     """USD per hour of these types in the API's region. Types without a known price are left out.
 
@@ -58,15 +49,9 @@ async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path 
     stored. If the price list does not answer in 5 s, or this account may not read it, old prices are used; nothing is
     raised. ``now``: seconds since 1970.
     """
-    if api.endpoint_url is not None:
-        kept = None
     known = {name: price for name in types if (price := bundled(name, api.region)) is not None}
-    known |= {name: price for name, price in _read(kept).items() if name in types}
-    old = [name for name in types if name not in known or known[name].at < now - MONTH_S]
-    fresh = await _ask(api, old, now) if old else {}
-    if fresh:
-        _write(kept, _read(kept) | fresh)
-    return {name: price.usd for name, price in (known | fresh).items()}
+    file = kept if api.endpoint_url is None else None
+    return await price_table.current(types, known, partial(_ask, api, now=now), now=now, kept=file)
 
 
 def cache_file(region: str) -> Path:
@@ -153,7 +138,7 @@ def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
                 yield usd
 
 
-async def _ask(api: Api, types: list[str], now: float) -> dict[str, Price]:
+async def _ask(api: Api, types: Sequence[str], *, now: float) -> dict[str, Price]:
     found: dict[str, Price] = {}
     with anyio.move_on_after(PATIENCE_S), suppress(Exception):  # refused, or in an unknown form: use the table
         for start in range(0, len(types), TYPES_IN_A_QUESTION):
@@ -166,29 +151,3 @@ async def _ask(api: Api, types: list[str], now: float) -> dict[str, Price]:
                     break
                 asked["NextToken"] = answer["NextToken"]
     return found
-
-
-# --- the file ---------------------------------------------------------------------------------------------------------
-
-
-def _read(kept: Path | None) -> dict[str, Price]:
-    if kept is None:
-        return {}
-    try:
-        check_private(kept.parent)  # others could pass expensive machines off as cheap ones
-        return {name: Price(float(usd), float(at)) for name, (usd, at) in json.loads(kept.read_text("utf-8")).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}  # there is no file, or it is not ours
-
-
-def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
-    if kept is None:
-        return
-    text = json.dumps({name: [price.usd, price.at] for name, price in sorted(prices.items())}, indent=0)
-    try:
-        make_private(kept.parent)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=kept.parent, delete=False) as file:
-            file.write(text)
-        Path(file.name).replace(kept)
-    except OSError:
-        pass  # without the cache, the price list is asked again

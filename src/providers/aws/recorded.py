@@ -15,13 +15,13 @@ from uuid import uuid4
 
 import anyio
 
+from ..cloud.failures import is_lost
 from ..errors import JournalError, NotAuthorized, ProviderError
 from ..journal import Intent, Journal
 from ..resource_ownership import Claim
 from ..threads import in_thread
 from . import tags
 from .api import Api, Service
-from .errors import CallRefused
 from .teardown import FLEET, place_of, written_of
 
 
@@ -142,8 +142,3 @@ def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list
         {**each, "Tags": [*(tag for tag in each["Tags"] if tag["Key"] != tags.LAUNCH), label]}
         for each in specifications
     ]
-
-
-def is_lost(error: ProviderError) -> bool:
-    """Return whether the failed call may have been carried out all the same. A refusal by AWS shows that it was not."""
-    return isinstance(error, CallRefused) and error.retry_after_s is not None

@@ -1,9 +1,9 @@
-"""A result that is computed once, in the background, and awaited by all who need it."""
+"""Work that is done concurrently: a result computed once for all who need it, and jobs side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
@@ -64,6 +64,16 @@ class Shared(Generic[T]):
             mine.error = only(error)
         finally:
             mine.done.set()
+
+
+async def side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Run the jobs concurrently; of several errors, raise the one that says most."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            for job in jobs:
+                tasks.start_soon(job)
+    except ExceptionGroup as group:
+        raise only(group) from None
 
 
 def only(error: Exception) -> BaseException:

@@ -22,10 +22,10 @@ from aiohttp import web
 
 from outrider.providers.aws import api as api_module
 from outrider.providers.aws.api import Api, Credentials
-from outrider.providers.aws.errors import CallRefused, Failure
-from outrider.providers.aws.recorded import is_lost
+from outrider.providers.aws.errors import Failure
 from outrider.providers.aws.sessions import choose_region
 from outrider.providers.aws.token_buckets import Bucket
+from outrider.providers.cloud.failures import CallRefused, is_lost
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 pytestmark = pytest.mark.anyio

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from outrider.providers.aws.api_retries import Trouble, idempotent, retry, trouble
-
-kinds = st.sampled_from(["throttled", "unreached", "broken", "lost"])
-lucks = st.floats(0, 1, exclude_max=True)
+from outrider.providers.aws.api_retries import idempotent, trouble
+from outrider.providers.cloud.retries import Trouble
 
 
 @pytest.mark.parametrize(
@@ -55,25 +51,3 @@ def test_only_idempotent_calls_are_repeated(operation: str, token: bool, safe: b
 )
 def test_passing_trouble_is_told_from_answers(code: str, status: int, kind: Trouble | None) -> None:
     assert trouble(code, status) == kind
-
-
-@given(kinds, st.integers(1, 60), st.booleans(), lucks)
-def test_pauses_are_bounded_and_grow_with_the_luck(kind: Trouble, attempt: int, safe: bool, luck: float) -> None:
-    pause_s = retry(kind, attempt, safe=safe, luck=luck)
-    if pause_s is not None:
-        assert 0 <= pause_s <= 10
-        assert retry(kind, attempt, safe=safe, luck=0.0) == 0.0
-
-
-@given(st.integers(1, 60), lucks)
-def test_create_without_an_answer_is_not_repeated(attempt: int, luck: float) -> None:
-    assert retry("lost", attempt, safe=False, luck=luck) is None
-    assert retry("broken", attempt, safe=False, luck=luck) is None
-    assert retry(None, attempt, safe=True, luck=luck) is None
-
-
-@given(lucks)
-def test_call_that_was_not_carried_out_is_repeated(luck: float) -> None:
-    assert retry("throttled", 1000, safe=False, luck=luck) is not None
-    assert retry("unreached", 1, safe=False, luck=luck) is not None
-    assert retry("unreached", 4, safe=True, luck=luck) is None

@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 from outrider.providers.aws import catalogue
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.catalogue import load, parse
-from outrider.providers.aws.offers import Cooldowns, InstanceType, choose
 from outrider.providers.aws.testing import prices as cloud_prices
+from outrider.providers.aws.vendor import VENDOR
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
+from outrider.providers.cloud import answer_cache
+from outrider.providers.cloud.offers import Cooldowns, InstanceType, choose
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError
 from outrider.testing import EC2
 
@@ -104,8 +106,13 @@ class Recorded:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(catalogue, "_cache", {})
+    monkeypatch.setattr(answer_cache, "_cache", {})
     monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path))
+
+
+def calm() -> Cooldowns:
+    """Nothing has failed yet."""
+    return Cooldowns(VENDOR)
 
 
 def asking(accelerator: str = "", count: int = 1, **more: Any) -> LaunchRequest:
@@ -211,7 +218,7 @@ async def test_a_request_for_gpus_gets_them_with_zones_and_prices() -> None:
     assert found.zones["g5.xlarge"] >= {"us-east-1a", "us-east-1b"}
     assert found.spot["g5.xlarge", "us-east-1a"] == 0.3
     assert found.on_demand["g5.xlarge"] == 1.006
-    first, *_ = choose(asking("A10G"), found, Cooldowns(), 0.0)
+    first, *_ = choose(asking("A10G"), found, calm(), 0.0)
     assert {(offer.type.name, offer.market) for offer in first} >= {("g5.xlarge", "spot")}
 
 
@@ -229,7 +236,7 @@ async def test_a_request_for_gpus_gets_them_with_zones_and_prices() -> None:
     ],
 )
 async def test_the_cheapest_that_does_is_first(request_: LaunchRequest, name: str) -> None:
-    rounds = choose(request_, await load(Recorded(), request_), Cooldowns(), 0.0)
+    rounds = choose(request_, await load(Recorded(), request_), calm(), 0.0)
     assert rounds[0][0].type.name == name
 
 
@@ -256,13 +263,13 @@ async def test_aws_own_price_list_is_asked_once_for_many_processes(tmp_path: Pat
     assert (await load(ec2, asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
     assert "get_products" in ec2.asked
     assert [path.name for path in tmp_path.rglob("*.json")] == ["prices-us-east-1.json"]
-    catalogue._cache.clear()
+    answer_cache._cache.clear()
     assert (await load(Recorded(), asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
 
 
 async def test_answers_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(catalogue, "monotonic", lambda: now)
+    monkeypatch.setattr(answer_cache, "monotonic", lambda: now)
     ec2 = Recorded()
     first = await load(ec2, asking("T4"))
     calls = len(ec2.asked)
@@ -320,7 +327,7 @@ async def test_prices_are_asked_of_no_more_types_than_may_be_chosen(accelerator:
 async def test_types_that_are_too_large_are_not_even_read(request_: LaunchRequest, largest: int) -> None:
     found = await load(Recorded(), request_)
     assert max(each.vcpus for each in found.types.values()) == largest
-    assert max(offer.type.vcpus for offers in choose(request_, found, Cooldowns(), 0.0) for offer in offers) <= largest
+    assert max(offer.type.vcpus for offers in choose(request_, found, calm(), 0.0) for offer in offers) <= largest
 
 
 async def test_too_large_request_is_an_error_that_names_the_largest_type() -> None:
@@ -336,7 +343,7 @@ async def test_what_is_offered_can_be_launched_at_that_price(cloud: EC2) -> None
     async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         found = await load(api, request)
     behaviour = cloud.behaviour
-    rounds = choose(request, found, Cooldowns(), 0.0)
+    rounds = choose(request, found, calm(), 0.0)
     assert {offer.market for offers in rounds for offer in offers} == {"spot", "on-demand"}
     for offer in (offer for offers in rounds for offer in offers):
         if offer.market == "spot":

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from outrider.providers.aws import tags, teardown
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.errors import CallRefused
 from outrider.providers.aws.teardown import sweep
 from outrider.providers.base import MachineId
 from outrider.providers.cloud.end_tracker import CONFIRM_S, LEASE_MORE_S, EndTracker, Unsure, patience_s
+from outrider.providers.cloud.failures import CallRefused
 from outrider.providers.cloud.instance_inventory import InstanceView
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
 from outrider.providers.journal import Intent

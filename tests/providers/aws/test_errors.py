@@ -10,8 +10,8 @@ from outrider.actors.interfaces import GaveUp, NodeId, Reason
 from outrider.engine.serialization.error_translation import gave_up_error
 from outrider.engine.serialization.pool_errors import provider_error
 from outrider.providers.aws import quotas
-from outrider.providers.aws.errors import CallRefused, Failure, translate
-from outrider.providers.aws.launch import most_telling
+from outrider.providers.aws.errors import Failure, translate
+from outrider.providers.cloud.failures import CallRefused, most_telling
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -15,7 +15,6 @@ from outrider import AWS
 from outrider.providers.aws import fleet as fleets
 from outrider.providers.aws import listing, teardown
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.errors import CallRefused
 from outrider.providers.aws.fleet import AWSFleet
 from outrider.providers.base import (
     AcceleratorRequest,
@@ -31,6 +30,7 @@ from outrider.providers.base import (
     Warned,
 )
 from outrider.providers.cloud import instance_inventory
+from outrider.providers.cloud.failures import CallRefused
 from outrider.providers.cloud.instance_inventory import GRACE_S
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal

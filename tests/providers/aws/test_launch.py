@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from outrider.providers.aws import launch
 from outrider.providers.aws.images import Ami
 from outrider.providers.aws.launch import LaunchTemplate, Shape
-from outrider.providers.aws.offers import InstanceType, Offer
 from outrider.providers.base import AcceleratorRequest, LaunchRequest, MachineId
+from outrider.providers.cloud.failures import most_telling
+from outrider.providers.cloud.offers import InstanceType, Offer
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 AMI = Ami("ami-1", "ubuntu", "/dev/sda1", 8)
@@ -224,7 +225,7 @@ def test_a_quota_comes_before_missing_capacity_and_both_are_told() -> None:
     quota = QuotaExceeded("the quota is used up", code="VcpuLimitExceeded")
     refused = BadRequest("not with this type", code="Unsupported")
     for errors in permutations([capacity, quota, refused]):
-        told = launch.most_telling(errors)
+        told = most_telling(errors)
         assert isinstance(told, QuotaExceeded)
         assert told.code == "VcpuLimitExceeded"
         assert told.retry_after_s == 10.0  # the capacity may come back
@@ -232,10 +233,10 @@ def test_a_quota_comes_before_missing_capacity_and_both_are_told() -> None:
 
 
 def test_without_rights_trying_again_is_of_no_use() -> None:
-    told = launch.most_telling([NoCapacity("none", retry_after_s=1.0), NotAuthorized("no right")])
+    told = most_telling([NoCapacity("none", retry_after_s=1.0), NotAuthorized("no right")])
     assert isinstance(told, NotAuthorized)
     assert told.retry_after_s is None
-    one: ProviderError = launch.most_telling([NoCapacity("none", retry_after_s=1.0)])
+    one: ProviderError = most_telling([NoCapacity("none", retry_after_s=1.0)])
     assert (type(one), str(one), one.retry_after_s) == (NoCapacity, "none", 1.0)
 
 

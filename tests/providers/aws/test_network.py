@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from outrider.providers.aws import network, tags
 from outrider.providers.aws.api import Api, Credentials
-from outrider.providers.aws.errors import CallRefused, Failure, translate
+from outrider.providers.aws.errors import Failure, translate
 from outrider.providers.aws.firewall import OUT, Rule, rules_of, sources, wanted
 from outrider.providers.aws.network import Network, VpcSubnets, choose, own_address
+from outrider.providers.cloud.failures import CallRefused
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
 from outrider.providers.resource_ownership import Claim
 from outrider.testing import EC2 as WholeEC2  # noqa: N811

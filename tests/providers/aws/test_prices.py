@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws.prices import MONTH_S, bundled, cache_file, on_demand, question, regions_with, understand
+from outrider.providers.aws.prices import bundled, cache_file, on_demand, question, regions_with, understand
+from outrider.providers.cloud.price_table import MONTH_S
 from outrider.providers.errors import NotAuthorized
 
 pytestmark = pytest.mark.anyio

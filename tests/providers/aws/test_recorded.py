@@ -11,8 +11,8 @@ import pytest
 
 from outrider.providers.aws import recorded
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.errors import CallRefused
 from outrider.providers.aws.recorded import RecordedApi
+from outrider.providers.cloud.failures import CallRefused
 from outrider.providers.errors import JournalError, NoCapacity, ProviderError
 from outrider.providers.journal import Intent, Journal
 from outrider.providers.resource_ownership import Thing

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.aws.offers import (
+from outrider.providers.aws.vendor import VENDOR
+from outrider.providers.base import AcceleratorRequest, LaunchRequest
+from outrider.providers.cloud.offers import (
     CLOSE,
     FIRST_WAIT_S,
     INTERRUPTED_S,
@@ -25,7 +27,6 @@ from outrider.providers.aws.offers import (
     Offer,
     choose,
 )
-from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.errors import BadRequest, NoCapacity, QuotaExceeded
 
 NONE_LEFT = NoCapacity("AWS has none left", retry_after_s=10.0, code="InsufficientInstanceCapacity")
@@ -67,6 +68,7 @@ PRICES = dict(zip(TYPES, (0.192, 0.163, 0.15, 0.05, 4.6, 4.608, 0.75, 0.98, 2.2,
 def there_is(*types: InstanceType, zones: Sequence[str] = ZONES, spot: float = 0.4) -> Catalogue:
     """These types in all zones, at list prices; as spot for that part of it."""
     return Catalogue(
+        vendor=VENDOR,
         region=REGION,
         types={each.name: each for each in types},
         zones={each.name: frozenset(zones) for each in types},
@@ -76,6 +78,11 @@ def there_is(*types: InstanceType, zones: Sequence[str] = ZONES, spot: float = 0
 
 
 ALL = there_is(*TYPES)
+
+
+def calm() -> Cooldowns:
+    """Nothing has failed yet."""
+    return Cooldowns(VENDOR)
 
 
 def asking(accelerator: str = "", count: int = 1, device_gb: float = 0.0, **more: Any) -> LaunchRequest:
@@ -96,84 +103,84 @@ def markets(rounds: list[list[Offer]]) -> list[str]:
 
 @pytest.mark.parametrize(("wanted", "found"), [("T4", T4), ("L4", L4), ("L40S", L40S), ("l4", L4)])
 def test_an_accelerator_is_found_by_its_name_and_by_no_part_of_one(wanted: str, found: InstanceType) -> None:
-    assert set.union(*names(choose(asking(wanted), ALL, Cooldowns(), 0.0))) == {found.name}
+    assert set.union(*names(choose(asking(wanted), ALL, calm(), 0.0))) == {found.name}
 
 
 def test_an_accelerator_may_have_a_tenth_less_memory_than_it_is_sold_with() -> None:
-    assert names(choose(asking("L40S", device_gb=48), ALL, Cooldowns(), 0.0))[0] == {L40S.name}
-    assert names(choose(asking("A100", device_gb=80), ALL, Cooldowns(), 0.0))[0] == {A100_80.name}
-    assert names(choose(asking("A100", device_gb=40), ALL, Cooldowns(), 0.0))[0] == {A100.name, A100_80.name}
+    assert names(choose(asking("L40S", device_gb=48), ALL, calm(), 0.0))[0] == {L40S.name}
+    assert names(choose(asking("A100", device_gb=80), ALL, calm(), 0.0))[0] == {A100_80.name}
+    assert names(choose(asking("A100", device_gb=40), ALL, calm(), 0.0))[0] == {A100.name, A100_80.name}
 
 
 def test_without_an_accelerator_it_is_a_general_purpose_machine() -> None:
-    found = set.union(*names(choose(asking(vcpus=4), ALL, Cooldowns(), 0.0)))
+    found = set.union(*names(choose(asking(vcpus=4), ALL, calm(), 0.0)))
     assert found == {M5.name, M7.name}
 
 
 def test_what_is_special_is_offered_when_nothing_else_has_what_is_asked_for() -> None:
-    assert names(choose(asking(vcpus=4), there_is(I4, T4), Cooldowns(), 0.0))[0] == {I4.name}
+    assert names(choose(asking(vcpus=4), there_is(I4, T4), calm(), 0.0))[0] == {I4.name}
 
 
 @pytest.mark.parametrize("odd", [T3, METAL, SLICE], ids=lambda each: each.name)
 def test_bare_metal_and_burstable_types_must_be_named(odd: InstanceType) -> None:
     accelerator = odd.accelerator
     with pytest.raises(BadRequest):
-        choose(asking(accelerator), there_is(odd), Cooldowns(), 0.0)
-    (_, *_), *_ = choose(asking(accelerator), there_is(odd), Cooldowns(), 0.0, instance_types=[odd.name])
+        choose(asking(accelerator), there_is(odd), calm(), 0.0)
+    (_, *_), *_ = choose(asking(accelerator), there_is(odd), calm(), 0.0, instance_types=[odd.name])
 
 
 def test_named_types_are_the_only_ones_and_still_have_to_do() -> None:
-    named = choose(asking(vcpus=4), ALL, Cooldowns(), 0.0, instance_types=[T4.name, T3.name])
+    named = choose(asking(vcpus=4), ALL, calm(), 0.0, instance_types=[T4.name, T3.name])
     assert set.union(*names(named)) == {T4.name, T3.name}
     with pytest.raises(BadRequest, match=r"t3\.xlarge, has 4 vCPUs, not 5"):
-        choose(asking(vcpus=5), ALL, Cooldowns(), 0.0, instance_types=[T3.name])
+        choose(asking(vcpus=5), ALL, calm(), 0.0, instance_types=[T3.name])
 
 
 def test_what_may_be_paid_is_for_the_machine_with_its_disk() -> None:
     catalogue, extras = there_is(M5, M7, spot=10), {"x86_64": 0.05, "arm64": 0.01}
     request = asking(allocation="on-demand", max_hourly_cost=0.2)
-    assert names(choose(request, catalogue, Cooldowns(), 0.0)) == [{M7.name}, {M5.name}]
-    assert names(choose(request, catalogue, Cooldowns(), 0.0, extras_usd=extras)) == [{M7.name}]
+    assert names(choose(request, catalogue, calm(), 0.0)) == [{M7.name}, {M5.name}]
+    assert names(choose(request, catalogue, calm(), 0.0, extras_usd=extras)) == [{M7.name}]
     with pytest.raises(BadRequest, match=r"m7g\.xlarge .* at \$0\.173 an hour, its disk included"):
-        choose(replace(request, max_hourly_cost=0.17), catalogue, Cooldowns(), 0.0, extras_usd=extras)
+        choose(replace(request, max_hourly_cost=0.17), catalogue, calm(), 0.0, extras_usd=extras)
 
 
 def test_small_request_gets_no_giant_machine() -> None:
-    assert HUGE.name not in set.union(*names(choose(asking(vcpus=2), ALL, Cooldowns(), 0.0)))
-    assert HUGE.name in set.union(*names(choose(asking(vcpus=2, max_hourly_cost=5), ALL, Cooldowns(), 0.0)))
+    assert HUGE.name not in set.union(*names(choose(asking(vcpus=2), ALL, calm(), 0.0)))
+    assert HUGE.name in set.union(*names(choose(asking(vcpus=2, max_hourly_cost=5), ALL, calm(), 0.0)))
 
 
 def test_request_without_sizes_has_room_for_python() -> None:
     tiny = machine("c7g.medium", 1, 2)
     catalogue = replace(there_is(M5), types={"c7g.medium": tiny, M5.name: M5})
-    assert names(choose(asking(), catalogue, Cooldowns(), 0.0))[0] == {M5.name}
+    assert names(choose(asking(), catalogue, calm(), 0.0))[0] == {M5.name}
 
 
 def test_efa_and_clusters_are_asked_of_the_type() -> None:
     plain = gpus("p4x.24xlarge", "A100", 8, 40, cluster=False)
     catalogue = there_is(plain, A100)
-    assert set.union(*names(choose(asking("A100", interconnect="efa"), catalogue, Cooldowns(), 0.0))) == {A100.name}
-    assert set.union(*names(choose(asking("A100"), catalogue, Cooldowns(), 0.0, together=True))) == {A100.name}
+    assert set.union(*names(choose(asking("A100", interconnect="efa"), catalogue, calm(), 0.0))) == {A100.name}
+    assert set.union(*names(choose(asking("A100"), catalogue, calm(), 0.0, together=True))) == {A100.name}
 
 
 # --- which zones and markets ------------------------------------------------------------------------------------------
 
 
 def test_a_round_is_spread_over_the_zones() -> None:
-    (first, *_) = choose(asking(vcpus=4, architecture="x86_64"), ALL, Cooldowns(), 0.0)
+    (first, *_) = choose(asking(vcpus=4, architecture="x86_64"), ALL, calm(), 0.0)
     assert sorted(offer.zone for offer in first) == ZONES
 
 
 def test_together_means_one_zone_in_each_round() -> None:
-    rounds = choose(asking("A100", 8, allocation="spot"), ALL, Cooldowns(), 0.0, together=True)
+    rounds = choose(asking("A100", 8, allocation="spot"), ALL, calm(), 0.0, together=True)
     assert len(rounds) == len(ZONES)
     assert all(len({offer.zone for offer in offers}) == 1 for offers in rounds)
 
 
 def test_local_zones_must_be_named() -> None:
     catalogue = there_is(M5, zones=[ZONES[0], LOCAL])
-    assert {offer.zone for offers in choose(asking(), catalogue, Cooldowns(), 0.0) for offer in offers} == {ZONES[0]}
-    named = choose(asking(), catalogue, Cooldowns(), 0.0, zones=[LOCAL])
+    assert {offer.zone for offers in choose(asking(), catalogue, calm(), 0.0) for offer in offers} == {ZONES[0]}
+    named = choose(asking(), catalogue, calm(), 0.0, zones=[LOCAL])
     assert {offer.zone for offers in named for offer in offers} == {LOCAL}
 
 
@@ -189,12 +196,12 @@ def test_local_zones_must_be_named() -> None:
     ],
 )
 def test_the_allocation_says_which_market_comes_first(allocation: Any, spot: float, order: list[str]) -> None:
-    rounds = choose(asking(allocation=allocation), there_is(M5, spot=spot), Cooldowns(), 0.0)
+    rounds = choose(asking(allocation=allocation), there_is(M5, spot=spot), calm(), 0.0)
     assert markets(rounds) == order
 
 
 def test_a_round_has_one_architecture() -> None:
-    rounds = choose(asking(), there_is(M5, M7), Cooldowns(), 0.0)
+    rounds = choose(asking(), there_is(M5, M7), calm(), 0.0)
     assert names(rounds)[:2] == [{M7.name}, {M5.name}]
 
 
@@ -231,24 +238,24 @@ def test_missing_type_is_an_error_that_names_the_closest(
     request_: LaunchRequest, catalogue: Catalogue, words: str
 ) -> None:
     with pytest.raises(BadRequest, match=words):
-        choose(request_, catalogue, Cooldowns(), 0.0)
+        choose(request_, catalogue, calm(), 0.0)
 
 
 def test_zones_that_do_not_have_it_are_told_from_those_that_do() -> None:
     with pytest.raises(BadRequest, match=r"us-east-1f has no g4dn\.2xlarge: us-east-1a or us-east-1b has"):
-        choose(asking("T4"), there_is(T4, zones=ZONES[:2]), Cooldowns(), 0.0, zones=["us-east-1f"])
+        choose(asking("T4"), there_is(T4, zones=ZONES[:2]), calm(), 0.0, zones=["us-east-1f"])
 
 
 def test_types_that_are_not_in_the_region_are_named() -> None:
     with pytest.raises(BadRequest, match=r"no p9\.large in us-east-1"):
-        choose(asking(), ALL, Cooldowns(), 0.0, instance_types=["p9.large"])
+        choose(asking(), ALL, calm(), 0.0, instance_types=["p9.large"])
 
 
 # --- what failed lately -----------------------------------------------------------------------------------------------
 
 
 def test_offer_without_capacity_is_left_out_during_its_cooldown() -> None:
-    cooldowns, catalogue = Cooldowns(), there_is(M5, zones=ZONES[:1])
+    cooldowns, catalogue = calm(), there_is(M5, zones=ZONES[:1])
     spot, on_demand = choose(asking(), catalogue, cooldowns, 0.0)
     cooldowns.failed(spot[0], NONE_LEFT, 0.0)
     assert choose(asking(), catalogue, cooldowns, 1.0) == [on_demand]
@@ -256,7 +263,7 @@ def test_offer_without_capacity_is_left_out_during_its_cooldown() -> None:
 
 
 def test_back_off_doubles_to_its_limit_and_is_forgotten_with_success() -> None:
-    cooldowns, now, waits = Cooldowns(), 0.0, []
+    cooldowns, now, waits = calm(), 0.0, []
     offer = Offer(M5, ZONES[0], "spot", 0.1)
     for _ in range(9):
         cooldowns.failed(offer, NONE_LEFT, now)
@@ -272,14 +279,14 @@ def test_back_off_doubles_to_its_limit_and_is_forgotten_with_success() -> None:
 
 
 def test_a_quota_counts_in_all_zones_of_its_market() -> None:
-    cooldowns, catalogue = Cooldowns(), there_is(M5)
+    cooldowns, catalogue = calm(), there_is(M5)
     spot, on_demand = choose(asking(), catalogue, cooldowns, 0.0)
     cooldowns.failed(spot[0], QUOTA, 0.0)
     assert choose(asking(), catalogue, cooldowns, 1.0) == [on_demand]
 
 
 def test_when_all_failed_the_error_is_ec2s_and_the_first_that_may_be_tried_again_says_when() -> None:
-    cooldowns, catalogue = Cooldowns(), there_is(M5)
+    cooldowns, catalogue = calm(), there_is(M5)
     for number, offer in enumerate(offer for offers in choose(asking(), catalogue, cooldowns, 0.0) for offer in offers):
         cooldowns.failed(offer, NONE_LEFT, float(number))
     with pytest.raises(NoCapacity, match="AWS has none left") as caught:
@@ -288,7 +295,7 @@ def test_when_all_failed_the_error_is_ec2s_and_the_first_that_may_be_tried_again
 
 
 def test_a_quota_is_not_taken_for_missing_capacity_when_all_failed() -> None:
-    cooldowns, catalogue = Cooldowns(), there_is(M5, zones=ZONES[:1])
+    cooldowns, catalogue = calm(), there_is(M5, zones=ZONES[:1])
     spot, on_demand = choose(asking(), catalogue, cooldowns, 0.0)
     quota = QuotaExceeded("the quota is used up", code="VcpuLimitExceeded")
     cooldowns.failed(on_demand[0], quota, 0.0)
@@ -302,7 +309,7 @@ def test_a_quota_is_not_taken_for_missing_capacity_when_all_failed() -> None:
 
 
 def test_a_replacement_goes_elsewhere_than_where_one_was_just_taken() -> None:
-    cooldowns, catalogue = Cooldowns(), there_is(M5)
+    cooldowns, catalogue = calm(), there_is(M5)
     cooldowns.interrupted(M5.name, ZONES[0], 0.0)
     spot, on_demand, last = choose(asking(), catalogue, cooldowns, 1.0)
     assert {offer.zone for offer in spot} == set(ZONES[1:])
@@ -312,7 +319,7 @@ def test_a_replacement_goes_elsewhere_than_where_one_was_just_taken() -> None:
 
 
 def test_where_all_were_taken_the_longest_ago_comes_first() -> None:
-    cooldowns = Cooldowns()
+    cooldowns = calm()
     for number, zone in enumerate(reversed(ZONES)):
         cooldowns.interrupted(M5.name, zone, float(number))
     rounds = choose(asking(allocation="spot"), there_is(M5), cooldowns, 3.0)
@@ -352,7 +359,7 @@ def catalogues(draw: st.DrawFn) -> Catalogue:
     prices = st.sampled_from([1.0, 1.01, 1.2, 1.4, 2.0, 3.9, 4.1, 30.0])
     places = [(name, zone) for name in found for zone in sorted(zones[name])]
     spot = {place: draw(prices) for place in places if draw(st.booleans())}
-    return Catalogue(REGION, found, zones, spot, {name: draw(prices) for name in found if draw(st.booleans())})
+    return Catalogue(VENDOR, REGION, found, zones, spot, {name: draw(prices) for name in found if draw(st.booleans())})
 
 
 requests = st.builds(
@@ -377,7 +384,7 @@ requests = st.builds(
 
 @st.composite
 def bad_times(draw: st.DrawFn, catalogue: Catalogue) -> Cooldowns:
-    cooldowns = Cooldowns()
+    cooldowns = calm()
     places = st.tuples(st.sampled_from(sorted(catalogue.types)), st.sampled_from(ZONES))
     for (name, zone), market in draw(st.sets(st.tuples(places, st.sampled_from(MARKETS)))):
         cooldowns.failed(Offer(catalogue.types[name], zone, market, 1.0), NONE_LEFT, 0.0)
@@ -447,7 +454,7 @@ def test_avoiding_only_ever_takes_away_and_puts_last(
     data: st.DataObject, catalogue: Catalogue, request: LaunchRequest, together: bool
 ) -> None:
     cooldowns = data.draw(bad_times(catalogue))
-    before = {offer for offers in attempt(request, catalogue, Cooldowns(), together=together) for offer in offers}
+    before = {offer for offers in attempt(request, catalogue, calm(), together=together) for offer in offers}
     rounds = attempt(request, catalogue, cooldowns, together=together)
     assert {offer for offers in rounds for offer in offers} == {
         offer for offer in before if cooldowns.refused_until(offer) <= 6.0
@@ -459,7 +466,7 @@ def test_avoiding_only_ever_takes_away_and_puts_last(
 @settings(max_examples=80, deadline=None)
 @given(catalogues(), requests)
 def test_rounds_are_in_order_of_market_and_price(catalogue: Catalogue, request: LaunchRequest) -> None:
-    rounds = attempt(request, catalogue, Cooldowns())
+    rounds = attempt(request, catalogue, calm())
     for first, second in pairwise(rounds):
         floors = [min(offer.hourly_usd for offer in offers) for offers in (first, second)]
         assert floors[0] <= floors[1] or (request.allocation == "spot-if-available" and markets([first]) == ["spot"])
@@ -477,12 +484,13 @@ def test_offers_beyond_one_call_go_into_the_next_round(count: int, zones: int) -
     found = [machine(f"m{number}.large") for number in range(count)]
     places = [REGION + letter for letter in "abcdef"[:zones]]
     catalogue = Catalogue(
+        VENDOR,
         REGION,
         {each.name: each for each in found},
         {each.name: frozenset(places) for each in found},
         {(each.name, zone): 1 + places.index(zone) / 100 for each in found for zone in places},
     )
-    rounds = choose(asking(allocation="spot"), catalogue, Cooldowns(), 0.0)
+    rounds = choose(asking(allocation="spot"), catalogue, calm(), 0.0)
     assert sum(map(len, rounds)) == count * zones
     for offers in rounds[:-1]:
         spread = [sum(offer.zone == zone for offer in offers) for zone in places]

@@ -1,4 +1,4 @@
-"""Choose the offers to ask EC2 for, in rounds: from a request, the catalogue, and recent failures. No I/O, no clock."""
+"""Choose the offers to ask a cloud for, in rounds: from request, catalogue and recent failures. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Literal, TypeVar
 from ...lazy_dataclass import dataclass
 from ..base import AcceleratorRequest, Architecture, LaunchRequest
 from ..errors import BadRequest, ProviderError
-from .launch import most_telling
-from .prices import regions_with
+from .failures import most_telling
+from .vendor import Vendor
 
 Market = Literal["spot", "on-demand"]
 
@@ -22,16 +22,15 @@ Market = Literal["spot", "on-demand"]
 CLOSE = 1.5
 # A request for 4 vCPUs may get 8 where 4 are not available, but not 96: beyond this, waiting is cheaper.
 SPAN = 4.0
-ROUND_AT_MOST = 60  # offers; CreateFleet takes 300 overrides, and answers an instant fleet faster with fewer
+ROUND_AT_MOST = 60  # offers; EC2's CreateFleet takes 300 overrides, and answers an instant fleet faster with fewer
 # For requests without sizes: room for Python, its packages and the executor.
 LEAST_VCPUS = 2
 LEAST_MEMORY_GB = 4.0
-GENERAL_PURPOSE = ("m", "c", "r")
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """An instance type as DescribeInstanceTypes describes it."""
+    """A kind of machine, as the cloud's list of them describes it."""
 
     name: str
     vcpus: int
@@ -58,6 +57,7 @@ class InstanceType:
 class Catalogue:
     """The part of a region's catalogue that concerns a request. Prices are in USD per hour."""
 
+    vendor: Vendor
     region: str
     types: Mapping[str, InstanceType]
     zones: Mapping[str, frozenset[str]]  # by type
@@ -88,9 +88,9 @@ def choose(
 ) -> list[list[Offer]]:
     """Rounds of offers in the order in which to try them.
 
-    Each round is one CreateFleet: one market, one architecture, similar prices, spread over the zones; the next one is
-    for when it gives too few. ``instance_types``, ``zones``: only these. Bare metal, burstable types and slices of GPUs
-    are offered only by name. ``together``: a round's offers are in one zone and fit into a cluster placement group.
+    Each round is one call of creation: one market, one architecture, similar prices, spread over the zones; the next
+    one is for when it gives too few. ``instance_types``, ``zones``: only these. Bare metal, burstable types and slices
+    of GPUs are offered only by name. ``together``: a round's offers are in one zone, and fit into a placement group.
     ``extras_usd``: the cost of a machine per hour besides its type's price.
 
     Offers that were interrupted recently come last, the longest ago first; offers without capacity are left out until
@@ -100,7 +100,8 @@ def choose(
         BadRequest: there is no such machine here, or none for that money.
         ProviderError: all offers are in cooldown: their failure, and when to try again.
     """
-    types = suitable(request, catalogue.types.values(), catalogue.region, instance_types, together=together)
+    there = catalogue.vendor, catalogue.region
+    types = suitable(request, catalogue.types.values(), *there, instance_types, together=together)
     priced = _priced(request, catalogue, types, zones)
     offers = _affordable(request, priced, extras_usd, catalogue.region)
     if request.max_hourly_cost is None and instance_types is None:
@@ -117,6 +118,7 @@ def choose(
 def suitable(
     request: LaunchRequest,
     types: Iterable[InstanceType],
+    vendor: Vendor,
     region: str,
     instance_types: Collection[str] | None = None,
     *,
@@ -130,24 +132,28 @@ def suitable(
     named = instance_types is not None
     allowed = [each for each in types if each.name in instance_types] if instance_types is not None else list(types)
     if named and not allowed:
-        raise BadRequest(f"AWS has no {_one_of(sorted(instance_types or ()))} in {region}; see AWS(instance_types=...)")
+        names = _one_of(sorted(instance_types or ()))
+        raise BadRequest(f"{vendor.name} has no {names} in {region}; see {vendor.name}(instance_types=...)")
     if not named:
         allowed = [each for each in allowed if _is_plain(each)]
     if request.accelerator is not None:
-        allowed = _with_accelerator(request.accelerator, allowed, region)
+        allowed = _with_accelerator(request.accelerator, allowed, vendor, region)
     found = [each for each in allowed if not _lacks(each, request, together=together, named=named)]
     if not found:
-        raise _closest(request, allowed, region, together=together, named=named)
+        raise _closest(request, allowed, vendor, region, together=together, named=named)
     if named or request.accelerator is not None:
         return found
-    return [each for each in found if each.current and each.name.startswith(GENERAL_PURPOSE)] or found
+    usual = vendor.general_purpose
+    return [each for each in found if each.current and (not usual or each.name.startswith(usual))] or found
 
 
 def _is_plain(each: InstanceType) -> bool:
     return not (each.bare_metal or each.burstable or each.accelerator_share < 1)
 
 
-def _with_accelerator(wanted: AcceleratorRequest, types: Sequence[InstanceType], region: str) -> list[InstanceType]:
+def _with_accelerator(
+    wanted: AcceleratorRequest, types: Sequence[InstanceType], vendor: Vendor, region: str
+) -> list[InstanceType]:
     found = [each for each in types if _plain(each.accelerator) == _plain(wanted.name)]
     if found:
         return found
@@ -157,9 +163,9 @@ def _with_accelerator(wanted: AcceleratorRequest, types: Sequence[InstanceType],
         there_is = f"the closest it has is {here[close[0]]}"
     else:
         there_is = f"it has {', '.join(sorted(here.values()))}" if here else "nor any other"
-    elsewhere = [each for each in regions_with(wanted.name) if each != region]
+    elsewhere = [each for each in vendor.regions_with(wanted.name) if each != region]
     look = f"; look in {_one_of(elsewhere[:4])}" if elsewhere else ""
-    raise BadRequest(f"AWS has no {wanted.name} in {region}: {there_is}{look}")
+    raise BadRequest(f"{vendor.name} has no {wanted.name} in {region}: {there_is}{look}")
 
 
 def _plain(accelerator: str) -> str:
@@ -198,14 +204,15 @@ def _lacks(each: InstanceType, request: LaunchRequest, *, together: bool, named:
 
 
 def _closest(
-    request: LaunchRequest, types: Sequence[InstanceType], region: str, *, together: bool, named: bool
+    request: LaunchRequest, types: Sequence[InstanceType], vendor: Vendor, region: str, *, together: bool, named: bool
 ) -> BadRequest:
     if not types:
-        return BadRequest(f"AWS answered with no instance type at all in {region}: is the region enabled?")
+        return BadRequest(f"{vendor.name} answered with no instance type at all in {region}: is the region enabled?")
     shortfalls = {each.name: _lacks(each, request, together=together, named=named) for each in types}
     name = min(shortfalls, key=lambda name: (len(shortfalls[name]), sum(by for by, _ in shortfalls[name]), name))
     words = " and ".join(text for _, text in shortfalls[name])
-    return BadRequest(f"no instance type of AWS in {region} has all that is asked for: the closest, {name}, {words}")
+    told = f"no instance type of {vendor.name} in {region} has all that is asked for"
+    return BadRequest(f"{told}: the closest, {name}, {words}")
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
@@ -214,7 +221,7 @@ def _closest(
 def _priced(
     request: LaunchRequest, catalogue: Catalogue, types: Sequence[InstanceType], zones: Collection[str] | None
 ) -> list[Offer]:
-    places = {each.name: _zones(catalogue.zones.get(each.name, ()), catalogue.region, zones) for each in types}
+    places = {each.name: _zones(catalogue, each.name, zones) for each in types}
     if not any(places.values()):
         names, offering = _one_of([each.name for each in types]), sorted(set().union(*catalogue.zones.values()))
         if zones is None or not offering:
@@ -233,18 +240,20 @@ def _priced(
         return found
     names = _one_of([each.name for each in types])
     if request.allocation == "spot":
-        raise BadRequest(f"AWS has no {names} as spot in {catalogue.region}: use allocation='spot-if-available'")
+        told = f"{catalogue.vendor.name} has no {names} as spot in {catalogue.region}"
+        raise BadRequest(f"{told}: use allocation='spot-if-available'")
     raise BadRequest(
         f"the price of {names} in {catalogue.region} is not known, and nothing is started at an unknown price: "
-        "allow pricing:GetProducts"
+        f"{catalogue.vendor.price_advice}"
     )
 
 
-def _zones(offered: Collection[str], region: str, wanted: Collection[str] | None) -> list[str]:
-    """Zones to use. A region's own are named like it plus a letter; others (local, wavelength) must be named."""
+def _zones(catalogue: Catalogue, name: str, wanted: Collection[str] | None) -> list[str]:
+    """The zones to use of those that have a type. Unusual ones must be named."""
+    offered = catalogue.zones.get(name, ())
     if wanted is not None:
         return [zone for zone in offered if zone in wanted]
-    return [zone for zone in offered if zone.startswith(region) and len(zone) == len(region) + 1]
+    return [zone for zone in offered if catalogue.vendor.usual_zone(catalogue.region, zone)]
 
 
 def _affordable(
@@ -342,10 +351,7 @@ FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 600.0
 FORGET_AFTER_S = 900.0  # after so long without a failure, the next one counts as the first
 INTERRUPTED_S = 600.0  # a new machine in the same zone would probably be interrupted too
-# Permanent failures: the type is not sold in that zone to this account, or the owner must request it.
-LASTING = frozenset({"Unsupported", "InstanceTypeNotSupported", "InvalidAvailabilityZone", "OptInRequired"})
 LASTING_S = 3600.0
-QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,13 +365,14 @@ class _Wait:
 class Cooldowns:
     """A record of offers that lacked capacity or were interrupted recently. One per pool. Callers pass the time."""
 
+    vendor: Vendor
     _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)
     _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
 
     def failed(self, offer: Offer, error: ProviderError, now: float) -> None:
-        """Note that EC2 refused this offer. Each cooldown is twice as long; an exhausted quota applies to all zones."""
-        key = (offer.type.name, "" if error.code in QUOTA else offer.zone, offer.market)
-        first = LASTING_S if error.code in LASTING else FIRST_WAIT_S
+        """Note that this offer was refused. Each cooldown is twice as long; an exhausted quota applies to all zones."""
+        key = (offer.type.name, "" if error.code in self.vendor.quotas else offer.zone, offer.market)
+        first = LASTING_S if error.code in self.vendor.lasting else FIRST_WAIT_S
         _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S), error=error)
 
     def worked(self, offer: Offer) -> None:
@@ -373,7 +380,7 @@ class Cooldowns:
         for zone in ("", offer.zone):
             self._failed.pop((offer.type.name, zone, offer.market), None)
 
-    def interrupted(self, type: str, zone: str, now: float) -> None:  # noqa: A002 (EC2's own word)
+    def interrupted(self, type: str, zone: str, now: float) -> None:  # noqa: A002 (clouds' own word)
         """Note that a spot machine of this type in this zone was interrupted, or will be."""
         _extend(self._interrupted, (type, zone), now, INTERRUPTED_S, 8 * INTERRUPTED_S)
 

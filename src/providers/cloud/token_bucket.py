@@ -1,0 +1,39 @@
+"""A cloud's limit on requests as a token bucket on this side. No clock: callers pass the time."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from ...lazy_dataclass import dataclass
+
+
+@dataclass(slots=True)
+class Bucket:
+    """A token bucket. A caller that comes too early waits for a token that is reserved for it."""
+
+    capacity: float
+    per_s: float
+    _tokens: float = field(init=False)
+    _at: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._tokens = self.capacity
+
+    def take(self, now: float) -> float:
+        """Take a token; return the seconds until it is there. Later callers wait behind it."""
+        self._refill(now)
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self.per_s)
+
+    def give_back(self) -> None:
+        """Return a token that was not used, because the caller gave up waiting."""
+        self._tokens = min(self.capacity, self._tokens + 1)
+
+    def throttled(self, now: float) -> None:
+        """Empty this bucket like the cloud's own, which other users of the account share."""
+        self._refill(now)
+        self._tokens = min(self._tokens, 0.0)
+
+    def _refill(self, now: float) -> None:
+        self._tokens = min(self.capacity, self._tokens + max(0.0, now - self._at) * self.per_s)
+        self._at = max(self._at, now)
