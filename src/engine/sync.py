@@ -55,7 +55,7 @@ def _cutting(verb: Callable[P, T]) -> Callable[P, T]:
     def called(*args: P.args, **options: P.kwargs) -> T:
         try:
             return verb(*args, **options)
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C too, and a notebook's interrupt
             cut(error)
             raise
 
@@ -420,7 +420,7 @@ class SyncPool(Runner):
             while value is not _END:
                 yield value
                 value = self._wait(_next, iterator)
-        except Exception as error:
+        except BaseException as error:
             cut(error)
             raise
         finally:

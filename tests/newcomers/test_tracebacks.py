@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import linecache
+import signal
 import subprocess
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -55,6 +59,47 @@ def test_an_operator_has_one_frame_of_ours(pool: SyncPool) -> None:
     with pytest.raises(ValueError, match="no") as caught:
         fail("no") >> pool
     assert frames_of_ours(caught.value) == ["__rshift__"]
+
+
+@compute
+def wait() -> None:
+    time.sleep(60)
+
+
+@compute
+def wait_for_values() -> Iterator[int]:
+    time.sleep(60)
+    yield 1
+
+
+@pytest.mark.parametrize("verb", ["run", "stream"])
+def test_an_interrupt_comes_from_the_users_line(pool: SyncPool, verb: str) -> None:
+    ways = {"run": lambda: pool.run(wait()), "stream": lambda: list(pool.stream(wait_for_values()))}
+    main = threading.main_thread().ident or 0
+    interrupt = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ways[verb]()
+    interrupt.join()
+    assert frames_of_ours(caught.value) == []
+
+
+def test_a_cancelled_job_tells_where_it_was_awaited() -> None:
+    async def main() -> asyncio.CancelledError:
+        async with Pool(console="silent") as pool:
+            waiting = asyncio.create_task(waits(pool))
+            await asyncio.sleep(0.1)
+            waiting.cancel()
+            try:
+                await waiting
+            except asyncio.CancelledError as error:
+                return error
+        raise AssertionError("it was cancelled")
+
+    async def waits(pool: Pool) -> None:
+        await pool.submit(wait())
+
+    assert frames_of_ours(asyncio.run(main())) == []
 
 
 def test_a_pool_that_cannot_be_opened_is_told_in_a_few_lines() -> None:

@@ -6,6 +6,7 @@ import linecache
 import os
 import re
 import sys
+from asyncio import CancelledError
 from types import TracebackType
 
 from .errors import OutriderError, RemoteTraceback
@@ -17,12 +18,15 @@ _FRAME = re.compile(r'( +)File "(.*)", line (\d+), in ')
 
 def cut(error: BaseException) -> None:
     """Take our frames out of an error's traceback; a bare ``raise`` behind this adds none. An error that is neither a
-    task's nor told by us keeps them all where it has no frame of the user's: it is a defect, which they explain.
+    task's nor told by us keeps them all where it has no frame of the user's: it is a defect, which they explain. An
+    interrupt, and a cancellation, are none: where the wait for a call was interrupted is of no interest.
     """
-    if os.environ.get(FULL) or not isinstance(error, Exception):
+    interrupt = isinstance(error, KeyboardInterrupt | CancelledError)
+    if os.environ.get(FULL) or not (interrupt or isinstance(error, Exception)):
         return
     theirs = _users(error.__traceback__)
-    if theirs is not None or isinstance(error, OutriderError) or isinstance(error.__cause__, RemoteTraceback):
+    told = interrupt or isinstance(error, OutriderError) or isinstance(error.__cause__, RemoteTraceback)
+    if theirs is not None or told:
         error.__traceback__ = theirs
 
 

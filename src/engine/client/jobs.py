@@ -64,8 +64,9 @@ class SubmittedJob(Generic[R]):
         if not self.future.done():
             try:
                 yield from self._wait()
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
                 self.cancel()
+                cut(error)
                 raise
         try:
             ending = self.future.result()
