@@ -53,7 +53,7 @@ class Pool(PoolLife):
     all nodes share, or a URL. ``volumes``: buckets that are folders on every node. ``name``: by which one finds it
     again, as `attach` does; others may have the same. ``keep``: a folder of the nodes' work folders that is copied to
     the same one here, as `fetch` does it, when the block ends. ``console``: "rich" is a live table, "plain" lines,
-    "silent" nothing, what tasks print included; "auto" is a table on a terminal, only what tasks print in notebooks and
+    "silent" nothing, what tasks print included; "auto" is a table on a terminal and in notebooks, only what tasks print
     in applications that have set up logging, else lines. ``chaos``: faults to inject, for tests: see
     `outrider.testing.Chaos`. ``sample_every``: seconds between two samples of what each node is used for, which
     `outrider top` shows; 0 or None: none. ``run``: the name of the record that the pool leaves of itself; None: in

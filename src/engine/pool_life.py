@@ -275,6 +275,22 @@ class PoolLife(Runner):
     def __repr__(self) -> str:
         return f"<Pool {self._described()}>"
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show of a pool."""
+        from .observe.notebook_html import simple_page, snapshot_page
+
+        core = self._core if hasattr(self, "_settings") else None
+        if core is None or core.inherited:
+            return simple_page("Pool", self._described())
+        record = core.observer.record_folder
+        cost = core.cost
+        return snapshot_page(
+            core.observer.snapshot(),
+            self._described(),
+            (cost.spent, cost.hourly),
+            "" if record is None else record.name,
+        )
+
     def _described(self) -> str:
         """Say what this pool is, and how it is, without raising: also of one whose options were refused."""
         settings = getattr(self, "_settings", None)

@@ -235,6 +235,9 @@ class SyncPool(Runner):
     def __repr__(self) -> str:
         return f"<SyncPool {self._pool._described()}>"
 
+    def _repr_html_(self) -> str:
+        return self._pool._repr_html_()
+
     # --- running --------------------------------------------------------------------------------------------------
 
     @_cutting

@@ -136,6 +136,12 @@ class SubmittedJob(Generic[R]):
     def __repr__(self) -> str:
         return f"<job {self.id} of {one_line(self.payload.name)}: {_state(self.future)}>"
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show of a job."""
+        from ..observe.notebook_html import job_page
+
+        return job_page(self.payload.name, int(self.id), _state(self.future))
+
     def __reduce__(self) -> NoReturn:
         raise NotACall(f"it is a job of {self.payload.name}, and a task gets values: await the job first")
 

@@ -177,6 +177,7 @@ class OpenPool(JobIntake):
                 self._packer.definitions.clear()
                 self._end(failure, cleanup_failures)
                 self._usage.close()
+                self.observer.failure = failure
                 self.observer(ev.PoolClosed())
 
     async def _serve(self, stack: AsyncExitStack, cleanup_failures: list[NotGone]) -> None:
@@ -236,10 +237,10 @@ class OpenPool(JobIntake):
             tracked = bool(self.settings.trackers)
             record = self._record() if leaves_record(self.settings.run, tracked=tracked) else None
         except Exception as error:  # noqa: BLE001  such as no home folder, or a plugin of the user's own
-            self.observer.open()
+            self.observer.open(spending=self._budget.spending)
             self.observer(ev.RecordFailed(str(error) or type(error).__name__))
         else:
-            self.observer.open(record)
+            self.observer.open(record, self._budget.spending)
             for event in untracked(self.settings.trackers) if record is None else ():
                 self.observer(event)
 

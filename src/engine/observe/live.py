@@ -73,7 +73,7 @@ class RichSink(Sink):
         elif self._failures == FAILURES + 1:
             self._writer.put("outrider: further failures are counted in the table alone\n", STDERR)
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:  # noqa: ARG002
         self._writer.close()
         if self._claimed:
             self._claimed = False

@@ -15,11 +15,13 @@ from ...actors.late_nodes import Preparing
 from ...lazy_dataclass import dataclass
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
+from ..runs.status import Spending
 from .descriptions import count
 from .failures import failures, item_failure
 from .pool_view import STATES
 from .prints import PrintedLines
-from .surroundings import surroundings
+from .sink import PoolFacts
+from .surroundings import in_notebook, surroundings
 from .task_logs import TaskLogs
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ class Observer:
         self._sinks: Sequence[Sink] = ()
         self.listener: Callable[[ev.Event], object] = lambda _: None  # hears all events but those of jobs
         self._record: RecordSink | None = None
+        self.failure: BaseException | None = None  # what has ended the pool, perhaps long before its block ends
         self._recorded: dict[int, str] = {}  # the calls under way whose events the record has, by their job
         self._slots_each = slots
         self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: no more come
@@ -107,8 +110,11 @@ class Observer:
         self._all = False  # whether somebody wants the events of every call; the record takes a choice
         self.tasks = self.jobs = False  # whether there are calls whose events are wanted; whether there may be
 
-    def open(self, record: RecordSink | None = None) -> None:
-        self._sinks = sinks(self._console)
+    def open(self, record: RecordSink | None = None, spending: Callable[[], Spending] = Spending) -> None:
+        """``spending``: the pool's cost, at present."""
+        facts = PoolFacts(spending, record=lambda: self.record_folder, failure=lambda: self.failure)
+        self._sinks = sinks(self._console, facts)
+        self.logs.newest = next((sink.metrics for sink in self._sinks if sink.metrics is not None), None)
         if record is not None:
             self._record, self._recorded = record, record.calls.names
             record.open(self)
@@ -122,14 +128,14 @@ class Observer:
             if self._record is not None:
                 await self._record.aclose(error)
         finally:
-            self.close()
+            self.close(error)
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """Close all but the record."""
         for reader in self._readers:
             _put(reader, None)
         for sink in self._sinks:
-            sink.close()
+            sink.close(error)
 
     # --- events in ------------------------------------------------------------------------------------------------
 
@@ -297,9 +303,9 @@ def _put(reader: asyncio.Queue[ev.Event | None], event: ev.Event | None) -> None
     reader.put_nowait(event)
 
 
-def sinks(console: ConsoleOption) -> Sequence[Sink]:
+def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Sink]:
     """Return a sink for the log, and one for what ``console`` asks for. A second live table becomes lines above the
-    first one. Their modules are imported here, not before.
+    first one; in a notebook each pool has a table. Their modules are imported here, not before.
     """
     from .log import LogSink
 
@@ -307,6 +313,10 @@ def sinks(console: ConsoleOption) -> Sequence[Sink]:
     if shown == "silent":
         return [LogSink()]
     if shown == "rich":
+        if in_notebook():
+            from .notebook import NotebookSink
+
+            return [LogSink(), NotebookSink(facts or PoolFacts())]
         from .live import RichSink
 
         if table := RichSink.claim():
@@ -317,15 +327,15 @@ def sinks(console: ConsoleOption) -> Sequence[Sink]:
 
 
 def automatic() -> Literal["rich", "plain", "prints"]:
-    """Return what ``console="auto"`` shows. In notebooks, and in applications that have set up logging: what tasks
-    print, and nothing else. Otherwise: on a terminal a table, elsewhere plain lines.
+    """Return what ``console="auto"`` shows. On a terminal and in a notebook a table; in applications that have set up
+    logging what tasks print, and nothing else; elsewhere plain lines.
     """
     match surroundings():
-        case "terminal":
+        case "terminal" | "notebook":
             return "rich"
         case "pipe":
             return "plain"
-        case _:
+        case "application":
             return "prints"
 
 

@@ -30,7 +30,7 @@ class PrintsSink(Sink):
         if isinstance(event, (ev.TaskOutput, ev.UnfinishedLine)) and not shows_prints():
             self._print(event)
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:  # noqa: ARG002
         self._writer.close()
 
     def _print(self, event: Printed) -> None:

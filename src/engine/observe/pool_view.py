@@ -33,6 +33,7 @@ STATES: dict[type[ev.NodeEvent], str] = {  # a node's state from each of its eve
 
 
 ABOUT_TO_LEAVE = {"noticed", "draining"}
+AT_REST = {"ready", "standby"}
 CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons that are the pool's own doing
 
 
@@ -62,9 +63,11 @@ class PoolView:
     phase: str = "starting"
     desired: int = 0
     opened_at: float = 0.0
+    closed_at: float = 0.0
     rows: dict[int, Row] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)  # of jobs that are not over
     broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # the nodes of a job's ranks, by rank
+    generations: dict[int, int] = field(default_factory=dict)  # of the broadcasts that run, by their job
     maps: dict[int, Progress] = field(default_factory=dict)  # those that run, by their job
     wanted: int = 0  # tasks submitted, ranks of broadcasts
     done: int = 0
@@ -92,6 +95,14 @@ class PoolView:
     def hourly_cost(self) -> float:
         return sum(row.hourly_cost for row in self.rows.values() if row.state not in ("lost", "queued"))
 
+    @property
+    def busy(self) -> bool:
+        """Return whether something is under way: calls, nodes that come or go, the pool's own beginning or end."""
+        if self.phase != "ready":
+            return self.phase != "closed"
+        at_rest = all(row.state in AT_REST and not row.running for row in self.rows.values())
+        return not at_rest or bool(self.names or self.maps or self.upload)
+
     def apply(self, event: ev.Event) -> None:
         with self.lock:
             self._apply(event)
@@ -110,7 +121,7 @@ class PoolView:
             case ev.PoolClosing():
                 self.phase = "closing"
             case ev.PoolClosed():
-                self.phase = "closed"
+                self.phase, self.closed_at = "closed", event.at
             case _:
                 self._node(event)
                 self._task(event)
@@ -168,6 +179,7 @@ class PoolView:
             case ev.BroadcastFinished():
                 for row in self.rows.values():
                     row.running.pop((event.job, RANKS), None)
+                self.generations.pop(event.job, None)
                 for rank, node in enumerate(self.broadcasts.pop(event.job, ())):
                     self._count(self.rows.get(node), event.verdicts[rank] if rank < len(event.verdicts) else "lost")
                 self.names.pop(event.job, None)
@@ -176,6 +188,7 @@ class PoolView:
 
     def _generation(self, event: ev.GenerationStarted) -> None:
         """Start ranks: all of them the first time, later all again or only those that were lost."""
+        self.generations[event.job] = event.generation
         before = self.broadcasts.get(event.job)
         size = len(event.ranks) if before is None else len(before)
         self.wanted += size if before is None else 0
@@ -204,6 +217,14 @@ class PoolView:
         lost = [node for node, row in self.rows.items() if row.state == "lost"]
         for node in lost[: max(0, len(lost) - keep)]:
             del self.rows[node]
+
+
+def chosen_rows(pool_view: PoolView, most: int) -> list[Row]:
+    """Choose the rows to show, at most ``most``: nodes with problems first, then busy ones; sorted by node."""
+    rows = list(pool_view.rows.values())
+    if len(rows) > most:
+        rows.sort(key=lambda row: (row.state == "ready", not row.running, row.node))
+    return sorted(rows[:most], key=lambda row: row.node)
 
 
 def _note(event: ev.NodeEvent) -> str:

@@ -43,3 +43,7 @@ class Progress:
         """Seconds until all are done at this rate; None where nobody can know."""
         rate = self.rate(now)
         return None if self.total is None or rate <= 0 else (self.total - self.done) / rate
+
+
+def per_second(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.2g}/min"

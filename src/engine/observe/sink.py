@@ -11,10 +11,15 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..runs.status import Spending
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...actors.events import Event
+    from .newest_metrics import NewestMetrics
 
 PATIENCE_S = 0.02
 BACKLOG_CHARS = 16 * 1024 * 1024
@@ -24,6 +29,7 @@ class Sink(ABC):
     """A receiver of all events, called on the event loop. It must be quick; what it raises is logged and dropped."""
 
     tasks = False  # whether it wants events of single tasks, which cost time on the busiest path
+    metrics: NewestMetrics | None = None  # which is given what tasks log, where it is recorded as well
 
     def __call__(self, event: Event) -> None:
         try:
@@ -34,8 +40,18 @@ class Sink(ABC):
     @abstractmethod
     def show(self, event: Event) -> None: ...
 
-    def close(self) -> None:  # noqa: B027 - most sinks hold nothing back
-        """Show what was held back, in bounded time. Idempotent; called after the last event."""
+    def close(self, error: BaseException | None = None) -> None:  # noqa: B027 - most sinks hold nothing back
+        """Show what was held back, in bounded time. Idempotent; called after the last event. ``error``: what the pool's
+        block ends with.
+        """
+
+
+class PoolFacts(NamedTuple):
+    """The facts that a sink asks for when it draws. ``spending`` is for the event loop, the others for any thread."""
+
+    spending: Callable[[], Spending] = Spending
+    record: Callable[[], Path | None] = lambda: None
+    failure: Callable[[], BaseException | None] = lambda: None  # what has ended the pool before its block
 
 
 class Writer:

@@ -22,12 +22,21 @@ def surroundings() -> Surroundings:
     """Return "application" where the root logger has a handler or structlog is configured. A notebook that logs is a
     notebook.
     """
-    structlog, ipython = sys.modules.get("structlog"), sys.modules.get("IPython")
-    if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
+    structlog = sys.modules.get("structlog")
+    if in_notebook():
         return "notebook"
     if logging.getLogger().handlers or (structlog is not None and structlog.is_configured()):
         return "application"
     return "terminal" if sys.stderr is not None and sys.stderr.isatty() else "pipe"
+
+
+def in_notebook() -> bool:
+    """Return whether this program is the kernel of a notebook. IPython is imported there, and not by us."""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    try:
+        return get_shell is not None and getattr(get_shell(), "kernel", None) is not None
+    except Exception:  # noqa: BLE001  it is broken, and whoever uses it will be told
+        return False
 
 
 def leaves_record(run: RunOption, *, tracked: bool = False) -> bool:

@@ -11,9 +11,9 @@ from rich.text import Text
 from ...lazy_dataclass import dataclass
 from ..api.printable import one_line
 from .descriptions import count, seconds, upload
-from .pool_view import PoolView, Row
+from .pool_view import PoolView, Row, chosen_rows
 from .prints import origin
-from .progress import Progress
+from .progress import Progress, per_second
 
 COLOURS = {"launching": "cyan", "ready": "green", "standby": "blue", "lost": "red"}  # others: yellow
 AROUND = 5  # lines of the terminal for the header, the bar, the count of hidden rows and the prompt
@@ -123,10 +123,6 @@ def _bar(total: int, done: int, width: int) -> Padding:
     return Padding(ProgressBar(total, done, width=width), 0)  # by itself it ends no line
 
 
-def per_second(rate: float) -> str:
-    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.2g}/min"
-
-
 def summary(pool_view: PoolView, now: float) -> Text:
     """Return the line that stays on the terminal after the pool has ended."""
     text = _title(pool_view, Text(style="dim")).append(f" · {count(pool_view.done, 'task')} done")
@@ -145,11 +141,3 @@ def _unsuccessful(pool_view: PoolView, text: Text) -> Text:
     if pool_view.cancelled:
         text.append(f"{',' if pool_view.failed else ' ·'} {pool_view.cancelled:,} cancelled", style="yellow")
     return text
-
-
-def chosen_rows(pool_view: PoolView, most: int) -> list[Row]:
-    """Choose the rows to show, at most ``most``: nodes with problems first, then busy ones; sorted by node."""
-    rows = list(pool_view.rows.values())
-    if len(rows) > most:
-        rows.sort(key=lambda row: (row.state == "ready", not row.running, row.node))
-    return sorted(rows[:most], key=lambda row: row.node)

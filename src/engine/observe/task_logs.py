@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..runs.logged import Origin
     from ..serialization.payload import Payload, Received
     from ..wire.messages import Logged
+    from .newest_metrics import NewestMetrics
     from .record import RecordSink
 
 FETCHES = 4  # of artifacts at a time: each may take `log_records.ARTIFACT_BYTES` of memory
@@ -23,6 +24,7 @@ class TaskLogs:
 
     def __init__(self, record: Callable[[], RecordSink | None]) -> None:
         self._record = record
+        self.newest: NewestMetrics | None = None  # of a display
         self._turns = asyncio.Semaphore(FETCHES)
 
     @property
@@ -34,7 +36,10 @@ class TaskLogs:
     def received(self, node: NodeId, order: Order, logged: Logged) -> None:
         """Handle what an attempt has logged. It costs a microsecond for each message: none is read here."""
         if (record := self._record()) is not None:
-            record.logged(_origin(node, order), logged.records, logged.dropped)
+            origin = _origin(node, order)
+            record.logged(origin, logged.records, logged.dropped)
+            if self.newest is not None:
+                self.newest.add(origin, logged.records)
 
     async def artifact(
         self,

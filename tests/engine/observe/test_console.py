@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -61,13 +61,6 @@ def test_an_application_that_configured_structlog_gets_prints_alone(automatic_he
         assert automatic_here() == "prints"
     finally:
         structlog.reset_defaults()
-
-
-def test_a_notebook_gets_prints_alone(automatic_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    ipython = ModuleType("IPython")
-    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    assert automatic_here() == "prints"
 
 
 def test_no_stderr_at_all_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from outrider.actors import events as ev
-from outrider.engine.observe.pool_view import PoolView
-from outrider.engine.observe.table import View, chosen_rows, per_second, summary
+from outrider.engine.observe.pool_view import PoolView, chosen_rows
+from outrider.engine.observe.progress import per_second
+from outrider.engine.observe.table import View, summary
 
 
 def drawn(pool_view: PoolView, now: float, width: int = 80, height: int = 24) -> list[str]:

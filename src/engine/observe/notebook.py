@@ -1,0 +1,241 @@
+"""The table of a pool in a notebook: one display in the cell that has opened it, updated while the pool lives.
+
+What tasks print appears below the cell that runs, as what the cell itself prints does, but no more of it than
+`CELL_LINES` lines: of the rest the display has the last lines, and the record of the run all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from threading import Lock
+from typing import Any
+
+from ...actors import events as ev
+from ..api.printable import one_line
+from ..runs.status import Spending
+from .descriptions import Descriptions
+from .failures import failure_line
+from .log import shows_prints
+from .newest_metrics import NewestMetrics
+from .notebook_html import Story, pool_page
+from .plain import STDERR, UNFINISHED_S, stream_of, write_plain
+from .pool_view import PoolView
+from .prints import marked, origin
+from .sink import PoolFacts, Sink, Writer
+
+INTERVAL_S = 0.5
+CELL_LINES, CELL_CHARS = 1000, 200_000  # of what tasks print that one cell shows
+TAIL = 8  # lines
+NEWS = 5
+FAILURES = 20  # that are told of
+WAIT_S = 1.0  # at the end of a cell, for another thread that just draws
+
+
+class NotebookSink(Sink):
+    """A table of the pool. Drawing and printing happen in the writer's thread; the event loop only counts."""
+
+    tasks = True
+
+    def __init__(self, facts: PoolFacts) -> None:
+        self._facts = facts
+        self.metrics = self._metrics = NewestMetrics()
+        self._view = PoolView()
+        self._descriptions = Descriptions()
+        self._news: deque[str] = deque(maxlen=NEWS)
+        self._failures = 0
+        self._spending = Spending()
+        self._error: BaseException | None = None
+        self._cell = CellOutput()
+        self._display = CellDisplay()
+        self._shown = ""
+        self._drawing = Lock()
+        self._writer = Writer(self._write, refresh=self._refresh, finish=self._draw, interval_s=INTERVAL_S)
+
+    def show(self, event: ev.Event) -> None:
+        match event:
+            case ev.TaskOutput() | ev.UnfinishedLine():
+                self._view.unfinished.apply(event)
+                if isinstance(event, ev.TaskOutput) and not shows_prints():
+                    self._writer.put(marked(event), stream_of(event))
+                return
+            case ev.JobFailed():
+                self._failures += 1
+                if self._failures <= FAILURES:
+                    self._news.append(failure_line(event))
+                return
+        self._view.apply(event)
+        if not isinstance(event, ev.JobEvent):
+            self._spending = self._facts.spending()
+        match event:
+            case ev.PoolStarting():
+                self._writer.start()
+                self._display.open(self._cell_ended)
+            case ev.PoolReady() | ev.PoolResized():
+                pass
+            case _ if line := self._descriptions.line(event):
+                self._news.append(line)
+
+    def close(self, error: BaseException | None = None) -> None:
+        self._error = error
+        self._spending = self._facts.spending()
+        self._display.close(self._cell_ended)
+        self._writer.close()
+
+    def _cell_ended(self, *_: object) -> None:
+        """Show what there is when a cell ends: what comes later is not in a notebook that a program runs and saves."""
+        if self._drawing.acquire(timeout=WAIT_S):
+            try:
+                self._draw_locked()
+            except Exception as error:  # noqa: BLE001 - the edge
+                _tell(error)
+            finally:
+                self._drawing.release()
+
+    def _write(self, text: str, stream: int, dropped: int) -> None:
+        shown, note = self._cell.take(text, self._display.running_cell())
+        write_plain(shown, stream, dropped)
+        if note:
+            record = self._facts.record()
+            where = f"; outrider logs {record.name} has all" if record is not None else ""
+            write_plain(f"outrider: of further lines the pool's display has the last ones{where}\n", STDERR, 0)
+
+    def _refresh(self) -> None:
+        if self._display.running_cell() != self._display.cell and not shows_prints():  # it is out of sight
+            for event in self._view.unfinished.due(time.time(), UNFINISHED_S):
+                self._write(marked(event), stream_of(event), 0)
+        self._draw()
+
+    def _draw(self) -> None:
+        with self._drawing:
+            self._draw_locked()
+
+    def _draw_locked(self) -> None:
+        now = time.time()
+        html, text = pool_page(self._view, self._story(now), now)
+        if html != self._shown or self._view.busy:
+            self._display.show(html, text)
+            self._shown = html
+
+    def _story(self, now: float) -> Story:
+        ended, record = self._view.phase == "closed", self._facts.record()
+        return Story(
+            spent=self._spending.until(now),
+            hourly=self._spending.hourly,
+            metrics=self._metrics.read(),
+            news=[*self._news],
+            hidden=self._cell.hidden,
+            tail=[*self._cell.tail],
+            record="" if record is None else record.name,
+            ended=_ended(self._error or self._facts.failure()) if ended else "",
+            unfinished=[f"[{origin(each)}] {one_line(each.text)}" for each in self._view.unfinished.newest()],
+        )
+
+
+class CellOutput:
+    """The share of what tasks print that is shown below each cell, and the last lines of the rest. No I/O."""
+
+    def __init__(self) -> None:
+        self._cell = ""
+        self._lines = self._chars = 0
+        self.hidden = 0  # lines
+        self.tail: deque[str] = deque(maxlen=TAIL)  # of these
+
+    def take(self, text: str, cell: str) -> tuple[str, bool]:
+        """Return what of these whole lines is shown below ``cell``, and whether it is the first time that some of this
+        cell's are not.
+        """
+        if cell != self._cell:
+            self._cell, self._lines, self._chars, self.hidden = cell, 0, 0, 0
+            self.tail.clear()
+        lines = text.splitlines(keepends=True)
+        shown: list[str] = []
+        for line in lines:
+            if self._lines >= CELL_LINES or self._chars + len(line) > CELL_CHARS or self.hidden:
+                break
+            self._lines += 1
+            self._chars += len(line)
+            shown.append(line)
+        rest = lines[len(shown) :]
+        first = bool(rest) and not self.hidden
+        self.hidden += len(rest)
+        self.tail.extend(line.rstrip("\n") for line in rest[-TAIL:])
+        return "".join(shown), first
+
+
+class CellDisplay:
+    """One display of IPython's, which is imported already where there is a notebook.
+
+    A display appears in the cell that has opened the pool, also where that is done by a task of its own that another
+    cell's code has overtaken. Updates are sent in the name of the cell that runs, or of the last one: programs that run
+    notebooks take no notice of others, and find the display by its id.
+    """
+
+    def __init__(self) -> None:
+        self._id = f"outrider-{os.urandom(8).hex()}"
+        self._opened = Context()
+        self._is_there = False
+        self.cell = ""
+
+    def open(self, cell_ended: Callable[..., object]) -> None:
+        """Note that the display is to be in the cell whose code calls this. ``cell_ended`` is called at each cell's
+        end.
+        """
+        self._opened = copy_context()
+        self.cell = _cell()
+        _shell().events.register("post_run_cell", cell_ended)
+
+    def close(self, cell_ended: Callable[..., object]) -> None:
+        try:
+            _shell().events.unregister("post_run_cell", cell_ended)
+        except Exception as error:  # noqa: BLE001  it is not registered, for one
+            _tell(error)
+
+    def running_cell(self) -> str:
+        """Return an id of the cell that runs, or has run last."""
+        return Context().run(_cell)
+
+    def show(self, html: str, text: str) -> None:
+        show: Callable[..., object] = importlib.import_module("IPython.display").display
+        bundle = {"text/html": html, "text/plain": text}
+        if self._is_there:
+            Context().run(show, bundle, raw=True, display_id=self._id, update=True)
+        else:
+            self._opened.run(show, bundle, raw=True, display_id=self._id)
+            self._is_there = True
+
+
+def _shell() -> Any:
+    return sys.modules["IPython"].get_ipython()
+
+
+def _cell() -> str:
+    """Return an id of the cell whose code calls this; in a context of no cell, of the one that runs or has run last."""
+    try:
+        return str(_shell().display_pub.parent_header["msg_id"])
+    except Exception as error:  # noqa: BLE001  of another kernel than IPython's own, or before its first cell
+        _tell(error)
+        return ""
+
+
+def _ended(error: BaseException | None) -> str:
+    """Say how a pool has ended."""
+    match error:
+        case None:
+            return "ended"
+        case Exception():
+            return f"ended with {type(error).__name__}: {one_line(str(error))}".rstrip(": ")
+        case SystemExit():
+            return "ended by exit"
+        case _:
+            return "interrupted"
+
+
+def _tell(error: Exception) -> None:
+    logging.getLogger("outrider").debug("notebook: %r", error)
