@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -22,6 +24,7 @@ from .report import opened
 from .stacks import asked_stacks
 from .stop import stopped
 
+LEAST_TOKEN, MOST_TOKEN = 16, 1024  # characters of a token for metrics
 STOP_S = 600.0  # that a page's stop waits for the end of all machines
 
 
@@ -29,6 +32,7 @@ def ui(
     *,
     port: int = 0,
     socket: Path | None = None,
+    metrics_token: Path | None = None,
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -46,6 +50,8 @@ def ui(
         Of 127.0.0.1. 0: one that is free.
     socket:
         Listen on this unix socket in place of a port. Only you may enter its folder, which is made where it is missing.
+    metrics_token:
+        A file with a token that shows `/metrics`, for Prometheus, and nothing else. It is made where it is missing.
     open_:
         Show the list of runs in the browser.
     as_json:
@@ -61,6 +67,7 @@ def ui(
         refuse(f"--port takes a number from 0 to 65535, not {port}.")
     if socket is not None and (port or open_):
         refuse("--socket goes with neither --port nor --open: browsers open no unix sockets.")
+    metrics = "" if metrics_token is None else _token_in(metrics_token)
     listener = loopback_socket(port) if socket is None else private_socket(socket)
 
     def told(url: str, once: str) -> None:
@@ -72,13 +79,33 @@ def ui(
             print("outrider: there is no browser here: open the address in one", file=sys.stderr)
 
     try:
-        ended = serve(listener, runs_folder(), {"stop": _stop, "stacks": _stacks}, told)
+        ended = serve(listener, runs_folder(), {"stop": _stop, "stacks": _stacks}, told, metrics)
     finally:
         listener.close()
         if socket is not None:
             with suppress(OSError):
                 socket.unlink()
     return DONE if ended == signal.SIGINT else 128 + ended
+
+
+def _token_in(path: Path) -> str:
+    """Return the token in a file, which is made where it is missing.
+
+    Raises:
+        SpecError: it cannot be read or made, or has no token.
+    """
+    try:
+        with suppress(FileExistsError):
+            made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            with os.fdopen(made, "w") as file:
+                file.write(token_urlsafe(32) + "\n")
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        refuse(f"--metrics-token {path} cannot be used: {getattr(error, 'strerror', None) or 'it is no text'}.")
+    if not LEAST_TOKEN <= len(token) <= MOST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        need = f"one line of {LEAST_TOKEN} to {MOST_TOKEN} letters, digits and signs, and no blanks"
+        refuse(f"--metrics-token {path} has no token: it takes {need}. Remove the file, and a new one is made.")
+    return token
 
 
 def _stop(run: Run) -> str:

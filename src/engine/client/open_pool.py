@@ -76,7 +76,7 @@ class OpenPool(JobIntake):
             settings.sample_every_s,
             observe=observer,
             cost=lambda: self.cost,
-            calls=lambda: (observer.submitted, observer.finished),
+            calls=observer.job_counts,
         )
         observer.listener = self._idle
         self._usage = UsageIntake(observer, observer.node_of)
@@ -248,7 +248,9 @@ class OpenPool(JobIntake):
         from ..observe.record import recording
         from .run_requests import requests_to
 
-        return recording(self.settings, self._budget.spending, requests_to(self), self.pool._program)
+        return recording(
+            self.settings, self._budget.spending, requests_to(self), self.pool._program, self.observer.job_counts
+        )
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
         """Return None where the pool's machines end with this program: nobody can take them over."""

@@ -242,6 +242,10 @@ class Observer:
     def record_folder(self) -> Path | None:
         return None if self._record is None else self._record.folder
 
+    def job_counts(self) -> tuple[int, int]:
+        """Return how many jobs were submitted, and how many of them have ended."""
+        return self.submitted, self.finished
+
     def unfinished(self) -> int:
         """The number of jobs that have not ended."""
         return self.submitted - self.finished

@@ -18,7 +18,7 @@ from ..runs.description import program_facts, secrets_of, spec_of
 from ..runs.logged import Batch, Origin
 from ..runs.names import runs_folder, usual_name
 from ..runs.recorded_calls import RecordedCalls
-from ..runs.status import Spending
+from ..runs.status import Calls, Spending
 from ..runs.whole_program import WholeProgram
 from ..runs.writer import Plan, RunEnd, RunWriter
 from . import program_log
@@ -45,9 +45,11 @@ def recording(
     cost: Callable[[], Spending],
     requests: Mapping[str, Request],
     program: WholeProgram | None = None,
+    jobs: Callable[[], tuple[int, int]] = lambda: (0, 0),
 ) -> RecordSink:
     """Return the sink for a pool's record, not yet open. ``cost``: the pool's, at present. ``requests``: what it does
-    when it is asked to, as long as it lives. ``program``: None: it may be more than this run.
+    when it is asked to, as long as it lives. ``program``: None: it may be more than this run. ``jobs``: how many were
+    submitted, and have finished; for any thread.
     """
     secrets = secrets_of(settings)
     plan = Plan(
@@ -59,7 +61,7 @@ def recording(
         files=None if program is None else program.files,
     )
     tracking = Tracking(settings.trackers, settings.flush_s) if settings.trackers else None
-    return RecordSink(plan, cost, requests, None if program is None else program.exit_code, tracking)
+    return RecordSink(plan, cost, requests, None if program is None else program.exit_code, tracking, jobs=jobs)
 
 
 class RecordSink(Sink):
@@ -72,6 +74,8 @@ class RecordSink(Sink):
         requests: Mapping[str, Request] | None = None,
         exit_code: Callable[[BaseException], int] | None = None,
         tracking: Tracking | None = None,
+        *,
+        jobs: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self._tracking = tracking
         self._cost, self._requests, self._exit_code = cost, requests or {}, exit_code
@@ -82,6 +86,7 @@ class RecordSink(Sink):
         self._observe: Callable[[ev.Event], object] | None = None  # None: its failure has been told
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer = RunWriter(plan, self._failed, made=self._made)
+        self._writer.calls = lambda: Calls(*jobs(), self.calls.failed_calls)
 
     @property
     def folder(self) -> Path | None:

@@ -94,7 +94,9 @@ def run_of(directory: Path) -> Run:
     return Run(directory.name, name_in(directory.name) or "", directory, {k: v for k, v in said.items() if _fits(k, v)})
 
 
-_NUMBERS = frozenset({"began", "changed", "written", "spent_usd", "hourly_usd", "nodes", "most_nodes", "wanted_nodes"})
+_NUMBERS = frozenset({"began", "changed", "written", "spent_usd", "hourly_usd"}) | frozenset(
+    {"nodes", "most_nodes", "wanted_nodes", "calls", "finished_calls", "failed_calls"}
+)
 
 
 def _fits(name: str, value: Any) -> bool:

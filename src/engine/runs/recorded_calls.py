@@ -19,6 +19,7 @@ class RecordedCalls:
         self.names: dict[int, str] = {}
         self.begun: dict[str, int] = {}  # how many calls of each function
         self.failures: Counter[str] = Counter()
+        self.failed_calls = 0
 
     def began(self, job: int, name: str) -> bool:
         """Count a call, on the path that every one takes; return whether it is recorded."""
@@ -32,6 +33,7 @@ class RecordedCalls:
     def failed(self, name: str) -> bool:
         """Count a failure, also of a call that is not recorded; return whether it is worth an event of its own."""
         self.failures[name] += 1
+        self.failed_calls += 1
         return self.failures[name] <= self._each
 
     def counts(self) -> dict[str, dict[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
@@ -22,6 +22,14 @@ class Spending:
 
     def until(self, now: float) -> float:
         return self.spent + self.hourly * max(0.0, now - self.at) / HOUR_S
+
+
+class Calls(NamedTuple):
+    """The numbers of a run's calls: a broadcast is one, and so is each task of a map. Of a map each item can fail."""
+
+    submitted: int = 0
+    finished: int = 0
+    failed: int = 0
 
 
 @dataclass(slots=True)
@@ -74,8 +82,9 @@ class RunStatus:
         self.ready.clear()
         self.changed = max(self.changed, at)
 
-    def facts(self, at: float, spent: float, hourly: float) -> dict[str, Any]:
+    def facts(self, at: float, spent: float, hourly: float, calls: Calls | None = None) -> dict[str, Any]:
         """Return the content of `status.json`, written ``at`` (unix time)."""
+        calls = calls or Calls()
         return {
             "id": self.id,
             "name": self.name,
@@ -88,6 +97,9 @@ class RunStatus:
             "generation": self.generation,
             "spent_usd": round(spent, 6),
             "hourly_usd": round(hourly, 6) if self.ended is None else 0.0,
+            "calls": calls.submitted,
+            "finished_calls": calls.finished,
+            "failed_calls": calls.failed,
             "began": self.began,
             "changed": self.changed,
             "written": at,

@@ -28,7 +28,7 @@ from .log_parts import LogParts
 from .log_writer import LogWriter
 from .pages import Happened, Pages
 from .retention import sweep_at_times
-from .status import RunStatus, Spending
+from .status import Calls, RunStatus, Spending
 
 FLUSH_S = 0.5
 HEARTBEAT_S = 60.0  # between states of a run in which nothing happens: it costs all the same
@@ -97,6 +97,7 @@ class RunWriter:
         self.directory: Path | None = None
         self.failure = ""
         self.spending = Spending()  # the newest that is known
+        self.calls: Callable[[], Calls] = Calls  # the numbers of calls at present, for any thread
         self._began = time.time()
         limit = EventsLimit()
         self._pages = Pages(RunStatus("", plan.name, self._began, state=state, changed=self._began), plan.clean, limit)
@@ -265,7 +266,7 @@ class RunWriter:
 
     def _write_status(self, files: RecordFiles) -> None:
         now, spending = time.time(), self.spending
-        files.replace(STATUS, self._pages.status.facts(now, spending.until(now), spending.hourly))
+        files.replace(STATUS, self._pages.status.facts(now, spending.until(now), spending.hourly, self.calls()))
 
     def _write_git(self, files: RecordFiles, git: GitState) -> None:
         told: dict[str, Any] = {

@@ -22,7 +22,7 @@ from ..report.contents import read_contents
 from ..report.page import parts_of
 from ..runs.names import name_in
 from ..runs.reader import Run, at_present, run_of
-from .access import Access, Asked, Verdict
+from .access import METRICS, Access, Asked, Verdict
 from .documents import plain_document, run_document
 from .run_page import RunPage, no_link
 from .runs_page import LOOK_S, RunsPage
@@ -32,6 +32,8 @@ from .watching import Watch, Watches
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from .prometheus import Exporter, Text
 
 LASTING = 4  # streams that stay open: a browser has six connections, and needs some for pages and requests
 ANSWER_S = 5.0  # in which an act is over, or the page is told that it goes on
@@ -60,6 +62,8 @@ class Pages:
         self._folder, self._acts = folder, acts
         self._watches = Watches(tasks)
         self._lasting = 0
+        self._exporter: Exporter | None = None
+        self._exporting = threading.Lock()
         self._doing: set[Done] = set()
 
     def close(self) -> None:
@@ -72,6 +76,7 @@ class Pages:
         routes = [
             Route("/", self._runs),
             Route("/stream", self._runs_stream),
+            Route(METRICS, self._metrics),
             Route("/runs/{run}", self._run),
             Route("/runs/{run}/stream", self._run_stream),
             Route("/runs/{run}/{act}", self._act, methods=["POST"]),
@@ -86,6 +91,24 @@ class Pages:
 
     async def _runs_watch(self) -> Watch:
         return await self._watches.of("", lambda: RunsPage(self._folder, _name()), LOOK_S)
+
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            said = await anyio.to_thread.run_sync(self._metrics_text, request.headers.get("accept", ""))
+        except ModuleNotFoundError as error:  # the extra `ui` of an older version is installed
+            if error.name != "prometheus_client":
+                raise
+            lacks = "This needs a part that is not installed: pip install 'outrider[ui]'"
+            return HTMLResponse(plain_document("Not installed", lacks), status_code=501)
+        return Response(said.content, media_type=said.kind)
+
+    def _metrics_text(self, accept: str) -> Text:
+        with self._exporting:
+            if self._exporter is None:
+                from .prometheus import Exporter  # whose package takes a while, and few ask
+
+                self._exporter = Exporter(self._folder)
+        return self._exporter.text(accept)
 
     async def _run(self, request: Request) -> Response:
         run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
@@ -167,7 +190,8 @@ class Guard:
             return
         request = Request(scope)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        asked = Asked(request.method, headers, request.cookies, request.query_params.get("token", ""))
+        token = request.query_params.get("token", "")
+        asked = Asked(request.method, headers, request.cookies, token, request.url.path)
         verdict = self._access.verdict(asked)
 
         async def sent(message: Message) -> None:
@@ -196,10 +220,10 @@ class Opened(NamedTuple):
     access: Access
 
 
-def opened(port: int | None) -> Opened:
-    """Return a new token for a server on this port of 127.0.0.1; None: on a unix socket."""
+def opened(port: int | None, metrics: str = "") -> Opened:
+    """Return a new token for a server on this port of 127.0.0.1; None: on a unix socket. ``metrics``: of `Access`."""
     token, once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-    return Opened(token, once, Access(token, port, once))
+    return Opened(token, once, Access(token, port, once, metrics))
 
 
 def _name() -> str:

@@ -27,19 +27,20 @@ END_S = 2  # that answers under way have, at the end
 Told = Callable[[str, str], object]
 
 
-def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Told) -> int:
+def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Told, metrics: str = "") -> int:
     """Serve the pages of the records in ``folder`` until SIGINT, SIGTERM or SIGHUP, and return which it was.
 
     ``told`` is called when there is somebody who answers: with the address, and with one that leads in only once.
+    ``metrics``: a token for the metrics alone.
     """
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    return anyio.run(_serve, sock, folder, acts, told)
+    return anyio.run(_serve, sock, folder, acts, told, metrics)
 
 
-async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Told) -> int:
+async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Told, metrics: str) -> int:
     port = sock.getsockname()[1] if sock.family == socket.AF_INET else None
-    token, once, access = opened(port)
+    token, once, access = opened(port, metrics)
     place = f"http://{HOST if port is not None else 'localhost'}{f':{port}' if port else ''}/?token="
     ended: list[signal.Signals] = []
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:

@@ -38,6 +38,16 @@ def test_options_that_cannot_be_are_told(tmp_path: Path) -> None:
         app(["ui", "--socket", str(tmp_path / "s"), "--open"])
 
 
+@pytest.mark.parametrize("content", [b"", b"short\n", b"x" * 2000, b"two words are no token\n", b"\xff" * 20])
+def test_a_file_that_has_no_token_is_told(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match=r"--metrics-token .*token (has no token|cannot be used)"):
+        app(["ui", "--metrics-token", str(path)])
+    with pytest.raises(SpecError, match="cannot be used: No such file"):
+        app(["ui", "--metrics-token", str(tmp_path / "none" / "token")])
+
+
 def test_a_socket_is_not_put_where_others_may_enter(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()

@@ -99,6 +99,34 @@ def test_behind_a_forwarded_socket_any_port_is_its_own() -> None:
     assert verdict(headers={"host": "evil.example"}, cookies=cookies, port=None) == "other host"
 
 
+@pytest.mark.parametrize("said", [TOKEN, "metrics" * 5])
+def test_a_program_with_a_token_is_shown_the_metrics_and_nothing_else(said: str) -> None:
+    """ACCESS-3."""
+    access = Access(TOKEN, 8080, metrics="metrics" * 5)
+    headers = HERE | {"authorization": f"Bearer {said}"}
+    assert access.verdict(Asked("GET", headers, {}, path="/metrics")) == "allowed"
+    assert access.verdict(Asked("GET", headers | {"host": "evil.example:8080"}, {}, path="/metrics")) == "other host"
+    assert access.verdict(Asked("POST", headers, {}, path="/metrics")) == "no token"
+    for path in ("/", "/runs/x", "/metrics/", "//metrics"):
+        assert access.verdict(Asked("GET", headers, {}, path=path)) == "no token"
+    assert access.verdict(Asked("GET", HERE, {}, "metrics" * 5, path="/metrics")) == "no token"
+    assert access.verdict(Asked("GET", HERE, {"outrider-ui-8080": "metrics" * 5}, path="/metrics")) == "no token"
+
+
+@pytest.mark.parametrize("said", ["", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer \udcff"])
+def test_without_a_token_there_are_no_metrics(said: str) -> None:
+    """ACCESS-3."""
+    asked = Asked("GET", HERE | {"authorization": said}, {}, path="/metrics")
+    assert Access(TOKEN, 8080).verdict(asked) == "no token"
+
+
+def test_access_3_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ACCESS-3."""
+    monkeypatch.setattr(access, "METRICS", "/")
+    with pytest.raises(AssertionError):
+        test_a_program_with_a_token_is_shown_the_metrics_and_nothing_else(TOKEN)
+
+
 def test_access_1_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """ACCESS-1."""
     monkeypatch.setattr(Access, "_fits", lambda self, said: True)

@@ -106,6 +106,24 @@ def test_there_is_no_other_request(ui: Ui, run: Living) -> None:
     assert ui.ask(f"/runs/{run.run.id}/stop").status == 405
 
 
+def test_a_scraper_has_a_token_of_its_own(run: Living, state: Path) -> None:
+    pytest.importorskip("prometheus_client")  # of the group dev, which CI installs
+    path = state / "token"
+    with serving(state, "--metrics-token", str(path)) as ui:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        token = path.read_text().strip()
+        answer = ui.ask("/metrics", cookie=False, authorization=f"Bearer {token}")
+        assert (answer.status, f'run="{run.run.id}"' in answer.text) == (200, True)
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert ui.ask("/metrics", cookie=False, authorization=f"Bearer {ui.token}").status == 200
+        assert ui.ask("/metrics").status == 200, "a browser shows it too"
+        for bearer in ("", "Bearer wrong"):
+            assert ui.ask("/metrics", cookie=False, authorization=bearer).status == 403
+        assert ui.ask("/", cookie=False, authorization=f"Bearer {token}").status == 403
+    with serving(state, "--metrics-token", str(path)):
+        assert path.read_text().strip() == token
+
+
 def test_an_act_says_what_came_of_it(ui: Ui, run: Living) -> None:
     def refuse() -> None:
         connection, _ = control.accept()

@@ -1,0 +1,145 @@
+"""The present figures of a living run, from what has been added to its record: what a monitoring system asks for.
+
+A counter only rises while the run lives. A metric's figure is the newest that was logged, of the newest generation.
+Of a run at most `MOST_METRICS` metrics are told, and how many are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...actors import events as ev
+from ..observe.pool_view import STATES
+from ..runs.event_reading import event_in
+from ..runs.lines import EVENTS, parsed_events
+from ..runs.metrics import METRICS, Logged, metrics_in
+from ..runs.reader import Run, at_present
+from ..runs.samples import SYSTEM, samples_in
+
+MOST_METRICS = 1000  # of a run: names times ranks
+READ_BYTES = 16 << 20  # of a file that one look reads at most
+NODE_STATES = tuple(dict.fromkeys(state for state in STATES.values() if state != "lost"))
+COUNTED: dict[str, str] = {  # events that are told by their number
+    "node_lost": "nodes_lost",
+    "node_noticed": "preemption_notices",
+    "launch_failed": "launch_failures",
+    "generation_lost": "generations_lost",
+    "stalled": "stalls",
+}
+_NODES = {kind.name: state for kind, state in STATES.items()} | {"node_dismissed": "lost"}
+
+
+class MetricName(NamedTuple):
+    """The name of a metric. ``rank``: None outside of broadcasts; of a map's tasks the newest is told."""
+
+    function: str
+    rank: int | None
+    name: str
+
+
+class MetricValue(NamedTuple):
+    value: float
+    step: int | None
+    of: tuple[int, int]  # the job and its generation
+
+
+class Tail:
+    """A file that grows by lines, of which `READ_BYTES` are read at a time. ``skip``: what is older is left out."""
+
+    def __init__(self, path: Path, *, skip: bool) -> None:
+        self._path, self._skip, self._read = path, skip, 0
+
+    def new_lines(self) -> bytes:
+        """Return the whole lines that have been added."""
+        try:
+            size = self._path.stat().st_size
+            if size <= self._read:
+                return b""
+            with self._path.open("rb", buffering=0) as file:
+                cut = self._skip and size - self._read > READ_BYTES
+                file.seek(size - READ_BYTES if cut else self._read)
+                self._read = file.tell()
+                content = file.read(READ_BYTES)
+        except OSError:
+            return b""
+        end = content.rfind(b"\n") + 1
+        self._read += end or (len(content) if len(content) == READ_BYTES else 0)
+        return content[content.find(b"\n") + 1 : end] if cut else content[:end]
+
+
+class RunFigures:
+    """The figures of ``run`` as of the last `look`."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.state = "starting"  # as in the record, or "died": its program was killed
+        self.spent_usd = 0.0
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED.values(), 0))
+        self.metrics: dict[MetricName, MetricValue] = {}
+        self.metrics_left_out: set[MetricName] = set()
+        self.samples: dict[int, ev.NodeSampled] = {}  # the newest of each node
+        self.network: dict[int, tuple[int, int]] = {}  # bytes that a node has received and sent since the first look
+        self._node_states: dict[int, str] = {}
+        self._events = Tail(run.directory / EVENTS, skip=False)
+        self._logged = Tail(run.directory / METRICS, skip=True)
+        self._sampled = Tail(run.directory / SYSTEM, skip=True)
+
+    def look(self) -> None:
+        """Read what is new."""
+        owner, self.run = at_present(self.run)
+        for said in parsed_events(self._events.new_lines()):
+            self._happened(said)
+        for logged in metrics_in(self._logged.new_lines().split(b"\n")[:-1]):
+            self._log(logged)
+        for sample in samples_in(self._sampled.new_lines().split(b"\n")[:-1]):
+            self._sample(sample)
+        self.spent_usd = max(self.spent_usd, self.run.spent_usd(None if self.run.ended else time.time()) or 0.0)
+        died = owner == "dead" and not self.run.ended
+        self.state = "died" if died else str(self.run.status.get("state", "starting"))
+        if died or self.run.ended:
+            self._node_states.clear()
+            self.samples.clear()
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("ended", "died")
+
+    def nodes(self) -> dict[str, int]:
+        """Return how many nodes are in each state."""
+        found = Counter(self._node_states.values())
+        return {state: found[state] for state in NODE_STATES}
+
+    def _happened(self, said: dict[str, Any]) -> None:
+        kind = str(said.get("event"))
+        if kind in COUNTED and event_in(said) is not None:
+            self.counts[COUNTED[kind]] += 1
+        node = said.get("node")
+        if kind in _NODES and isinstance(node, int):
+            self._node_states[node] = _NODES[kind]
+            if _NODES[kind] == "lost":
+                for known in (self._node_states, self.samples, self.network):
+                    known.pop(node, None)
+
+    def _log(self, logged: Logged) -> None:
+        of = (logged.job, logged.generation)
+        for name, value in logged.values.items():
+            key = MetricName(logged.function, logged.rank, name)
+            before = self.metrics.get(key)
+            if before is None and len(self.metrics) >= MOST_METRICS:
+                if len(self.metrics_left_out) < MOST_METRICS:
+                    self.metrics_left_out.add(key)
+            elif before is None or logged.rank is None or of >= before.of:
+                self.metrics[key] = MetricValue(value, logged.step, of)
+
+    def _sample(self, sample: ev.NodeSampled) -> None:
+        received, sent = self.network.get(sample.node, (0, 0))
+        self.network[sample.node] = received + sample.received_bytes, sent + sample.sent_bytes
+        self.samples[sample.node] = sample
+
+    def present_samples(self) -> Iterator[ev.NodeSampled]:
+        """Yield the newest sample of each node that has not left."""
+        yield from (sample for node, sample in sorted(self.samples.items()) if node in self._node_states)
