@@ -148,3 +148,8 @@ def test_every_event_is_there() -> None:
     told = set(SPAN.findall(section("Events"))) - {"outrider.events", "at", "name"}
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)}
     assert told == {kind.__name__ for kind in kinds - {events.Event, events.NodeEvent, events.JobEvent}}
+
+
+@pytest.mark.parametrize("name", ["MLflow", "Webhook"])
+def test_every_tracker_is_there_with_its_options(name: str) -> None:
+    assert f"trackers.{signature(name, getattr(outrider.trackers, name))}" in table("tracker", section("Trackers"))

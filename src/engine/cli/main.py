@@ -24,6 +24,7 @@ VERBS = {  # each verb's module, and the function there
     "ssh": ("ssh", "ssh"),
     "stacks": ("stacks", "stacks"),
     "stop": ("stop", "stop"),
+    "sync": ("sync", "sync"),
     "top": ("top", "top"),
     "ui": ("ui", "ui"),
     "wait": ("wait", "wait"),

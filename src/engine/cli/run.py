@@ -67,6 +67,8 @@ class RunOptions:
         The pool of outrider.toml, or of pyproject.toml, to take. Default: the header's, or the one named default.
     name:
         The pool's name.
+    track:
+        Send the run to a tracker, as mlflow, or to one that outrider.toml describes; may be given several times.
     detach:
         Give the terminal back at once: the run goes on by itself, also when the terminal is closed.
     set:
@@ -82,6 +84,7 @@ class RunOptions:
     image: Repeated = None
     pool: str | None = None
     name: str | None = None
+    track: Repeated = None
     detach: Annotated[bool, Parameter(name=["--detach", "-d"], negative="")] = False
     set: Repeated = None
     command: Annotated[bool, Parameter(name=COMMAND, negative="", show=False)] = False
@@ -279,6 +282,8 @@ def table_of(given: dict[str, Any]) -> dict[str, Any]:
         table["nodes"] = _nodes(nodes)
     elif hosts:
         table["nodes"] = len(hosts)
+    if track := given.get("track"):
+        table["trackers"] = list(track)
     for each in given.get("image") or ():
         _put(table, f"image.{each}", "--image")
     for each in given.get("set") or ():
@@ -286,7 +291,7 @@ def table_of(given: dict[str, Any]) -> dict[str, Any]:
     return table
 
 
-_TO_READ = frozenset({"nodes", "hosts", "image", "set"})
+_TO_READ = frozenset({"nodes", "hosts", "image", "set", "track"})
 
 
 def _nodes(text: str) -> int | list[int]:

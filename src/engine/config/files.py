@@ -17,6 +17,7 @@ from ..api.errors import SpecError
 from ..api.settings import Spec
 from ..pool_options import PoolOptions
 from .tables import RUN_KEYS, Table, at, pool_options
+from .tracker_tables import with_tables
 
 OWN, SHARED = "outrider.toml", "pyproject.toml"
 DEFAULT = "default"  # the name of the pool that programs get that name none
@@ -29,6 +30,7 @@ class ConfigFile:
     path: Path
     prefix: str  # of its tables' names
     pools: Mapping[str, Table]
+    trackers: Mapping[str, Table]  # by the names that pools call them
 
     def where(self, name: str) -> str:
         return f"{self.path} [{self.prefix}pools.{name}]"
@@ -100,10 +102,14 @@ def read(path: str | os.PathLike[str]) -> ConfigFile:
     whole, prefix = _parsed(file), ""
     if file.name == SHARED:
         whole, prefix = _table(_table(whole, "tool", str(file)), "outrider", f"{file} [tool]"), "tool.outrider."
-    check_known(f"{file}" + (" [tool.outrider]" if prefix else ""), whole, ("pools",))
-    pools = _table(whole, "pools", str(file))
+    check_known(f"{file}" + (" [tool.outrider]" if prefix else ""), whole, ("pools", "trackers"))
+    pools, trackers = _table(whole, "pools", str(file)), _table(whole, "trackers", str(file))
+    known = {name: _table(trackers, name, f"{file} [{prefix}trackers]") for name in trackers}
     tables = {name: at(_table(pools, name, f"{file} [{prefix}pools]"), file.parent) for name in pools}
-    return ConfigFile(file, prefix, tables)
+    for table in tables.values():
+        if "trackers" in table:
+            table["trackers"] = with_tables(table["trackers"], known)
+    return ConfigFile(file, prefix, tables, known)
 
 
 def _parsed(path: Path) -> Table:

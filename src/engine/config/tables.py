@@ -241,6 +241,12 @@ def _chaos(value: object) -> object:
     return _made(Chaos, value) if isinstance(value, Mapping) else value
 
 
+def _trackers(value: object) -> object:
+    from .tracker_tables import trackers_of
+
+    return trackers_of(value)
+
+
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "provider": _provider,
     "nodes": _nodes,
@@ -250,4 +256,5 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "volumes": _volumes,
     "specs": _specs,
     "chaos": _chaos,
+    "trackers": _trackers,
 }

@@ -15,6 +15,7 @@ from ..api.image import Image
 from ..api.task_options import TaskOptions
 from ..config import files, script_header
 from ..config.tables import POOL_KEYS, RUN_KEYS, Table, at, merged, pool_options, ranks_of, restarts_of, telling
+from ..config.tracker_tables import with_tables
 from ..runs.names import name_of
 from ..runs.whole_program import WholeProgram
 from .exit_codes import exit_code
@@ -116,8 +117,11 @@ def planned(program: Program, given: Table, *, pool: str | None = None) -> Plann
     program.check()
     header = _header(program)
     named = header.pop("pool", None)
-    configured, source = _configured(program, pool or named)
+    found = files.find(program.script.resolve().parent if program.is_script else program.folder)
+    configured, source = _configured(program, pool or named, found)
     table = merged(configured, header, at(given, program.folder))
+    if found is not None and "trackers" in table:
+        table["trackers"] = with_tables(table["trackers"], found.trackers)
     where = f"{program.name}, with {source}" if source else program.name
     with telling(program.name):
         check_known("outrider run", table, POOL_KEYS | RUN_KEYS)
@@ -150,11 +154,10 @@ def _header(program: Program) -> dict[str, Any]:
     return merged({"image": {"pip": needed}}, own, {"image": {"pip": needed}} if isinstance(image, Mapping) else {})
 
 
-def _configured(program: Program, name: object) -> tuple[Table, str]:
+def _configured(program: Program, name: object, found: files.ConfigFile | None) -> tuple[Table, str]:
     """Return the table of the pool that is named, or of the default one, and what errors call it."""
     if name is not None and not isinstance(name, str):
         refuse(f"{program.name}: pool is the name of one in {files.OWN}, not {name!r:.60}.")
-    found = files.find(program.script.resolve().parent if program.is_script else program.folder)
     if name is None and (found is None or files.DEFAULT not in found.pools):
         return {}, ""
     if found is None:

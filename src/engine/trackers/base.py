@@ -162,20 +162,13 @@ class Sender:
 class Tracker:
     """A place that runs are sent to. Frozen settings, without I/O: a dataclass with ``name`` and ``ranks`` is enough.
 
-    It must be able to be pickled, with `Secret` in it.
+    It must be able to be pickled, with `Secret` in it. ``name``: in the record, and for `outrider sync --to`; no two of
+    a pool have the same. ``ranks``: those of a broadcast whose points are sent.
     """
 
     kind: ClassVar[str] = ""  # as files and commands call it
-
-    @property
-    def name(self) -> str:
-        """The name in the record, and for `outrider sync --to`; no two of a pool have the same."""
-        return self.kind
-
-    @property
-    def ranks(self) -> Ranks:
-        """The ranks of a broadcast whose points are sent."""
-        return "head"
+    name: str = ""
+    ranks: Ranks = "head"
 
     def open(self, run: TrackedRun) -> Sender:
         """Return what sends this run. It connects to nothing yet."""

@@ -1,9 +1,9 @@
 """Decide what of a record a tracker gets next, and after a kill. No clock, no I/O; the state is saved on each change.
 
-- what is sent is between the position and the mark; both are saved before it is sent.
-- after a kill the same is sent again, with the same key: the mark says where it ends, whatever the file has.
-- the position only grows, and passes nothing that was neither taken nor rejected.
-- the end is sent when nothing else is left.
+CURSOR-1: what is sent is between the position and the mark; both are saved before it is sent.
+CURSOR-2: after a kill the same is sent again, with the same key: the mark says where it ends, whatever the file has.
+CURSOR-3: the position only grows, and passes nothing that was neither taken nor rejected.
+CURSOR-4: the end is sent when nothing else is left.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Cursor:
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> Cursor:
         """Return the cursor that `facts` described; a new one for a state that cannot be understood."""
-        kinds: dict[str, Any] = {each.name: getattr(_USUAL, each.name) for each in fields(cls)}
-        for name, usual in kinds.items():
-            given = said.get(name)
-            if (name == "until" and type(given) is int) or (usual is not None and type(given) is type(usual)):
-                kinds[name] = given
-        return cls(**kinds)
+        cursor = cls()
+        for each in fields(cls):
+            given = said.get(each.name)
+            if type(given) is (int if each.name == "until" else type(getattr(cursor, each.name))):
+                setattr(cursor, each.name, given)
+        return cursor
 
     def facts(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,13 +75,13 @@ class Cursor:
     def position(self, file: str) -> int:
         return self.at.get(file, 0)
 
-    def mark(self, file: str, content: bytes) -> int:
-        """Decide how many bytes of ``content``, which follows the position, are sent now. 0: there is nothing."""
-        if self.until is None:
-            if not (size := cut(content)):
-                return 0
-            self.until = self.position(file) + size
-        return self.until - self.position(file)
+    def mark(self, file: str, size: int) -> None:
+        """Note that the next ``size`` bytes are sent now."""
+        self.until = self.position(file) + size if size else None
+
+    def marked(self, file: str) -> int:
+        """Return how many bytes were being sent when the process before was killed; 0: none."""
+        return 0 if self.until is None else max(0, self.until - self.position(file))
 
     def done(self, file: str, size: int) -> None:
         """Note that so many bytes were taken, or rejected."""
@@ -97,6 +97,3 @@ class Cursor:
     def reject(self, why: str) -> None:
         self.rejected += 1
         self.reasons = [*self.reasons, why][-GIVEN_UP_KEPT:]
-
-
-_USUAL = Cursor()

@@ -29,7 +29,9 @@ LINE_BYTES = 4 * 1024 * 1024  # of a line of the other files
 
 
 class Feed:
-    """``cursor``: how far it is. ``over``: the run has ended."""
+    """The sending of one run to one tracker. ``cursor``: how far it is. ``over``: the run has ended. ``refused``: the
+    tracker takes nothing from us.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Feed:
         self.directory, self.tracker = directory, tracker
         self.file = StateFile(directory, tracker.name)
         self.cursor = Cursor()
-        self.over = False
+        self.over = self.refused = False
         self.failing_since: float | None = None
         self._told, self._wait, self._clock = told, wait, clock
         self._end: End | None = None
@@ -82,9 +84,10 @@ class Feed:
         """Say whether the tracker has all of a run that has ended."""
         return self.cursor.ended
 
+    @property
     def idle(self) -> bool:
-        """Return whether nothing is being tried, and nothing was found in the last step."""
-        return self.failing_since is None and self._began is not None and not self._moved
+        """Say whether the last step has found nothing to be sent."""
+        return self.failing_since is None and self._sender is not None and not self._moved
 
     def _load(self) -> None:
         self.cursor = self.file.load()
@@ -111,7 +114,7 @@ class Feed:
 
     def _taken(self) -> None:
         self._backoff.taken()
-        self.failing_since = None
+        self.failing_since, self.refused = None, False
         if self.cursor.problem:
             self.cursor.problem = ""
             self._save()
@@ -128,10 +131,11 @@ class Feed:
             except OSError:
                 pass  # as the disk is what fails
         self._told(self)
+        self.refused = isinstance(away, Refused)
         pause = self._backoff.failed(
             random.random(),  # noqa: S311  a jitter
             retry_after_s=away.retry_after_s,
-            refused=isinstance(away, Refused),
+            refused=self.refused,
             over=self.over,
         )
         was_over, until = self.over, self._clock() + pause
@@ -296,8 +300,7 @@ class Feed:
         """Return the points that are to be sent together, and how many bytes of the file these are."""
         self._look_ahead()
         cursor = self.cursor
-        if cursor.until is not None:  # they were being sent when the process before was killed
-            size = cursor.until - cursor.position(METRICS)
+        if size := cursor.marked(METRICS):
             return self._selected(self._read(METRICS, cursor.position(METRICS), size)), size
         points: list[Point] = []
         at = cursor.position(METRICS)
@@ -310,7 +313,7 @@ class Feed:
             if len(points) >= POINTS:
                 break
         size = at - cursor.position(METRICS)
-        cursor.until = at if size else None
+        cursor.mark(METRICS, size)
         return points, size
 
     def _selected(self, content: bytes) -> list[Point]:

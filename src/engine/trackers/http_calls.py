@@ -6,17 +6,18 @@ path may be its secret, and what the server says is cut.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import IO, Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.error import URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import HTTPErrorProcessor, HTTPSHandler, Request, build_opener
 
 from ..api.checks import refuse, shown
 from ..api.printable import one_line
@@ -29,25 +30,29 @@ _ASKS = frozenset({401, 403, 404, 405, 407})  # who asks, or where: nothing is w
 _LATER = frozenset({408, 409, 423, 425, 429})
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """A redirected POST would become a GET, and tokens would go to another host."""
+class _AsItIs(HTTPErrorProcessor):
+    """Follow no redirect: a POST would become a GET, and tokens would go to another host. No code is an error here."""
 
-    def redirect_request(self, *_: object) -> None:
-        return None
+    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:  # noqa: ARG002
+        return response
+
+    https_response = http_response
 
 
 class Calls:
     """Requests to one server. ``headers`` go with each. ``insecure``: certificates are not checked."""
 
     def __init__(self, address: str, headers: Mapping[str, str], *, cafile: str = "", insecure: bool = False) -> None:
-        self.address, self._headers = address.rstrip("/"), dict(headers)
-        self.host = urlsplit(address).netloc.rpartition("@")[2]
+        login, _, self.host = urlsplit(address).netloc.rpartition("@")
+        self.address, self._headers = address.replace(f"{login}@", "", 1) if login else address, dict(headers)
+        if login:
+            self._headers.setdefault("Authorization", basic(*login.partition(":")[::2]))
         context = None
         if urlsplit(address).scheme == "https":
             context = ssl.create_default_context(cafile=cafile or None)
             if insecure:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        self._opener = build_opener(_NoRedirect(), *([] if context is None else [HTTPSHandler(context=context)]))
+        self._opener = build_opener(_AsItIs(), *([] if context is None else [HTTPSHandler(context=context)]))
 
     def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the object that is answered.
@@ -82,26 +87,26 @@ class Calls:
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 read: bytes = answer.read(ANSWER_BYTES)
-                return read
-        except HTTPError as error:
-            with error:
-                raise self._failure(error) from None
+                if 200 <= answer.status < 300:
+                    return read
+                raise self._failure(answer.status, answer.reason, read, answer.headers.get("Retry-After"))
         except (URLError, HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
             said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
             raise Away(f"{self.host} does not answer ({one_line(str(said))})") from None
 
-    def _failure(self, error: HTTPError) -> Exception:
-        try:
-            text = error.read(SAID_CHARS * 20)
-        except (OSError, HTTPException):
-            text = b""
-        said = f"{self.host} answered {error.code} {_message(text) or one_line(str(error.reason))}".strip()
-        if error.code in _LATER or error.code >= 500:
-            return Away(said, _retry_after(error.headers.get("Retry-After")))
-        if error.code in _ASKS or error.code < 400:
+    def _failure(self, code: int, reason: str, text: bytes, retry_after: str | None) -> Exception:
+        said = f"{self.host} answered {code} {_message(text) or one_line(reason)}".strip()
+        if code in _LATER or code >= 500:
+            return Away(said, _retry_after(retry_after))
+        if code in _ASKS or code < 400:
             return Refused(said)
         return Rejected(said)
+
+
+def basic(username: str, password: str) -> str:
+    """Return the Authorization header of a user. Both may be quoted as in an address."""
+    return f"Basic {base64.b64encode(f'{unquote(username)}:{unquote(password)}'.encode()).decode()}"
 
 
 def _message(text: bytes) -> str:

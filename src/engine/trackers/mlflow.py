@@ -6,7 +6,6 @@ a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels 
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import mimetypes
@@ -22,7 +21,7 @@ from ...lazy_dataclass import dataclass
 from ..api.checks import checks_options, refuse, shown
 from ..api.secrets import Secret, revealed
 from .base import Artifact, End, Point, Ranks, Refused, Rejected, Sender, TrackedRun, Tracker, check_name, check_ranks
-from .http_calls import Calls, check_address, variable
+from .http_calls import Calls, basic, check_address, variable
 
 API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
@@ -92,8 +91,7 @@ class MLflow(Tracker):
         username = self.username or variable("MLFLOW_TRACKING_USERNAME")
         password = self.password or variable("MLFLOW_TRACKING_PASSWORD")
         if username:
-            pair = f"{username}:{revealed(password) if password else ''}"
-            return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+            return {"Authorization": basic(quote(username), quote(revealed(password) if password else ""))}
         return {"Authorization": f"Bearer {revealed(token)}"} if token else {}
 
 
@@ -112,12 +110,16 @@ class MLflowSender(Sender):
         self._id = self._artifacts = ""
 
     def begun(self) -> None:
+        address, before = self._tracker.url or "", self._run.ids.get("address")
+        if before not in {None, address}:
+            raise Refused(f"this run was sent to {before}, and {address} is another server: give it a name of its own")
         experiment = self._experiment()
         kept = self._run.ids.get("run_id")
         found = self._found(kept) if kept else self._searched(experiment)
         info = found or self._created(experiment)
         self._id, self._artifacts = str(info["run_id"]), str(info.get("artifact_uri", ""))
         self._run.keep("run_id", self._id)
+        self._run.keep("address", address)
         self._run.keep("experiment_id", str(info.get("experiment_id", experiment)))
 
     def params(self, values: Mapping[str, Any]) -> None:

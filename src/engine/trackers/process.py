@@ -152,7 +152,7 @@ def _started(directory: Path) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100  "" is our directory
     try:
         return subprocess.Popen(  # noqa: S603  the words are ours
-            [sys.executable, "-P", "-m", __package__, str(directory)],
+            [sys.executable, "-P", "-m", __name__.rpartition(".")[0], str(directory)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -1,8 +1,8 @@
 """Choose the points of a record that a tracker gets: of some ranks, and of a step that was redone the newest. No I/O.
 
-- ``head`` has each point of rank 0 and of calls outside of broadcasts; ``all`` has each point; each once.
-- of a step that was redone, an older generation's point is left out as far as the newer one is known.
-- a mean is of one name and step of one generation, and is sent once. It is sent when all ranks that log this
+SELECT-1: ``head`` has each point of rank 0 and of calls outside of broadcasts; ``all`` has each point; each once.
+SELECT-2: of a step that was redone, an older generation's point is left out as far as the newer one is known.
+SELECT-3: a mean is of one name and step of one generation, and is sent once. It is sent when all ranks that log this
 name have logged it, or `LAG_S` later by the record's own times, or at the end.
 """
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...providers.option_names import closest
 from ..api.checks import one_of, refuse
-from .base import Artifact, Away, End, Point, Refused, Rejected, Sender, Text, TrackedRun, Tracker
+from .base import Artifact, Away, End, Point, Ranks, Refused, Rejected, Sender, Text, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     from .mlflow import MLflow
+    from .webhook import Webhook
 
 __all__ = [
     "Artifact",
@@ -18,16 +19,19 @@ __all__ = [
     "End",
     "MLflow",
     "Point",
+    "Ranks",
     "Refused",
     "Rejected",
     "Sender",
     "Text",
     "TrackedRun",
     "Tracker",
+    "Webhook",
 ]
 # Each kind, as files and commands call it: its module here, and its class.
 KINDS = {
     "mlflow": ("mlflow", "MLflow"),
+    "webhook": ("webhook", "Webhook"),
 }
 _OF_CLASS = {name: module for module, name in KINDS.values()}
 
@@ -46,15 +50,20 @@ def __dir__() -> list[str]:
 
 
 def made(kind: str, options: dict[str, Any]) -> Tracker:
-    """Return the tracker of a kind, as ``{ name = "mlflow", experiment = "digits" }`` of a file means it.
+    """Return the tracker of a kind: one of `KINDS`, or of your own as ``package.module:Class``.
 
     Raises:
         SpecError
     """
-    one_of("trackers", kind, [*KINDS])
-    module, name = KINDS[kind]
+    module, colon, name = kind.partition(":")
+    if not colon:
+        one_of("a tracker's kind", kind, [*KINDS])
+        module, name = KINDS[kind]
+        module = f"{__package__}.{module}"
     try:
-        tracker: Tracker = getattr(import_module(f"{__package__}.{module}"), name)(**options)
-    except TypeError as error:
-        refuse(f"{name}: {error}.")
+        tracker = getattr(import_module(module), name)(**options)
+    except (TypeError, AttributeError, ImportError) as error:
+        refuse(f"{name or kind}: {error}.")
+    if not isinstance(tracker, Tracker):
+        refuse(f"{kind} is no trackers.Tracker.")
     return tracker

@@ -46,6 +46,8 @@ console = "plain"
 chaos = { mtbf = 15, seed = 7 }
 keep = "log"
 run = "train"
+trackers = [{ kind = "webhook", url = "http://host/hook" }]
+flush_timeout = 0
 """
 
 

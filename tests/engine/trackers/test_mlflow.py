@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tracker_servers import FakeMLflow, serving
 
 from outrider import Local, Pool, compute, errors, instance_info, log_artifact, log_metrics, log_params, trackers
 from outrider.engine.runs.metrics import read_metrics
 from outrider.engine.runs.names import runs_folder
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tracker_servers import FakeMLflow, serving
-
-
-@pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
-    monkeypatch.delenv("OUTRIDER_RUNS")
 
 
 @pytest.fixture

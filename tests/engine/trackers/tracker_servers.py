@@ -170,3 +170,21 @@ def serving(served: Served, port: int = 0) -> Iterator[None]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class Hook(Served):
+    """A receiver of webhooks that takes each key once. ``times``: how often each key came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: dict[str, dict[str, Any]] = {}
+        self.times: dict[str, int] = {}
+
+    def take(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Any:
+        key = headers["idempotency-key"]
+        self.times[key] = self.times.get(key, 0) + 1
+        self.taken.setdefault(key, json.loads(body))
+        return {}
+
+    def kinds(self) -> list[str]:
+        return [said["kind"] for said in self.taken.values()]

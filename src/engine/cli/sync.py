@@ -1,0 +1,188 @@
+"""`outrider sync`: send to trackers what they lack of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from ..api.checks import refuse
+from ..api.printable import plain
+from ..config import files
+from ..config.tracker_tables import tracker_of
+from ..runs.reader import Run, read_json
+from ..trackers.base import Tracker
+from ..trackers.behind import Behind, behind_of
+from ..trackers.feed import Feed
+from ..trackers.state_file import Busy, StateFile, trackers_in
+from ..trackers.trackers import KINDS
+from .exit_codes import DONE
+from .failures import refused
+from .flags import AsJson
+from .run_choice import RunWord, checked_timeout, chosen_run
+
+LEFT = 1  # exit code: something was not sent
+ALL = "all"
+TOLD_EVERY_S = 0.5
+
+
+def sync(
+    run: RunWord,
+    /,
+    *,
+    to: Annotated[list[str], Parameter(negative="")],
+    url: str | None = None,
+    timeout: float = 60.0,
+    as_json: AsJson = False,
+) -> int:
+    """Send a run to trackers: what they lack of it, or all of it where they have nothing yet.
+
+    Where a tracker is, and under what experiment, the run's record says, or a table [trackers.NAME] of outrider.toml,
+    or the environment (MLFLOW_TRACKING_URI). Tokens are never in the record. What was sent is not sent again.
+
+    Exits with 0 when all is sent, and of a run that goes on, all there is. With 1 when something is left: a tracker is
+    away for --timeout seconds, or rejects it; the same command goes on from there. With 2 where there is no such run or
+    tracker, or the run's own program is sending to it.
+
+    Example: `outrider sync train --to mlflow`
+
+    Parameters
+    ----------
+    to:
+        mlflow, webhook, the name of another one, or all that the run was given; may be given several times.
+    url:
+        The tracker's address, of one alone.
+    timeout:
+        Seconds without an answer after which it is given up.
+    as_json:
+        Print for each tracker how much was sent and what is left, as JSON, for programs.
+    """
+    timeout = checked_timeout(timeout)
+    found = chosen_run(run)
+    trackers = [_tracker(name, found, url) for name in _names(to, found, url)]
+    ends = [_sent(found, each, timeout, quiet=as_json) for each in trackers]
+    if as_json:
+        print(json.dumps([end for end, _ in ends], indent=2))
+    return max(code for _, code in ends)
+
+
+def _names(to: Sequence[str], run: Run, url: str | None) -> list[str]:
+    names = list(dict.fromkeys(each.strip() for some in to for each in some.split(",")))
+    if ALL in names:
+        names = sorted({*_described(run), *trackers_in(run.directory)})
+        if not names:
+            raise refused(f"{run.id} was given no trackers: name one, as in --to mlflow")
+    if url is not None and len(names) > 1:
+        refuse("--url is the address of one tracker, and --to names several.")
+    return names
+
+
+def _described(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the settings of the run's trackers by their names, as far as the record has them: no secrets."""
+    spec = read_json(run.directory / "run.json").get("spec")
+    given = spec.get("trackers") if isinstance(spec, Mapping) else None
+    found: dict[str, dict[str, Any]] = {}
+    for each in given if isinstance(given, list) else ():
+        if isinstance(each, Mapping) and isinstance(each.get("name"), str):
+            kind = next((kind for kind, (_, name) in KINDS.items() if name == each.get("class")), None)
+            found[each["name"]] = {key: value for key, value in each.items() if key != "class"} | {"kind": kind}
+    return found
+
+
+def _tracker(name: str, run: Run, url: str | None) -> Tracker:
+    """Return the tracker of this name: the record's settings, over them the file's, over these the command line's.
+
+    Raises:
+        SpecError: it is of no kind that is known here, or lacks an address.
+    """
+    file = files.find(Path.cwd())
+    described, table = _described(run).get(name, {}), {} if file is None else file.trackers.get(name, {})
+    options = {key: value for key, value in {**described, **table}.items() if value is not None}
+    kind = options.get("kind", name if name in KINDS else None)
+    if kind is None:
+        known = ", ".join(sorted({*KINDS, *_described(run), *(() if file is None else file.trackers)}))
+        raise refused(
+            f"no tracker is called {name!r} here: there are {known}; [trackers.{name}] of outrider.toml has others"
+        )
+    if url is not None:
+        options["url"] = url
+    elif kind == "webhook" and "url" not in options:
+        raise refused(
+            f"the address of a webhook is in no record: write it into [trackers.{name}] of outrider.toml, or --url"
+        )
+    return tracker_of({**options, "kind": kind, "name": name})
+
+
+def _sent(run: Run, tracker: Tracker, timeout: float, *, quiet: bool) -> tuple[dict[str, Any], int]:
+    """Send a run to one tracker; return what is said of that, and the exit code."""
+    progress = _Progress(tracker.name, shown=not quiet and sys.stderr.isatty())
+    feed = Feed(run.directory, tracker, told=progress)
+    before = StateFile(run.directory, tracker.name).load().points
+
+    def stop(feed: Feed) -> bool:
+        if feed.failing_since is not None:
+            return feed.refused or time.monotonic() - feed.failing_since >= timeout
+        return not feed.over and feed.idle
+
+    try:
+        with feed.file.locked():
+            whole = feed.run(stop)
+    except Busy:
+        raise refused(
+            f"another process is sending {run.id} to {tracker.name}: its own program, or another sync"
+        ) from None
+    finally:
+        progress.end()
+    left = behind_of(run.directory, tracker.name, tracker.ranks)
+    fine = whole or (not feed.over and not feed.cursor.problem)
+    said = _said(run, left, whole=whole, fine=fine)
+    sent = feed.cursor.points - before
+    if not quiet:
+        print(
+            f"{tracker.name}: {sent:,} points sent; {said}",
+            file=sys.stdout if fine and not left.rejected else sys.stderr,
+        )
+    facts = {
+        "tracker": tracker.name,
+        "points": sent,
+        "lacks": left.points,
+        "rejected": left.rejected,
+        "complete": whole,
+        "said": said,
+    }
+    return facts, DONE if fine and not left.rejected else LEFT
+
+
+def _said(run: Run, left: Behind, *, whole: bool, fine: bool) -> str:
+    rejected = f"it did not take {left.rejected} deliveries ({plain(left.problem)})" if left.rejected else ""
+    if whole:
+        return rejected or "it has all of the run"
+    if fine:
+        return "it has all there is so far, and the run goes on" + (f"; {rejected}" if rejected else "")
+    lacks = f"it lacks {left.points:,} points" if left.points else "it lacks a part of the run"
+    return f"{lacks} ({plain(left.problem)}): {left.command(run.id)}"
+
+
+class _Progress:
+    """A line on the terminal, written over and over."""
+
+    def __init__(self, name: str, *, shown: bool) -> None:
+        self._name, self._shown, self._at, self._width = name, shown, 0.0, 0
+
+    def __call__(self, feed: Feed) -> None:
+        if not self._shown or time.monotonic() - self._at < TOLD_EVERY_S:
+            return
+        self._at = time.monotonic()
+        problem = f": {plain(feed.cursor.problem)}" if feed.cursor.problem else ""
+        line = f"{self._name}: {feed.cursor.points:,} points{problem}"[:110]
+        print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
+        self._width = len(line)
+
+    def end(self) -> None:
+        if self._width:
+            print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)

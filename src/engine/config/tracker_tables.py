@@ -1,0 +1,57 @@
+"""Trackers in files: the tables ``[trackers.NAME]``, and what ``trackers = [...]`` of a pool means by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..api.checks import refuse, shown
+from ..api.secrets import Secret
+from ..trackers.base import Tracker
+from ..trackers.trackers import KINDS, made
+
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+def with_tables(trackers: object, tables: Tables) -> object:
+    """Return a pool's ``trackers`` with the table of each in place of its name, where the file has one."""
+    if not isinstance(trackers, list):
+        return trackers
+    return [{"name": each, **tables[each]} if isinstance(each, str) and each in tables else each for each in trackers]
+
+
+def trackers_of(value: object) -> list[Tracker]:
+    """Return the trackers that ``trackers = ["mlflow", { kind = "webhook", url = ... }]`` means.
+
+    Raises:
+        SpecError
+    """
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        refuse(f'trackers takes a list, as in trackers = ["mlflow"], not {shown(value)}.')
+    return [each if isinstance(each, Tracker) else tracker_of(each) for each in value]
+
+
+def tracker_of(value: object) -> Tracker:
+    """Return one tracker, of its kind's name, or of a table with ``kind`` (or ``name``, where that is a kind's).
+
+    Raises:
+        SpecError
+    """
+    table = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping):
+        refuse(f'trackers takes names, or tables as {{ kind = "mlflow", experiment = "digits" }}, not {shown(value)}.')
+    kind = table.get("kind", table.get("name"))
+    if not isinstance(kind, str) or (kind not in KINDS and ":" not in kind):
+        known = ", ".join(map(repr, KINDS))
+        refuse(f"a tracker's kind is one of {known}, or 'module:Class', not {shown(kind)}: [trackers.NAME] tells it.")
+    return made(kind, {key: _value(each) for key, each in table.items() if key != "kind"})
+
+
+def _value(value: object) -> Any:
+    match value:
+        case {"secret": str(name), **more} if not more:
+            return Secret.env(name)
+        case Mapping():
+            return {key: _value(each) for key, each in value.items()}
+        case _:
+            return value

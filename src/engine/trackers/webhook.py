@@ -1,0 +1,175 @@
+"""Webhooks: what happens in a run, as JSON that is posted to an address, signed, each with a key of its own.
+
+A receiver that remembers keys has each delivery once, whatever is lost on the way: what is sent again has the same key.
+The form is in docs/guides/trackers.md; `VERSION` is in each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import mimetypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from ...actors import events as ev
+from ...lazy_dataclass import dataclass
+from ..api.checks import checks_options, refuse, shown
+from ..api.secrets import Secret, revealed
+from ..runs.checkpoints import SAVED
+from .base import Artifact, End, Point, Ranks, Sender, TrackedRun, Tracker, check_name, check_ranks
+from .http_calls import Calls, check_address
+
+VERSION = 1
+EVENTS = frozenset(
+    each.name
+    for each in (
+        ev.GenerationLost,
+        ev.NodeFailed,
+        ev.NodeLost,
+        ev.NodeNoticed,
+        ev.NodeNoticeWithdrawn,
+        ev.PoolIdleTooLong,
+        ev.PoolReady,
+        ev.Stalled,
+    )
+) | {SAVED}
+
+
+@checks_options
+@dataclass(frozen=True, slots=True)
+class Webhook(Tracker):
+    """An address that is told of a run: that it has begun, its params, metrics, artifacts, losses and end.
+
+    ``secret``: with it each delivery is signed (``Outrider-Signature``). ``headers``: further ones, such as
+    ``Authorization``; a `Secret` as value is in no record. ``metrics=False``: no points are sent. ``ranks``: whose
+    points: rank 0's, those of all with the rank in their names, or of each step the mean. ``name``: where a pool has
+    several.
+
+    The address may be a `Secret` too, as some have a token in it; it is in no record either way.
+
+    Raises:
+        SpecError: an option means nothing.
+    """
+
+    kind: ClassVar[str] = "webhook"
+
+    url: Secret | str = field(repr=False)
+    secret: Secret | str | None = field(default=None, repr=False)
+    headers: Mapping[str, Secret | str] = field(default_factory=dict, repr=False)
+    metrics: bool = True
+    ranks: Ranks = "head"
+    name: str = "webhook"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.url, Secret):
+            object.__setattr__(self, "url", Secret(check_address("Webhook", self.url, "https://host/hook")))
+        check_address("Webhook", revealed(self.url), "https://host/hook")
+        if not isinstance(self.secret, Secret | str | None):
+            refuse(f"Webhook(secret=...) takes a text or a Secret, not {shown(type(self.secret))}.")
+        if isinstance(self.secret, str):
+            object.__setattr__(self, "secret", Secret(self.secret))
+        if not isinstance(self.headers, Mapping) or not all(
+            isinstance(name, str) and isinstance(value, str | Secret) for name, value in self.headers.items()
+        ):
+            refuse("Webhook(headers=...) takes names and texts, as in {'Authorization': Secret.env('HOOK')}.")
+        check_ranks("Webhook", self.ranks)
+        check_name("Webhook", self.name)
+
+    @property
+    def host(self) -> str:
+        """The address as far as it may be shown."""
+        return urlsplit(revealed(self.url)).netloc.rpartition("@")[2]
+
+    def open(self, run: TrackedRun) -> Sender:
+        return (WebhookSender if self.metrics else _WithoutPoints)(self, run)
+
+
+class WebhookSender(Sender):
+    """Sends one run."""
+
+    events = EVENTS
+
+    def __init__(self, tracker: Webhook, run: TrackedRun, now: Callable[[], float] = time.time) -> None:
+        self._run, self._now = run, now
+        self._secret = None if tracker.secret is None else revealed(tracker.secret).encode()
+        headers = {name: revealed(value) for name, value in tracker.headers.items()}
+        self._calls = Calls(revealed(tracker.url), headers)
+
+    def begun(self) -> None:
+        run = self._run
+        if run.ids.get("begun"):
+            return  # an earlier process has told it
+        about = {
+            "began": run.began,
+            "user": run.user,
+            "host": str((run.about.get("owner") or {}).get("host", "")),
+            "provider": run.provider,
+            "argv": list(run.about.get("argv") or ()),
+            "git": {each: run.git[each] for each in ("commit", "branch", "changed") if each in run.git},
+        }
+        self._post("begun", about)
+        run.keep("begun", "1")
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        self._post("params", {"params": values})
+
+    def points(self, points: Sequence[Point]) -> None:
+        told = [
+            {
+                "name": point.name,
+                "value": point.value if math.isfinite(point.value) else str(point.value),
+                "step": point.step,
+                "at": point.at,
+                "rank": point.rank,
+                "node": point.node,
+                "function": point.function,
+                "job": point.job,
+                "generation": point.generation,
+            }
+            for point in points
+        ]
+        self._post("metrics", {"metrics": told})
+
+    def artifact(self, artifact: Artifact) -> None:
+        said = {
+            "name": artifact.name,
+            "path": str(artifact.path.relative_to(self._run.directory)),
+            "type": mimetypes.guess_type(artifact.path.name)[0] or "application/octet-stream",
+            "size_bytes": artifact.size_bytes,
+            "sha256": artifact.sha256,
+            "at": artifact.at,
+            "rank": artifact.rank,
+        }
+        self._post("artifact", {"artifact": said})
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        self._post("event", {"event": dict(event)})
+
+    def ended(self, end: End) -> None:
+        said = {"state": end.state, "at": end.at, "exit_code": end.exit_code, "error": end.error}
+        self._post("ended", {**said, "spent_usd": end.spent_usd})
+
+    def _post(self, kind: str, said: Mapping[str, Any]) -> None:
+        run = {"id": self._run.id, "name": self._run.name}
+        body = json.dumps({"version": VERSION, "kind": kind, "key": self.key, "run": run, **said}, default=str).encode()
+        headers = {"Content-Type": "application/json", "Idempotency-Key": self.key}
+        if self._secret is not None:
+            at = str(int(self._now()))
+            headers["Outrider-Timestamp"] = at
+            headers["Outrider-Signature"] = f"v1={signature(self._secret, at, body)}"
+        self._calls.send("POST", "", body, headers)
+
+
+class _WithoutPoints(WebhookSender):
+    points = Sender.points
+
+
+def signature(secret: bytes, timestamp: str, body: bytes) -> str:
+    """Return the HMAC-SHA256 of ``timestamp.body`` in hexadecimal, as `Outrider-Signature` has it behind ``v1=``."""
+    return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()

@@ -1,0 +1,187 @@
+"""The process that sends: nothing of it is left, nobody waits for it long, and who kills it loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tracker_servers import Answer, FakeMLflow, serving
+
+from outrider import Local, Pool, compute, errors, log_metrics, trackers
+from outrider.engine.runs.metrics import read_metrics
+from outrider.engine.runs.names import runs_folder
+from outrider.engine.trackers import process as processes
+
+
+@compute
+def train(steps: int, pause_s: float = 0.0) -> None:
+    for step in range(steps):
+        log_metrics({"loss": 1 / (step + 1)}, step=step)
+        time.sleep(pause_s)
+
+
+def record() -> Path:
+    (found,) = runs_folder().glob("*-*-*")
+    return found
+
+
+def recorded() -> list[tuple[str, int, int, float]]:
+    return sorted(("loss", each.step or 0, int(each.at * 1000), each.values["loss"]) for each in read_metrics(record()))
+
+
+def senders() -> list[int]:
+    """The ids of processes that send a record of this test."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (each / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"outrider.engine.trackers" in words and any(os.fsencode(runs_folder()) in word for word in words):
+            found.append(int(each.name))
+    return found
+
+
+def wait_until(true: Callable[[], object], within_s: float = 30.0) -> None:
+    until = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < until, "it did not become true"
+        time.sleep(0.02)
+
+
+def test_a_tracker_that_is_away_holds_nothing_up(capfd: pytest.CaptureFixture[str]) -> None:
+    fake = FakeMLflow()
+    with serving(fake):
+        address = fake.address
+    with Pool(
+        provider=Local(), run="away", trackers=[trackers.MLflow(address)], flush_timeout=0.5, console="plain"
+    ) as pool:
+        train(10) >> pool
+        closing = time.monotonic()
+    assert time.monotonic() - closing < 3.0
+    assert senders() == []
+    told = capfd.readouterr().err
+    assert "mlflow lacks 10 points of this run (127.0.0.1:" in told
+    assert f"outrider sync {record().name} --to mlflow sends it" in told
+
+
+def test_no_wait_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "DELAY_S", 0.0)
+    with Pool(provider=Local(), run="away", trackers=[trackers.MLflow("http://127.0.0.1:1")], flush_timeout=0) as pool:
+        wait_until(senders)
+        train(3) >> pool
+    assert senders() == []
+
+
+def test_a_killed_process_is_followed_by_one_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "DELAY_S", 0.0)
+    monkeypatch.setattr(processes, "AGAIN_S", 0.1)
+    fake = FakeMLflow()
+    with (
+        serving(fake),
+        Pool(provider=Local(), run="killed", trackers=[trackers.MLflow(fake.address)], flush_timeout=30) as pool,
+    ):
+        job = pool.submit(train(200, 0.01))
+        wait_until(lambda: fake.runs and fake.metrics[fake.only()])
+        (first,) = senders()
+        os.kill(first, signal.SIGKILL)
+        job.result()
+    assert fake.rows() == recorded()
+    assert len(fake.runs) == 1
+    assert fake.runs[fake.only()]["status"] == "FINISHED"
+    assert senders() == []
+
+
+def test_one_that_fails_does_not_hold_up_another() -> None:
+    fake, down = FakeMLflow(), FakeMLflow()
+
+    def fails(method: str, path: str) -> None:
+        raise Answer(503, "down")
+
+    down.fails = fails
+    with serving(fake), serving(down):
+        both = [trackers.MLflow(down.address, name="down"), trackers.MLflow(fake.address)]
+        with Pool(provider=Local(), run="both", trackers=both, flush_timeout=3) as pool:
+            train(10) >> pool
+    assert fake.rows() == recorded()
+    assert fake.runs[fake.only()]["status"] == "FINISHED"
+    said = json.loads((record() / "trackers" / "down.json").read_text())
+    assert said["problem"].endswith("answered 503 down")
+
+
+PROGRAM = """
+import sys, time
+from outrider import Local, Pool, compute, log_metrics, trackers
+
+@compute
+def train() -> None:
+    for step in range(50):
+        log_metrics({"loss": 1 / (step + 1)}, step=step)
+    time.sleep(100)
+
+if __name__ == "__main__":
+    with Pool(provider=Local(), run="dead", trackers=[trackers.MLflow(sys.argv[1])]) as pool:
+        train() >> pool
+"""
+
+
+def test_the_death_of_the_client_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    fake = FakeMLflow()
+    with serving(fake):
+        client = subprocess.Popen([sys.executable, tmp_path / "program.py", fake.address], stderr=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: fake.runs and len(fake.metrics[fake.only()]) == 50)
+        finally:
+            client.kill()
+            client.wait()
+        wait_until(lambda: not senders())
+    assert fake.runs[fake.only()]["status"] == "KILLED"
+    assert fake.rows() == recorded()
+
+
+def test_the_log_says_what_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    with Pool(provider=Local(), run="away", trackers=[trackers.MLflow("http://127.0.0.1:1")], flush_timeout=0) as pool:
+        train(3) >> pool
+    (told,) = (each for each in caplog.records if each.message.startswith("tracker_behind"))
+    assert told.levelname == "WARNING"
+    assert "points=3" in told.message
+    assert f"outrider sync {record().name} --to mlflow" in told.message
+
+
+def test_trackers_that_cannot_be_are_refused() -> None:
+    class Unpicklable(trackers.Tracker):
+        name = "mine"
+
+        def __init__(self) -> None:
+            self.lock = __import__("threading").Lock()
+
+    one = trackers.MLflow("http://127.0.0.1:1")
+    for given, said in (
+        (one, "takes a list"),
+        ([one, one], "two trackers of this pool are called 'mlflow'"),
+        (["mlflow"], "takes trackers, not 'mlflow'"),
+        ([trackers.MLflow], r"write trackers.MLflow\(...\)"),
+        ([Unpicklable()], "cannot be pickled"),
+    ):
+        with pytest.raises(errors.SpecError, match=said):
+            Pool(provider=Local(), trackers=given)
+    with pytest.raises(errors.SpecError, match="MLFLOW_TRACKING_URI"):
+        trackers.MLflow()
+
+
+def test_without_records_a_pool_says_that_nothing_is_sent(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "0")
+    with Pool(provider=Local(), trackers=[trackers.MLflow("http://127.0.0.1:1")], console="plain") as pool:
+        train(1) >> pool
+    assert "there is no record to send, as OUTRIDER_RUNS=0 is in the environment" in capfd.readouterr().err

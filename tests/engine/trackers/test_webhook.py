@@ -1,0 +1,110 @@
+"""Webhooks: what is told, signed and retried, and once at a receiver that remembers keys."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from pathlib import Path
+
+import pytest
+from tracker_servers import Answer, Hook, serving
+
+from outrider import (
+    Local,
+    Pool,
+    Secret,
+    compute,
+    errors,
+    instance_info,
+    log_artifact,
+    log_metrics,
+    log_params,
+    trackers,
+)
+from outrider.engine.runs.names import runs_folder
+
+
+@compute
+def train(steps: int) -> None:
+    if instance_info().rank == 0:
+        log_params({"lr": 0.1})
+        Path("best.txt").write_text("weights")
+        log_artifact("best.txt")
+    for step in range(steps):
+        log_metrics({"loss": float("inf") if step == 1 else 1 / (step + 1)}, step=step)
+
+
+def test_a_run_is_told_once_though_the_receiver_fails(state: Path) -> None:
+    hook, failures = Hook(), iter(range(5))
+
+    def fails(method: str, path: str) -> None:
+        if (number := next(failures, None)) is not None:
+            raise Answer(*[(500, "no"), (429, "slower", {"Retry-After": "0"}), (503, "no")][number % 3])
+
+    hook.fails = fails
+    with serving(hook):
+        tracker = trackers.Webhook(f"{hook.address}/hook?of=me", secret=Secret("shh-shh"), headers={"X-Of": "me"})
+        with Pool(provider=Local(), nodes=2, run="told", trackers=[tracker], flush_timeout=30) as pool:
+            train(20) @ pool
+    assert set(hook.times.values()) == {1}
+    assert hook.kinds()[0] == "begun"
+    assert hook.kinds()[-1] == "ended"
+    assert {"params", "metrics", "artifact", "event"} <= {*hook.kinds()}
+    by_kind = {said["kind"]: said for said in hook.taken.values()}
+    (record,) = runs_folder().glob("*-told-*")
+    assert by_kind["begun"]["run"] == {"id": record.name, "name": "told"}
+    assert by_kind["params"]["params"] == {"lr": 0.1}
+    assert by_kind["artifact"]["artifact"] | {"at": 0} == {
+        "name": "best.txt",
+        "path": "artifacts/best.txt",
+        "type": "text/plain",
+        "size_bytes": 7,
+        "sha256": hashlib.sha256(b"weights").hexdigest(),
+        "at": 0,
+        "rank": 0,
+    }
+    assert by_kind["ended"]["state"] == "finished"
+    points = [point for said in hook.taken.values() if said["kind"] == "metrics" for point in said["metrics"]]
+    assert [(point["step"], point["value"]) for point in points[:3]] == [(0, 1.0), (1, "inf"), (2, 1 / 3)]
+    assert len(points) == 20
+    for _, path, headers, body in hook.requests:
+        assert path == "/hook?of=me"
+        assert headers["x-of"] == "me"
+        signed = headers["outrider-timestamp"].encode() + b"." + body
+        assert headers["outrider-signature"] == "v1=" + hmac.new(b"shh-shh", signed, hashlib.sha256).hexdigest()
+        assert abs(float(headers["outrider-timestamp"]) - time.time()) < 60
+    kept = [path.read_bytes() for path in record.rglob("*") if path.is_file()]
+    assert not any(b"shh-shh" in content or b"of=me" in content for content in kept)  # no secret is in the record
+
+
+def test_what_the_receiver_will_never_take_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    hook = Hook()
+
+    def fails(method: str, path: str) -> None:
+        if b'"kind": "params"' in hook.requests[-1][3]:
+            raise Answer(422, "no params please")
+
+    hook.fails = fails
+    with (
+        serving(hook),
+        Pool(
+            provider=Local(),
+            run="refused",
+            trackers=[trackers.Webhook(hook.address, metrics=False)],
+            flush_timeout=30,
+            console="plain",
+        ) as pool,
+    ):
+        train(3) @ pool
+    assert "metrics" not in hook.kinds()
+    assert hook.kinds()[-1] == "ended"
+    told = capfd.readouterr().err
+    assert "webhook lacks something of this run (params: 127.0.0.1:" in told
+    assert "answered 422 no params please)" in told
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "host/hook", "", 3])
+def test_addresses_that_are_none_are_refused(url: str) -> None:
+    with pytest.raises(errors.OutriderError):
+        trackers.Webhook(url)
