@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         should_stop as should_stop,
         wait_preemption as wait_preemption,
     )
+    from .engine.runtime.profile import profile as profile
     from .engine.runtime.shards import shard as shard
     from .engine.sync import SyncPool as SyncPool
     from .engine.trackers import trackers as trackers
@@ -81,6 +82,7 @@ _HOMES = {
     "engine.runtime.preemption": ("Preemption", "on_preemption", "preemption", "should_stop", "wait_preemption"),
     "engine.api.instance": ("InstanceInfo", "Peer"),
     "engine.runtime.instance_info": ("instance_info",),
+    "engine.runtime.profile": ("profile",),
     "engine.runtime.shards": ("shard",),
     "engine.api.secrets": ("Secret",),
     "engine.api.settings": ("Nodes", "Spec", "Worker"),

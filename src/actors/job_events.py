@@ -144,6 +144,28 @@ class Stalled(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileTaken(Event):
+    """The profile of a task, or of a rank of a broadcast, is over, or there is none.
+
+    ``profile``: its name; those that were taken together have the same. ``artifact``: the name of what the task has
+    logged of it; empty: there is nothing. ``said``: why there is none, or what is missing in it. ``clock_offset_s``: by
+    how much the node's clock is ahead of this program's, within ``clock_error_s``; None: it is not known.
+    """
+
+    job: int
+    node: int
+    rank: int
+    profile: str
+    artifact: str
+    said: str = ""
+    function: str = ""
+    ranks: int = 1
+    generation: int = 0  # 0: it is no part of a broadcast
+    clock_offset_s: float | None = None
+    clock_error_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StackTaken(Event):
     """The stacks of a task, or of a rank of a broadcast, were taken: what its processes are at, as in `TaskStack`.
 

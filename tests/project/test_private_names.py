@@ -22,7 +22,7 @@ OF_VALUES = {  # used of a value, whose class the source does not name
     "asyncio.Handle._run",
     "traceback.TracebackException._str",
 }
-DOCUMENTED = {"os._exit", "sys._getframe"}
+DOCUMENTED = {"os._exit", "sys._current_frames", "sys._getframe"}
 
 
 def is_private(name: str) -> bool:

@@ -16,6 +16,7 @@ VERBS = {  # each verb's module, and the function there
     "log": ("log", "log"),
     "logs": ("logs", "logs"),
     "offers": ("offers", "offers"),
+    "profile": ("profile", "profile"),
     "ps": ("ps", "ps"),
     "report": ("report", "report"),
     "run": ("run", "run"),

@@ -70,6 +70,7 @@ class OpenPool(JobIntake):
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
         self.began_in = Path() if settings.keep is None else Path.cwd()  # which may have been deleted
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
+        self.profile_until = 0.0  # by `time.monotonic`, when the profile that is being taken is over
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._idle = IdleWatch(
             settings.max_idle_s,

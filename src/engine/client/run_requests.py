@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..api.errors import RunStopped
 from ..node.stack_text import bounded
 
+PROFILE_S = 600.0  # that a profile may take
 STACKS_CHARS = 4 << 20  # of all stacks in an answer; the record has them whole
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def requests_to(core: OpenPool) -> Mapping[str, Request]:
     """Return what answers each request, by its name. `runs/control.py` says how to add one."""
-    return {"stop": partial(_stop, core), "stacks": partial(_stacks, core)}
+    return {"stop": partial(_stop, core), "stacks": partial(_stacks, core), "profile": partial(_profile, core)}
 
 
 async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
@@ -35,3 +36,22 @@ async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any
     found = await stacks(core)
     most = STACKS_CHARS // max(1, len(found))
     return {"stacks": [asdict(replace(each, text=bounded(each.text, max(200, most)))) for each in found]}
+
+
+async def _profile(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take a profile of all that runs, or of the ranks in ``ranks``, an array of [first, last], that ends after
+    ``steps`` steps or ``seconds``. ``profiles``: the fields of each `ProfileTaken`.
+    """
+    from ..runs.control import Refused
+    from .profiles import Busy, take_profile
+
+    ranks = fields.get("ranks")
+    chosen = None if ranks is None else lambda rank: any(first <= rank <= last for first, last in ranks)
+    steps, seconds = int(fields.get("steps", 0)), float(fields["seconds"])
+    if steps < 0 or not 0 < seconds <= PROFILE_S:
+        raise Refused(f"a profile takes at most {PROFILE_S:g} seconds")
+    try:
+        found = await take_profile(core, steps=steps, seconds=seconds, ranks=chosen)
+    except Busy as error:
+        raise Refused(str(error)) from None
+    return {"profiles": [asdict(each) for each in found]}

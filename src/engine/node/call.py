@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, cast
 
@@ -41,6 +42,7 @@ class Caller:
         self._ranks = RankVariables()
         self._codes: dict[bytes, bytes | int] = {}  # not unpickled yet; an int is the descriptor of a blob
         self._programs: dict[bytes, Program] = {}
+        self.tasks: dict[int, tuple[context.TaskContext, int]] = {}  # that run, by attempt, each with its thread
 
     def define(self, function: bytes, code: bytes, fds: list[int]) -> None:
         if fds or code:  # else its blob was not there: the attempt that needs it fails
@@ -51,6 +53,7 @@ class Caller:
         fields, text = self._info.of(run.job, run.number, run.world, thread)
         task = context.TaskContext(run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread)
         context.enter(task, alone=self._alone)
+        self.tasks[run.attempt] = task, get_ident()
         self._variable.set(text)
         if run.world is not None and self._alone:  # threads share one environment, and may be ranks of several worlds
             self._ranks.set(fields)
@@ -90,6 +93,7 @@ class Caller:
             answer, blob = _failed(run.attempt, phase, error, _microseconds(began))
             return aged(answer, raised), blob
         finally:
+            self.tasks.pop(run.attempt, None)
             if task.closing:
                 with suppress(Exception):  # how it had failed before is what counts
                     task.close(failed=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .log_sender import LogSender
     from .notice_page import NoticePage
+    from .profiling import Profiling
     from .stack_file import StackFile
     from .worker_streams import Streams
 
@@ -75,6 +76,8 @@ def stepped(kind: str) -> None:
         _process.notes.stepped(task.place)
     if on_step and task in on_step:
         on_step[task](kind)
+    if on_profile_step is not None:
+        on_profile_step(kind, None)
 
 
 def signed(task: TaskContext) -> None:
@@ -155,6 +158,16 @@ def set_notes(notes: StackFile) -> None:
     _process.notes = notes
 
 
+def set_profiling(profiling: Profiling) -> None:
+    _process.profiling = profiling
+
+
+def profiling() -> Profiling | None:
+    """Return what takes profiles of this process's tasks. None outside of a node's own processes."""
+    return _process.profiling
+
+
+on_profile_step: Callable[[str, int | None], None] | None = None  # called at each step while a profile is under way
 on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each step: `testing.chaos` alone uses it
 
 
@@ -162,6 +175,7 @@ class _Process:
     alone: TaskContext | None = None
     page: NoticePage | None = None
     notes: StackFile | None = None
+    profiling: Profiling | None = None
 
 
 def _live(kind: type[_StreamedArgument], index: int) -> _StreamedArgument:

@@ -12,6 +12,7 @@ import math
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from .notices import sources
 from .notices.watcher import PreemptionWatcher
 from .nvml import Gpus
 from .output import Backlog
+from .profile_relay import ProfileRelay
 from .sampler import Machine, Sampler
 from .stack_reader import StackAnswers
 from .worker_pool import WorkerPool
@@ -96,6 +98,7 @@ class ExecutorServer:
         )
         self._sampler: Sampler | None = None
         self._stacks = StackAnswers(self._workers.under_way, self._send)
+        self._profiles = ProfileRelay(self._workers.under_way, self._send, directory)
         self._watcher = PreemptionWatcher(self._notice_page, self._send)
         self._watcher.start([sources.PreemptFile(directory / "preempt")])
         self._check_lease()
@@ -214,8 +217,10 @@ class ExecutorServer:
                 self._watcher.received(message)
             case wire.ShowStacks():
                 self._stacks.asked(message)
+            case wire.Profile():
+                self._profiles.asked(message)
             case wire.Ping(sent_ms):
-                self._session.send(wire.Pong(sent_ms))
+                self._session.send(wire.Pong(sent_ms, time.time_ns() // 1000))
                 self._workers.look_at_kills()
                 self._machine_lease.renew(self._client_seen_at)
             case wire.Bye():
@@ -246,6 +251,8 @@ class ExecutorServer:
     def _send_at_once(self, entries: Sequence[Message | bytes]) -> None:
         """Send all that came of one event in the worker pool in one write."""
         for entry in entries:
+            if isinstance(entry, wire.Profiled):
+                self._profiles.answered(entry)
             self._queue(entry)
         self._flush()
 
@@ -322,6 +329,7 @@ class ExecutorServer:
             self._sampler.close()
         await self._watcher.close()
         await self._stacks.close()
+        await self._profiles.close()
         await self._workers.close(CLOSE_S)
         self._ports.close()
         self._store.close()

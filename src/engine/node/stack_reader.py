@@ -102,7 +102,7 @@ class StackMemory:
 
     async def _text_of_thread(self, pid: int, number: int, attempt: int) -> str:
         """Return the stack of an attempt in a thread of its own, of the dump that its process writes of all threads."""
-        with _Handle(pid) as handle:
+        with ProcessHandle(pid) as handle:
             if refused := self._refusal(pid, number, child=False):
                 return f"no stack: {refused}"
             blocked = _blocking(pid)
@@ -121,7 +121,7 @@ class StackMemory:
         Raises:
             OSError: it has ended.
         """
-        with _Handle(pid) as handle:
+        with ProcessHandle(pid) as handle:
             if refused := self._refusal(pid, number, child=child):
                 return [], refused
             try:
@@ -129,7 +129,7 @@ class StackMemory:
             except _NotHandledError:
                 return [], "its process does not handle the signal any more, as one that is about to end"
 
-    async def _of_threads(self, handle: _Handle, until: float) -> tuple[list[stack_text.Thread], str]:
+    async def _of_threads(self, handle: ProcessHandle, until: float) -> tuple[list[stack_text.Thread], str]:
         pid, late = handle.pid, f"it has not answered within {WITHIN_S:g} s"
         found, blocked = list[stack_text.Thread](), _blocking(pid)
         threads = sorted(_threads(pid), key=lambda thread: (thread != pid, thread))
@@ -151,7 +151,7 @@ class StackMemory:
             found += stack_text.of_one(thread, dump)
         return found, ""
 
-    async def _of_thread(self, handle: _Handle, thread: int, until: float) -> str | None:
+    async def _of_thread(self, handle: ProcessHandle, thread: int, until: float) -> str | None:
         """Return what one thread writes, "" if it runs no Python, or has ended, and None if it has not answered.
 
         Raises:
@@ -228,14 +228,14 @@ class StackMemory:
         return False
 
 
-class _Handle:
+class ProcessHandle:
     """A process that is signalled, and no other that has got its number meanwhile."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._fd = -1
 
-    def __enter__(self) -> _Handle:
+    def __enter__(self) -> ProcessHandle:
         try:
             self._fd = os.pidfd_open(self.pid)
         except (AttributeError, OSError) as error:
@@ -253,11 +253,11 @@ class _Handle:
         else:
             os.kill(self.pid, number)
 
-    def signal_thread(self, thread: int) -> None:
+    def signal_thread(self, thread: int, number: int = SIGNAL) -> None:
         """Signal one of its threads. ProcessLookupError: it, or the process, has ended."""
         self.signal(0)  # as long as it is there no other process has its number
-        if _syscall(_TGKILL, self.pid, thread, int(SIGNAL)) < 0:
-            raise OSError(number := ctypes.get_errno(), os.strerror(number))
+        if _syscall(_TGKILL, self.pid, thread, int(number)) < 0:
+            raise OSError(errno := ctypes.get_errno(), os.strerror(errno))
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +333,11 @@ def _seen(status: Path) -> _Seen:
     fields = _status(status)
     at_signal = _has_signal(fields, "SigPnd") or _has_signal(fields, "SigBlk")
     return _Seen(_has_signal(fields, "SigCgt"), at_signal, not fields.get("State", "R").startswith(("R", "D")))
+
+
+def handles(pid: int, number: int) -> bool:
+    """Return whether a process handles a signal, which may end it otherwise. OSError: it has ended."""
+    return bool(int(_status(Path(f"/proc/{pid}/status")).get("SigCgt", "0"), 16) & 1 << (number - 1))
 
 
 def _has_signal(status: dict[str, str], field: str) -> bool:

@@ -50,6 +50,7 @@ from .info import Info
 from .log_sender import LogSender
 from .log_socket import LogEnd
 from .output import STDERR, STDOUT, UNFINISHED_S, Lines, Printed
+from .profiling import Profiling
 from .worker_streams import Streams
 
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
@@ -71,6 +72,7 @@ class WorkerProcess:
         self.lock = threading.RLock()  # a thread that holds it is not interrupted
         log = LogSender(self._send, self.lock, wanted=setup["logs"])
         self._caller = Caller(self._info, self._send, log, alone=alone)
+        Profiling(setup["folder"], tasks=self._caller.tasks, send=self._send, log=log, lock=self.lock)
 
     def serve(self) -> NoReturn:
         """Run what comes out of the pipe until the other end is closed."""

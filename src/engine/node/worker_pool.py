@@ -98,6 +98,7 @@ class WorkerPool:
             "signals": sources.signals(setup.get("notices", ())),
             "preload": setup.get("preload", ()),
             "logs": setup.get("logs", True),
+            "folder": str(self._folder),
         }
         self._logs = order["logs"]
         self._worker_threads = order["threads"]
@@ -339,10 +340,8 @@ class WorkerPool:
                     self._scheduler.finished(connection.worker, attempt, body, now, interrupted=True)
                 case wire.Yield() | wire.Credit():
                     self._outbox.append(body)
-                case (
-                    wire.Output() | wire.Logged()
-                ):  # as messages they count among what is kept while the client is away
-                    self._outbox.append(message)
+                case wire.Output() | wire.Logged() | wire.Profiled():
+                    self._outbox.append(message)  # as messages they count among what is kept while the client is away
                 case _:  # user code that knows how to
                     pass
 

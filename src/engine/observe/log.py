@@ -42,6 +42,7 @@ _WARNINGS = (
 _DETAILS = (
     ev.JobFailed,
     ev.MapProgress,
+    ev.ProfileTaken,
     ev.StackTaken,
     ev.TaskSubmitted,
     ev.TaskStarted,

@@ -46,6 +46,8 @@ def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None)
             context.signed(task)
     else:
         _log_elsewhere(record)
+    if context.on_profile_step is not None and step is not None:
+        context.on_profile_step("metrics", int(step))
 
 
 def log_params(params: Mapping[str, Any]) -> None:

@@ -169,7 +169,8 @@ class NodeConnection:
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
-        self._heartbeat = Heartbeat(self._route, self.link.send, self.cut, same_host=self.on_this_computer)
+        self.link.profiles.observe = settings.observe
+        self._heartbeat = Heartbeat(self._route, self.link.ping, self.cut, same_host=self.on_this_computer)
         self._silence = self._heartbeat.silence
         self.link.answered = self._answered
         self._facts: NodeFacts | None = None
@@ -344,6 +345,7 @@ class NodeConnection:
         self._control = control
         self._answered()
         self.link.attach(control.write)
+        self.link.ping()  # from which on it is known how far off its clock is
         if control.rest:
             self._received(control.rest)
         self._heartbeat.start()

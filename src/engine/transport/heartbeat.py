@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from ..wire import messages as wire
 from .route import Route
 from .silence import SilenceClock
 
@@ -27,9 +26,10 @@ class Cut(Protocol):
 class Heartbeat:
     """``same_host``: the node is on this very computer, so it is not the network that is silent."""
 
-    def __init__(self, route: Route, send: Callable[[wire.Message], None], cut: Cut, *, same_host: bool) -> None:
+    def __init__(self, route: Route, ping: Callable[[], None], cut: Cut, *, same_host: bool) -> None:
+        """``ping``: has a ping sent."""
         self.silence = SilenceClock()
-        self._route, self._send, self._cut, self._same_host = route, send, cut, same_host
+        self._route, self._ping, self._cut, self._same_host = route, ping, cut, same_host
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -49,7 +49,7 @@ class Heartbeat:
             self._route.begin_no_other()
         else:
             self._route.begin_another(self._reached_anew)
-        self._send(wire.Ping(int(time.monotonic() * 1000)))
+        self._ping()
         left = [limit_s - silent_s for limit_s in (QUIET_S, SILENCE_S) if silent_s < limit_s]
         self._beat_in(min(HEARTBEAT_S, *left))
 

@@ -35,6 +35,7 @@ from ..wire.codec import ProtocolError
 from ..wire.log_records import ARTIFACT_BYTES
 from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, is_lost
+from .node_profiles import NodeProfiles
 from .node_stacks import NodeStacks
 from .plain_orders import PlainOrders
 from .task_streams import TaskStreams
@@ -91,6 +92,7 @@ class NodeLink(PlainOrders):
         self._transfers = BlobTransfers(bulk, same_host=same_host, send=self.send)
         self._streams = TaskStreams(node, self._orders, self._transfers)
         self._items, self._credit = self._streams.fetches, self._streams.credit  # which each end of an attempt looks at
+        self.profiles = NodeProfiles(node, self._orders, self._items, self.send)
 
     # --- the pool's side ----------------------------------------------------------------------------------------
 
@@ -212,6 +214,7 @@ class NodeLink(PlainOrders):
         self._write, self._closed = None, True
         self._transfers.close()
         self.stacks.close()
+        self.profiles.close()
         for attempt in [*self._orders]:
             self._over(attempt)
         while self._beside:
@@ -304,7 +307,10 @@ class NodeLink(PlainOrders):
             case wire.Logged():
                 self.stacks.heard(message.attempt)
                 self._logged(message)
+            case wire.Profiled():
+                self.profiles.received(message)
             case wire.Pong():
+                self.profiles.ponged(message)
                 self.answered()
         return None
 

@@ -11,6 +11,7 @@ from ..node.notices.watcher import NAME_CHARS, bounded
 from ..wire import messages as wire
 
 if TYPE_CHECKING:
+    from .node_profiles import NodeProfiles
     from .node_stacks import NodeStacks
 
 
@@ -18,6 +19,7 @@ class PlainOrders:
     """A part of `NodeLink`."""
 
     stacks: NodeStacks
+    profiles: NodeProfiles
     _pool_reports: Callable[[Sequence[Report]], None]
 
     def send(self, message: wire.Message) -> None:
@@ -30,6 +32,9 @@ class PlainOrders:
 
     def stop_at(self, stop: StopAt) -> None:
         self.send(wire.StopAt(*stop))
+
+    def ping(self) -> None:
+        self.send(self.profiles.ping())
 
     def heard(self, attempt: AttemptId) -> float | None:
         return self.stacks.quiet_s(attempt)

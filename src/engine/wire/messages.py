@@ -183,6 +183,18 @@ class ShowStacks(NamedTuple):
     quiet_us: Number
 
 
+class Profile(NamedTuple):
+    """Asks for a profile of an attempt that runs, under this name; answered by `Profiled`.
+
+    It ends after so many ``steps`` of the task (0: they do not end it), after ``seconds``, or with the attempt.
+    """
+
+    attempt: Number
+    profile: Name
+    steps: Number
+    seconds: Seconds
+
+
 class Bye(NamedTuple):
     """Ends the pool: the node kills what runs, leaves nothing, exits."""
 
@@ -313,6 +325,19 @@ class Stacks(NamedTuple):
     quiet_us: Number
 
 
+class Profiled(NamedTuple):
+    """The profile of an attempt is over, or there is none. A task may take one that nobody has asked for.
+
+    ``artifact``: the name of that which the attempt has logged before; empty: there is none. ``said``: why there is
+    none, or what is missing in it, for people.
+    """
+
+    attempt: Number
+    profile: Name
+    artifact: Name
+    said: Text
+
+
 class Asked(NamedTuple):
     """The highest number of times that a rank of this generation on this node has asked whether to stop."""
 
@@ -391,6 +416,7 @@ class Ping(NamedTuple):
 
 class Pong(NamedTuple):
     sent_ms: Number
+    clock_us: Number = 0  # the node's unix time when it got the `Ping`; 0: it does not say
 
 
 # --- the first frame of a bulk channel, which then carries the blob's bytes and nothing else --------------------------
@@ -418,8 +444,9 @@ class Missing(NamedTuple):
     blob: str
 
 
-ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | ShowStacks | Bye | Input
-_Answers = Started | Done | Failed | Ended | Returned | Yield | Output | Logged | Sampled | Stacks
+_Orders = View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | ShowStacks | Profile
+ToNode = Hello | _Orders | Bye | Input
+_Answers = Started | Done | Failed | Ended | Returned | Yield | Output | Logged | Sampled | Stacks | Profiled
 ToClient = Welcome | Refused | _Answers | Asked | Ports | Unfit
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing

@@ -52,8 +52,9 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
         1e14, attempt % 2, 1e6, 2**47, 0, 2**63 - 1, 0, 2**63 - 1, 0, (m.GpuSample(2**63 - 1, None, 0, 0, 1e6),) * 100
     ),
     m.Stacks: lambda attempt: m.Stacks(attempt % 7, attempt if attempt % 3 else None, "forged\x1b[2J" * 9, 2**63 - 1),
+    m.Profiled: lambda attempt: m.Profiled(attempt, "forged\x1b[2J", f"forged {attempt}", "forged\x1b[2J" * 9),
     m.Ping: m.Ping,
-    m.Pong: m.Pong,
+    m.Pong: lambda attempt: m.Pong(attempt, 2**63 - 1),
 }
 COSTS_THE_NODE: dict[type[Any], Callable[[int], m.Message]] = {
     m.Ack: m.Ack,  # of frames that nobody sent

@@ -400,7 +400,7 @@ def test_a_dead_process_is_not_signalled() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    with pytest.raises(ProcessLookupError), stack_reader._Handle(pid):
+    with pytest.raises(ProcessLookupError), stack_reader.ProcessHandle(pid):
         pass
 
 
@@ -434,7 +434,7 @@ async def test_a_process_that_stops_handling_the_signal_is_not_signalled(monkeyp
         assert other.stdout.readline() == b"up\n"
         dump, refused = await memory._dump(other.pid, memory.fd)
         assert (dump, refused) == ([], "its process does not handle the signal any more, as one that is about to end")
-        with stack_reader._Handle(other.pid) as handle:
+        with stack_reader.ProcessHandle(other.pid) as handle:
             for thread in stack_reader._threads(other.pid):
                 if thread != other.pid:
                     assert await memory._of_thread(handle, thread, time.monotonic() + 60) == ""

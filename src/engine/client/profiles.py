@@ -1,0 +1,52 @@
+"""A profile of what runs in a pool, asked of all nodes at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...actors import events as ev
+from ..runs.lines import compact_time
+from ..transport.link import FIRST_BESIDE
+
+if TYPE_CHECKING:
+    from ...actors.interfaces import Order
+    from ..transport.link import NodeLink
+    from .open_pool import OpenPool
+
+MOST = 1024  # tasks in one profile
+
+
+class Busy(Exception):
+    """Another profile of the pool is under way; the message says so."""
+
+
+async def take_profile(
+    core: OpenPool, *, steps: int, seconds: float, ranks: Callable[[int], bool] | None
+) -> list[ev.ProfileTaken]:
+    """Have a profile taken of all that runs, or of those ``ranks`` of broadcasts alone; return what came of each.
+
+    Raises:
+        Busy: another one is under way.
+    """
+    now = time.monotonic()
+    if core.profile_until > now:
+        raise Busy(f"a profile is being taken, for {core.profile_until - now:.0f} s more at most: ask again then")
+    core.profile_until = now + seconds
+    at = time.time()
+    name = compact_time(at)
+    try:
+        asked = [(link, attempt) for link in core.connector.links for attempt in _attempts(link, ranks)][:MOST]
+        found = await asyncio.gather(*(link.profiles.take(attempt, name, steps, seconds) for link, attempt in asked))
+    finally:
+        core.profile_until = 0.0
+    return sorted(found, key=lambda each: (each.job, each.rank, each.node))
+
+
+def _attempts(link: NodeLink, ranks: Callable[[int], bool] | None) -> Sequence[int]:
+    def meant(order: Order) -> bool:
+        return ranks is None or (order.world is not None and ranks(order.rank))
+
+    return [attempt for attempt, order in link.orders.items() if attempt < FIRST_BESIDE and meant(order)]

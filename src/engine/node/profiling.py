@@ -1,0 +1,112 @@
+"""A worker's side of profiles: it begins one when the node asks, or a task, and sends what that leaves.
+
+`task_profile` does the rest, and is imported when there is something to profile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..wire import log_records
+from ..wire.messages import Message, Profiled
+from . import context
+from .context import TaskContext
+from .log_sender import LogSender
+from .profile_requests import SIGNAL, Asked, request_files
+
+if TYPE_CHECKING:
+    from .task_profile import Left, TaskProfile
+
+
+class Profiling:
+    """The profiles of a worker process, of which one at a time is under way.
+
+    ``tasks``: the tasks that it runs, by attempt, each with its thread. ``lock`` is held while something is sent.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        tasks: dict[int, tuple[TaskContext, int]],
+        send: Callable[[Message, list[int]], None],
+        log: LogSender,
+        lock: AbstractContextManager[object],
+    ) -> None:
+        """Take the node's requests from now on. For the main thread."""
+        self._folder, self._tasks = Path(folder), tasks
+        self._send, self._log, self._lock = send, log, lock
+        self._pid = os.getpid()
+        self._present: TaskProfile | None = None
+        self._number = 0
+        self._blocks: dict[TaskContext, int] = {}
+        signal.signal(SIGNAL, self._on_signal)
+        context.set_profiling(self)
+
+    def _on_signal(self, *_: object) -> None:
+        """Take a request, wherever the main thread is in its Python code. Nothing is raised into that."""
+        with suppress(Exception):
+            if os.getpid() != self._pid:  # a fork of the task
+                return
+            for file in request_files(self._folder, self._pid):
+                asked = Asked.read(file.read_bytes())
+                file.unlink()
+                self._begin_or_say(asked)
+
+    def _begin_or_say(self, asked: Asked) -> None:
+        task, thread = self._tasks.get(asked.attempt, (None, 0))
+        if task is None:
+            why = "it has ended"
+        elif not self._log.wanted:
+            why = "its pool keeps no record, where a profile would be"
+        else:
+            try:
+                why = "" if self.begin(asked, task, thread) else "another profile of its process is under way"
+            except Exception as error:  # noqa: BLE001  as where there is no thread for it
+                why = f"it did not begin: {error}"
+        if why:
+            self.say(Profiled(asked.attempt, asked.name, "", why))
+
+    def begin(self, asked: Asked, task: TaskContext, thread: int) -> TaskProfile | None:
+        """Begin a profile of a task, which runs in ``thread``; None: another one is under way."""
+        if self._present is not None or os.getpid() != self._pid:
+            return None
+        self._number += 1
+        scratch = self._folder / f"profile-{self._pid}-{self._number}.json"
+        from .task_profile import TaskProfile
+
+        self._present = profile = TaskProfile(asked, thread, scratch, self._over)
+        task.closing.append(profile.task_ended)
+        try:
+            profile.begin()
+        except BaseException:
+            self._present = None
+            raise
+        return profile
+
+    def next_block(self, task: TaskContext) -> int:
+        """Return the number of a profile that a task takes of itself: the same in all ranks that run the same code."""
+        self._blocks = {task: self._blocks.get(task, 0) + 1}
+        return self._blocks[task]
+
+    def say(self, message: Profiled) -> None:
+        with self._lock, suppress(OSError):
+            self._send(message, [])
+
+    def _over(self, profile: TaskProfile, left: Left) -> None:
+        asked, artifact, said = profile.asked, "", left.said
+        if left.fd >= 0:
+            artifact = f"profile-{asked.name}-{asked.attempt}.gz"
+            record = log_records.artifact(time.time(), artifact, left.size_bytes, left.sha256)
+            try:
+                self._log.put_blob(asked.attempt, record, left.fd)
+            except OSError as error:
+                artifact, said = "", f"it could not be sent: {error.strerror}"
+        self._present = None
+        self.say(Profiled(asked.attempt, asked.name, artifact, said))

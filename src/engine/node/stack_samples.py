@@ -1,0 +1,67 @@
+"""Samples of what a thread is at: its Python frames, seen again and again, become spans of time. No I/O."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+MOST = 100_000  # spans; later ones are counted, and left out
+DEEPEST = 200  # frames, from the outermost
+_OURS = str(Path(__file__).parents[2]) + "/"  # the folder of this package
+_CALLER = str(Path(__file__).with_name("call.py"))  # below which all code of tasks runs
+
+
+class Span(NamedTuple):
+    """A function was under way, as far as samples say. Times are in nanoseconds of whoever took them."""
+
+    name: str
+    began_ns: int
+    ended_ns: int
+
+
+class StackSpans:
+    """The samples of one thread, as spans. One that lies within another was called by that."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[CodeType, int]] = []  # outermost first, with when it was first seen
+        self.spans: list[Span] = []
+        self.left_out = 0
+
+    def add(self, frame: FrameType | None, at_ns: int) -> None:
+        """Add a sample: the innermost frame of the thread. None: it runs no Python code."""
+        codes = frames_of(frame)
+        same = 0
+        for (code, _), other in zip(self._open, codes, strict=False):
+            if code is not other:
+                break
+            same += 1
+        self._end(same, at_ns)
+        self._open += [(code, at_ns) for code in codes[same:]]
+
+    def end(self, at_ns: int) -> None:
+        """End what is still under way, as at the end of a step: the next sample may be of the same call or another."""
+        self._end(0, at_ns)
+
+    def _end(self, keep: int, at_ns: int) -> None:
+        while len(self._open) > keep:
+            code, began_ns = self._open.pop()
+            if len(self.spans) < MOST:
+                self.spans.append(Span(_name(code), began_ns, at_ns))
+            else:
+                self.left_out += 1
+
+
+def frames_of(frame: FrameType | None) -> list[CodeType]:
+    """Return the code of a stack, the outermost first, without what Outrider has around the task."""
+    found = list[CodeType]()
+    while frame is not None and frame.f_code.co_filename != _CALLER:
+        found.append(frame.f_code)
+        frame = frame.f_back
+    while found and found[-1].co_filename.startswith(_OURS):
+        found.pop()
+    return found[::-1][:DEEPEST]
+
+
+def _name(code: CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"

@@ -1,0 +1,235 @@
+"""One profile of a running task: what its thread is at, 200 times a second, and what torch's profiler sees, if any."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from . import context, torch_profile
+from .profile_requests import Asked
+from .stack_samples import StackSpans
+
+EVERY_S = 0.005  # between two looks
+TRACE_BYTES = 1 << 30  # of torch's trace, before it is compressed
+PROFILE_BYTES = 64 << 20  # of what is sent
+FORMAT = 1
+KINDS = ("step", "optimizer", "metrics", "should_stop")  # of steps; where there are several kinds, the first counts
+_COMPRESSION = 3  # a third of the time of 6, and a tenth larger
+
+
+class Left(NamedTuple):
+    """The remains of a profile. ``fd``: a memory file, for whoever gets this to close; -1: there is none."""
+
+    fd: int
+    size_bytes: int
+    sha256: str
+    said: str
+
+
+class TaskProfile:
+    """One profile, from its beginning to what it leaves, with which ``over`` is called once, by a thread of its own."""
+
+    def __init__(self, asked: Asked, thread: int, scratch: Path, over: Callable[[TaskProfile, Left], None]) -> None:
+        """``thread``: the task's. ``scratch``: a file for torch's trace."""
+        self.asked = asked
+        self._observed, self._scratch, self._over = thread, scratch, over
+        self._spans, self._steps = StackSpans(), Steps(asked.skip, asked.steps)
+        self._said: list[str] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-profile")
+        self._torch: Any = None
+        self._hook: Any = None
+        self._until = math.inf
+        self._began_ns = self._ended_ns = 0  # 0: it skips steps
+
+    def begin(self) -> None:
+        if self._steps.skipped:
+            self._begin_now()
+        context.on_profile_step = self.stepped
+        self._hook = _optimizer_hook(self.stepped)
+        self._thread.start()
+
+    def _begin_now(self) -> None:
+        self._torch, said = torch_profile.begin()
+        if said:
+            self._said.append(said)
+        self._until = time.monotonic() + self.asked.seconds
+        self._began_ns = time.time_ns()
+
+    def stepped(self, kind: str, number: int | None = None) -> None:
+        """Note the end of a step. ``number``: of a step that may be told of several times."""
+        self._steps.ended(kind, time.time_ns(), number)
+        if self._steps.skipped and not self._began_ns:
+            self._begin_now()
+            self._steps.begin(kind, self._began_ns)
+        if self._steps.done:
+            self._done.set()
+
+    def task_ended(self, failed: bool = False) -> None:  # noqa: ARG002  as tasks call it
+        """End it, if it is not over yet, and wait until what it leaves is sent."""
+        self._done.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # --- in its thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        fd, size_bytes, sha256 = -1, 0, ""
+        try:
+            self._sample()
+            self._end()
+            if self._began_ns:
+                fd, size_bytes = self._written()
+                sha256 = _digest(fd, size_bytes)
+        except Exception as error:  # noqa: BLE001  the task goes on
+            self._said.append(f"it has failed: {torch_profile.one_line(error)}")
+        finally:
+            self._scratch.unlink(missing_ok=True)
+            self._over(self, Left(fd, size_bytes, sha256, "; ".join(self._said)))
+
+    def _sample(self) -> None:
+        steps = 0
+        while not self._done.wait(EVERY_S) and time.monotonic() < self._until:
+            if self._began_ns:
+                ends_ns = self._steps.ends_ns
+                if len(ends_ns) != steps and ends_ns:
+                    steps = len(ends_ns)
+                    self._spans.end(ends_ns[-1])
+                self._spans.add(sys._current_frames().get(self._observed), time.time_ns())
+        self._done.set()
+
+    def _end(self) -> None:
+        self._ended_ns = time.time_ns()
+        context.on_profile_step = None
+        if self._hook is not None:
+            self._hook.remove()
+        self._spans.end(self._ended_ns)
+        if not self._began_ns:
+            self._said.append(f"the task has not taken the {self.asked.skip} steps that were to be skipped")
+        if self._torch is not None and (said := torch_profile.end(self._torch, self._scratch)):
+            self._said.append(said)
+        self._torch = None
+
+    def _written(self) -> tuple[int, int]:
+        """Return a memory file with what was taken, and its size; -1: there is none.
+
+        It is gzip of a line of JSON, `_head`, and torch's trace behind it, if there is one.
+        """
+        fd = os.memfd_create("profile", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(fd), "wb") as file:
+                self._write(file)
+                size_bytes = file.tell()
+        except BaseException:
+            os.close(fd)
+            raise
+        if size_bytes <= PROFILE_BYTES:
+            return fd, size_bytes
+        os.close(fd)
+        most = f"{PROFILE_BYTES >> 20} may be sent: take fewer steps"
+        self._said.append(f"it has {size_bytes >> 20} MiB, of which {most}")
+        return -1, 0
+
+    def _write(self, file: BinaryIO) -> None:
+        with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_COMPRESSION, mtime=0) as packed:
+            packed.write(self._head())
+            with suppress(FileNotFoundError), self._scratch.open("rb") as trace:
+                trace_bytes = os.fstat(trace.fileno()).st_size
+                if trace_bytes <= TRACE_BYTES:
+                    shutil.copyfileobj(trace, packed, 1 << 20)
+                else:
+                    most = f"{TRACE_BYTES >> 20} may be kept: take fewer steps"
+                    self._said.append(f"torch's trace has {trace_bytes >> 20} MiB, of which {most}")
+
+    def _head(self) -> bytes:
+        spans, began_ns = self._spans, self._began_ns
+        if spans.left_out:
+            self._said.append(f"{spans.left_out:,} spans of Python functions are left out")
+        names = {name: index for index, name in enumerate(dict.fromkeys(span.name for span in spans.spans))}
+        python = [[names[each.name], each.began_ns - began_ns, each.ended_ns - each.began_ns] for each in spans.spans]
+        said = {
+            "format": FORMAT,
+            "began_ns": began_ns,
+            "ended_ns": self._ended_ns,
+            "steps_ns": self._steps.ends_ns,
+            "steps_by": self._steps.kind,
+            "names": list(names),
+            "python": python,
+        }
+        return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+
+
+class Steps:
+    """The ends of a task's steps, which it may tell in several ways: those of one kind count, by `KINDS`.
+
+    Between two ends is a step. What comes before the first is no whole one. ``skip``: so many pass before it begins;
+    ``wanted``: how many there are to be, 0: any number.
+    """
+
+    def __init__(self, skip: int, wanted: int) -> None:
+        self._skip, self._wanted = skip, wanted
+        self._ends: dict[str, list[int]] = {}
+        self._numbers: dict[str, int | None] = {}
+        self.skipped = not skip
+
+    @property
+    def kind(self) -> str:
+        return next((kind for kind in KINDS if kind in self._ends), "")
+
+    @property
+    def ends_ns(self) -> list[int]:
+        return self._ends.get(self.kind, [])
+
+    @property
+    def done(self) -> bool:
+        return self.skipped and bool(self._wanted) and len(self.ends_ns) > self._wanted
+
+    def ended(self, kind: str, at_ns: int, number: int | None = None) -> None:
+        """Note the end of a step; of one with a number only the first, as it may be told of several times."""
+        if number is not None and self._numbers.get(kind) == number:
+            return
+        self._numbers[kind] = number
+        self._ends.setdefault(kind, []).append(at_ns)
+        if len(self.ends_ns) >= self._skip:
+            self.skipped = True
+
+    def begin(self, kind: str, at_ns: int) -> None:
+        """Forget what was before. The first step begins now, with an end of this kind."""
+        self._ends = {kind: [at_ns]}
+
+
+def _optimizer_hook(stepped: Callable[[str], None]) -> Any:
+    """Have the steps counted of that optimizer of torch which takes the first one; return what undoes it."""
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if register is None:
+        return None
+    first: list[int] = []
+
+    def hook(taken: object, *_: object) -> None:
+        if not first:
+            first.append(id(taken))
+        if first[0] == id(taken):
+            stepped("optimizer")
+
+    return register(hook)
+
+
+def _digest(fd: int, size_bytes: int) -> str:
+    digest, offset = hashlib.sha256(), 0
+    while offset < size_bytes:
+        piece = os.pread(fd, 1 << 20, offset)
+        digest.update(piece)
+        offset += len(piece)
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""torch's own profiler around a running task, where the task has imported torch already. Nothing here imports it.
+
+The profiler is told to hear all threads of the process. Without that it hears the thread that has begun it alone, and
+would have to be ended in the very place from which it was begun: a task that is interrupted anywhere has no such place.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Begun(NamedTuple):
+    """``profiler``: None where there is none. ``said``: why there is none, though torch is there."""
+
+    profiler: Any
+    said: str
+
+
+def begin() -> Begun:
+    """Begin torch's profiler, in the thread that has imported torch. Nothing is raised."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "profiler") or not hasattr(torch, "optim"):
+        return Begun(None, "")  # or it is just being imported
+    try:
+        config = _all_threads(torch)
+        if config is None:
+            return Begun(None, f"torch {torch.__version__} cannot profile all threads of a process: 2.8 can")
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_initialized():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        profiler = torch.profiler.profile(activities=activities, experimental_config=config)
+        profiler.start()
+    except Exception as error:  # noqa: BLE001  as where the task has a profiler of its own under way
+        return Begun(None, f"torch's profiler did not begin: {one_line(error)}")
+    return Begun(profiler, "")
+
+
+def end(profiler: Any, path: Path) -> str:
+    """End the profiler and write its trace; return why there is none, or nothing."""
+    try:
+        profiler.stop()
+        profiler.export_chrome_trace(str(path))
+    except Exception as error:  # noqa: BLE001  as where the task has ended it
+        return f"torch's profiler has no trace: {one_line(error)}"
+    return ""
+
+
+def one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".split("\n", 1)[0][:500]
+
+
+def _all_threads(torch: Any) -> Any:
+    config = torch._C._profiler._ExperimentalConfig
+    for options in ({"profile_all_threads": True, "trace_only": True}, {"profile_all_threads": True}):
+        try:
+            return config(**options)
+        except TypeError:
+            continue
+    return None

@@ -1,0 +1,242 @@
+"""A profile of several ranks as one trace for https://ui.perfetto.dev, and the table that says who is waited for.
+
+The parts lie in the record as its tasks have sent them. Whoever wants to see a profile merges them, in a process of its
+own: that takes seconds, which the pool's event loop does not have.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from ...actors import events as ev
+from ..runs.event_reading import event_in
+from ..runs.lines import EVENTS, whole_lines
+from ..runs.log_writer import ARTIFACTS
+from .stragglers import RankTimes, Table, table_of
+from .traces import Whose, read_head, read_trace
+
+PROFILES = "profiles"  # the folder in a record
+_MARK = f'"{ev.ProfileTaken.name}"'.encode()  # in its line; of the other lines, which are many, none is read
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
+_COMPRESSION = 5
+_PROCESSES = 1000  # numbers that a rank has for its processes in the trace
+
+
+class Missing(NamedTuple):
+    """A task without a trace, or with one that lacks something, and why."""
+
+    whose: str
+    said: str
+
+
+class Merged(NamedTuple):
+    """A profile. ``trace``: where it lies; None: there is none. ``table``: None outside of broadcasts."""
+
+    name: str
+    function: str
+    trace: Path | None
+    table: Table | None
+    steps_by: str
+    clock_error_s: float | None  # by which two nodes' clocks may still differ in it; None: not known of some
+    missing: Sequence[Missing]
+
+
+def profiles_in(directory: Path) -> dict[str, list[ev.ProfileTaken]]:
+    """Return the profiles that a record has, by name, the newest last. A rank that was run again has its newest one."""
+    try:
+        content = (directory / EVENTS).read_bytes()
+    except FileNotFoundError:
+        return {}
+    found: dict[str, dict[tuple[int, int, int], ev.ProfileTaken]] = {}
+    for line in whole_lines(content):
+        if _MARK not in line:
+            continue
+        with suppress(ValueError):
+            said = json.loads(line)
+            event = event_in(said) if isinstance(said, dict) else None
+            if isinstance(event, ev.ProfileTaken) and _NAME.fullmatch(event.profile):
+                found.setdefault(event.profile, {})[event.job, event.rank, event.node] = event
+    return {name: list(parts.values()) for name, parts in found.items()}
+
+
+def merge(directory: Path, name: str, parts: Sequence[ev.ProfileTaken]) -> Merged:
+    """Merge the parts of a profile, and write the trace and what is told of it into the record.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    missing = [Missing(_whose(part).name, part.said) for part in parts if part.said or not part.artifact]
+    usable, since_ns = list[tuple[Path, Whose]](), list[int]()
+    for part in sorted(parts, key=lambda each: (each.job, each.rank, each.node)):
+        if not _NAME.fullmatch(part.artifact):
+            continue
+        path, whose = directory / ARTIFACTS / part.artifact, _whose(part)
+        try:
+            since_ns.append(read_head(path, whose).began_ns - round((whose.clock_offset_s or 0.0) * 1e9))
+        except ValueError as error:
+            missing.append(Missing(whose.name, str(error)))
+        else:
+            usable.append((path, whose))
+    function = parts[0].function if parts else ""
+    times: dict[tuple[int, int], list[RankTimes]] = {}
+    by: list[str] = []
+    if not usable:
+        return _told(directory, Merged(name, function, None, None, "", None, missing))
+
+    def events() -> Iterator[dict[str, Any]]:
+        for index, (path, whose) in enumerate(usable):
+            try:
+                trace = read_trace(path, whose)
+            except ValueError as error:
+                missing.append(Missing(whose.name, str(error)))
+                continue
+            if whose.generation:
+                times.setdefault((whose.job, whose.generation), []).append(trace.times(min(since_ns)))
+            by.append(trace.head.steps_by)
+            yield from trace.events(min(since_ns), index * _PROCESSES)
+
+    target = trace_path(directory, name)
+    _write(target, lambda file: _write_trace(file, events()))
+    largest = max(times.values(), key=len, default=None)
+    table = None if largest is None else table_of(largest)
+    errors = [whose.clock_error_s for _, whose in usable]
+    error_s = 2 * max(each for each in errors if each is not None) if None not in errors else None
+    return _told(directory, Merged(name, function, target, table, next(filter(None, by), ""), error_s, missing))
+
+
+def trace_path(directory: Path, name: str) -> Path:
+    return directory / PROFILES / f"{name}.json.gz"
+
+
+def facts(merged: Merged) -> dict[str, Any]:
+    """Return a profile as values of JSON."""
+    table = merged.table
+    return {
+        "name": merged.name,
+        "function": merged.function,
+        "trace": None if merged.trace is None else str(merged.trace),
+        "stragglers": [] if table is None else list(table.stragglers),
+        "excess_s": 0.0 if table is None else table.excess_s,
+        "steps": 0 if table is None else table.steps,
+        "steps_by": merged.steps_by if table is not None and table.by_steps else "",
+        "ranks": [] if table is None else [row._asdict() for row in table.rows],
+        "clock_error_s": merged.clock_error_s,
+        "missing": [each._asdict() for each in merged.missing],
+        "said": lines_of(merged),
+    }
+
+
+def told_profiles(directory: Path) -> list[dict[str, Any]]:
+    """Return the facts of the profiles that were merged into a record, the oldest first."""
+    found = []
+    with suppress(FileNotFoundError):
+        for path in sorted((directory / PROFILES).glob("*.json"), key=lambda each: each.stat().st_mtime):
+            with suppress(OSError, ValueError):
+                said = json.loads(path.read_bytes())
+                if isinstance(said, dict) and isinstance(said.get("said"), list):
+                    found.append(said)
+    return found
+
+
+def lines_of(merged: Merged) -> list[str]:
+    """Return what is told of a profile, as lines of text."""
+    lines = [f"profile {merged.name} of {merged.function or 'nothing'}{_counted(merged)}"]
+    if merged.table is not None and merged.table.rows:
+        lines += _rows(merged.table)
+        lines += [verdict(merged)]
+    lines += [f"{each.whose}: {each.said or 'no trace'}" for each in merged.missing]
+    if merged.trace is not None:
+        lines.append(f"trace: {merged.trace}, for https://ui.perfetto.dev")
+    return lines
+
+
+def verdict(merged: Merged) -> str:
+    """Say who is waited for."""
+    table = merged.table
+    if table is None or len(table.rows) < 2:
+        return "No straggler can be told of less than two ranks."
+    if not table.steps:
+        return "No straggler can be told: the ranks were not seen at the same time."
+    if all(row.before_s is None for row in table.rows):
+        return "No straggler can be told: no collective was seen."
+    if not table.stragglers:
+        return "No straggler: no rank is outside of collectives clearly longer than the others."
+    named = [row for row in table.rows if row.rank in table.stragglers]
+    nodes = [str(node) for node in dict.fromkeys(row.node for row in named)]
+    ranks = ", ".join(str(row.rank) for row in named)
+    one = len(named) == 1
+    is_slow = "is the straggler: it is" if one else "are slow: they are"
+    whose = f"Rank{'' if one else 's'} {ranks} (node{'s' * (len(nodes) > 1)} {', '.join(nodes)}) {is_slow}"
+    longer = f"outside of collectives {milliseconds(table.excess_s)} longer in each step than any other"
+    return f"{whose} {longer}, and the others wait for {'it' if one else 'them'} inside."
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.1f} ms"
+
+
+def _counted(merged: Merged) -> str:
+    table = merged.table
+    if table is None or not table.rows:
+        return ""
+    steps = f"{table.steps} steps" if table.by_steps else f"{table.steps} pieces of time, for it knows of no steps"
+    return f": {len(table.rows)} rank{'s' * (len(table.rows) > 1)}, {steps}"
+
+
+def _rows(table: Table) -> list[str]:
+    head = ("rank", "node", "step" if table.by_steps else "piece", "before", "outside", "inside")
+    cells = [head] + [
+        (str(row.rank), str(row.node), *map(milliseconds, (row.step_s, row.before_s, row.outside_s, row.inside_s)))
+        for row in table.rows
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    marks = ["", *("  <-" if row.rank in table.stragglers else "" for row in table.rows)]
+    return [f" {line}{mark}" for line, mark in zip(lines, marks, strict=True)]
+
+
+def _whose(part: ev.ProfileTaken) -> Whose:
+    return Whose(
+        part.rank,
+        part.ranks,
+        part.node,
+        part.function,
+        part.job,
+        part.generation,
+        part.clock_offset_s,
+        part.clock_error_s,
+    )
+
+
+def _told(directory: Path, merged: Merged) -> Merged:
+    content = json.dumps(facts(merged), indent=2).encode(errors="replace")
+    _write(directory / PROFILES / f"{merged.name}.json", lambda file: file.write(content))
+    return merged
+
+
+def _write_trace(file: IO[bytes], events: Iterator[dict[str, Any]]) -> None:
+    with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_COMPRESSION, mtime=0) as packed:
+        packed.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+        encode = json.JSONEncoder(separators=(",", ":")).encode
+        for number, event in enumerate(events):
+            packed.write(f"{',' * (number > 0)}{encode(event)}\n".encode(errors="replace"))
+        packed.write(b"]}\n")
+
+
+def _write(target: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file whole or not at all, for its user alone."""
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    new = target.with_name(f"{target.name}.{os.getpid()}.new")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:  # noqa: PTH123
+            write(file)
+        new.rename(target)
+    finally:
+        new.unlink(missing_ok=True)

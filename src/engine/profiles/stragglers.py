@@ -1,0 +1,157 @@
+"""Find the rank that the others wait for, by how long each is outside and inside of collectives in a step. No I/O.
+
+All ranks of a broadcast whose steps end with a collective have the same step time, however slow one of them is: the
+others wait for it, inside of the collective. Only how long each is outside of them tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+LEAST_S = 0.001  # by which the slowest must be outside longer than all others, and
+LEAST_PART = 0.1  # this part of a step at least
+ROUNDS = 3  # steps that are needed, and
+AGREEING = 0.8  # in how many of them it must be so
+PIECES = 6  # of the time that all were seen, where no steps are known
+LEAST_PIECE_S = 0.05
+
+
+class Interval(NamedTuple):
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+class RankTimes(NamedTuple):
+    """A rank as it was seen, in seconds of one clock for all. ``steps`` are in order; ``collectives`` may overlap."""
+
+    rank: int
+    node: int
+    seen: Interval
+    steps: Sequence[Interval]
+    collectives: Sequence[Interval]
+
+
+class Row(NamedTuple):
+    """A rank's usual step: the medians of all. ``before``: until it enters its first collective; None: it has none."""
+
+    rank: int
+    node: int
+    step_s: float
+    before_s: float | None
+    outside_s: float
+    inside_s: float
+
+
+class Table(NamedTuple):
+    """``steps``: how many were compared. ``by_steps``: they are the tasks' own, else equal pieces of time.
+    ``stragglers``: the ranks that the others wait for; none: there is no such rank. ``excess_s``: how much longer they
+    are outside of collectives than all others, in the median step.
+    """
+
+    rows: Sequence[Row]
+    steps: int
+    by_steps: bool
+    stragglers: Sequence[int]
+    excess_s: float
+
+
+def table_of(ranks: Sequence[RankTimes]) -> Table:
+    """Return the table of a broadcast's ranks; with fewer than two, or without collectives, nobody is a straggler."""
+    by_steps = all(rank.steps for rank in ranks) and bool(ranks)
+    rounds = _steps(ranks) if by_steps else _pieces(ranks)
+    parts = [[_measured(rank, each) for rank, each in zip(ranks, round_, strict=True)] for round_ in rounds]
+    rows = [_row(rank, [each[index] for each in parts]) for index, rank in enumerate(ranks)] if parts else []
+    stragglers, excess_s = _stragglers(ranks, parts)
+    return Table(rows, len(rounds), by_steps, stragglers, excess_s)
+
+
+class _Measured(NamedTuple):
+    step_s: float
+    before_s: float | None
+    inside_s: float
+
+    @property
+    def outside_s(self) -> float:
+        return self.step_s - self.inside_s
+
+
+def _steps(ranks: Sequence[RankTimes]) -> list[list[Interval]]:
+    """Return the steps that all ranks took together: each with that of another rank which it shares most time with.
+
+    Ranks that wait for nobody may have taken theirs at different times: these are taken in their order.
+    """
+    leader = min(ranks, key=lambda rank: len(rank.steps))
+    found = []
+    for step in leader.steps:
+        together = [max(rank.steps, key=lambda other: _shared(step, other)) for rank in ranks]
+        if all(_shared(step, other) > 0 for other in together):
+            found.append(together)
+    if len(found) >= min(ROUNDS, len(leader.steps)):
+        return found
+    return [list(steps) for steps in zip(*(rank.steps for rank in ranks), strict=False)]
+
+
+def _pieces(ranks: Sequence[RankTimes]) -> list[list[Interval]]:
+    began = max((rank.seen.began for rank in ranks), default=0.0)
+    ended = min((rank.seen.ended for rank in ranks), default=0.0)
+    count = min(PIECES, int((ended - began) / LEAST_PIECE_S)) if ended > began else 0
+    width = (ended - began) / max(1, count)
+    return [[Interval(began + n * width, began + (n + 1) * width)] * len(ranks) for n in range(count)]
+
+
+def _measured(rank: RankTimes, step: Interval) -> _Measured:
+    inside = [each for each in rank.collectives if _shared(each, step) > 0]
+    before = min((max(each.began, step.began) for each in inside), default=None)
+    return _Measured(step.seconds, None if before is None else before - step.began, _together_s(inside, step))
+
+
+def _together_s(intervals: Sequence[Interval], within: Interval) -> float:
+    """Return how much of an interval any of the others covers."""
+    seconds, until = 0.0, within.began
+    for began, ended in sorted(intervals):
+        covered = min(ended, within.ended) - max(began, until)
+        if covered > 0:
+            seconds += covered
+            until = min(ended, within.ended)
+    return seconds
+
+
+def _row(rank: RankTimes, parts: Sequence[_Measured]) -> Row:
+    before = [each.before_s for each in parts if each.before_s is not None]
+    return Row(
+        rank.rank,
+        rank.node,
+        median(each.step_s for each in parts),
+        median(before) if before else None,
+        median(each.outside_s for each in parts),
+        median(each.inside_s for each in parts),
+    )
+
+
+def _stragglers(ranks: Sequence[RankTimes], parts: Sequence[Sequence[_Measured]]) -> tuple[list[int], float]:
+    """Return the ranks that are outside for longer than all others, and by how much; none where that is not so in most
+    steps. Of the ranks in the order of their usual time outside, the widest gap parts the slow from the others.
+    """
+    if len(ranks) < 2 or len(parts) < ROUNDS or not all(each.collectives for each in ranks):
+        return [], 0.0
+    usual = [median(round_[index].outside_s for round_ in parts) for index in range(len(ranks))]
+    order = sorted(range(len(ranks)), key=lambda index: usual[index])
+    gaps = [usual[order[at]] - usual[order[at - 1]] for at in range(1, len(order))]
+    cut = gaps.index(max(gaps)) + 1
+    fast, slow = order[:cut], order[cut:]
+    excess = [min(r[i].outside_s for i in slow) - max(r[i].outside_s for i in fast) for r in parts]
+    least_s = max(LEAST_S, LEAST_PART * median(each.step_s for round_ in parts for each in round_))
+    agreeing = sum(each > least_s for each in excess)
+    if len(slow) > len(fast) or agreeing < AGREEING * len(parts):
+        return [], 0.0
+    return sorted(ranks[index].rank for index in slow), median(excess)
+
+
+def _shared(one: Interval, other: Interval) -> float:
+    return min(one.ended, other.ended) - max(one.began, other.began)

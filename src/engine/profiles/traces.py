@@ -1,0 +1,193 @@
+"""One rank's part of a profile, as its task has sent it (`node/task_profile.py`), on the clock of the client."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .stragglers import Interval, RankTimes
+
+COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")  # how torch.distributed names what it does
+KERNEL = re.compile(r"(?i)(nccl|rccl)")  # and NCCL what it runs on a GPU
+STEPS, PYTHON = "steps", "Python functions (sampled)"  # tracks of ours, in place of a thread
+MOST_BYTES = 2 << 30  # of one rank's trace, as it is read: what is larger was not made by a node of ours
+
+
+class Whose(NamedTuple):
+    """The task or rank that a trace is of. ``clock_offset_s``: by how much its node's clock is ahead; None: not known,
+    and taken for 0.
+    """
+
+    rank: int
+    ranks: int
+    node: int
+    function: str
+    job: int
+    generation: int  # 0: it is no part of a broadcast
+    clock_offset_s: float | None
+    clock_error_s: float | None
+
+    @property
+    def name(self) -> str:
+        if self.generation:
+            return f"rank {self.rank} of {self.function}, node {self.node}"
+        return f"{self.function} #{self.job}, node {self.node}"
+
+
+class Head(NamedTuple):
+    """The part that a task has measured itself. Times are in nanoseconds of its node's clock, those of ``python`` since
+    ``began_ns``: the number of a name, when it began, and how long it took.
+    """
+
+    began_ns: int
+    ended_ns: int
+    steps_ns: Sequence[int]
+    steps_by: str
+    names: Sequence[str]
+    python: Sequence[tuple[int, int, int]]
+
+
+class Trace:
+    """``torch``: the events of torch's profiler, as it has them; empty where there was none."""
+
+    def __init__(self, whose: Whose, head: Head, torch: Sequence[Mapping[str, Any]], base_ns: int) -> None:
+        self.whose, self.head, self.torch = whose, head, torch
+        offset_ns = round((whose.clock_offset_s or 0.0) * 1e9)
+        self._own_ns, self._torch_ns = -offset_ns, base_ns - offset_ns
+
+    def times(self, since_ns: int) -> RankTimes:
+        """Return what is compared between ranks, in seconds since a time of the client's clock."""
+        head, whose = self.head, self.whose
+
+        def at(ns: int) -> float:
+            return (ns + self._own_ns - since_ns) / 1e9
+
+        ends = [at(ns) for ns in head.steps_ns]
+        steps = [Interval(began, ended) for began, ended in itertools.pairwise(ends)]
+        shift_us = (self._torch_ns - since_ns) / 1e3
+        collectives = [
+            Interval((each["ts"] + shift_us) / 1e6, (each["ts"] + each["dur"] + shift_us) / 1e6)
+            for each in collectives_of(self.torch)
+        ]
+        return RankTimes(whose.rank, whose.node, Interval(at(head.began_ns), at(head.ended_ns)), steps, collectives)
+
+    def events(self, since_ns: int, first: int) -> Iterator[dict[str, Any]]:
+        """Yield the events of the merged trace. Times are microseconds since a time of the client's clock; processes
+        are numbered from ``first`` on, which is that of the rank itself.
+        """
+        name, own = self.whose.name, first
+        pids: dict[Any, int] = {}
+        kinds: dict[Any, str] = {}
+        for each in self.torch:
+            if each.get("ph") == "M" and each.get("name") == "process_labels":
+                kinds[each.get("pid")] = str(each.get("args", {}).get("labels", ""))
+        for pid in dict.fromkeys(each.get("pid") for each in self.torch if each.get("ph") != "M"):
+            cpu = kinds.get(pid, "") == "CPU" and own not in pids.values()
+            pids[pid] = own if cpu else first + 1 + len(pids)
+        titles = {own: name} | {n: f"{name}: {kinds.get(pid) or pid}" for pid, n in pids.items() if n != own}
+        for pid, title in titles.items():
+            yield _meta("process_name", pid, 0, {"name": title})
+            yield _meta("process_sort_index", pid, 0, {"sort_index": pid})
+        yield from self._own_events(since_ns, own)
+        shift_us = (self._torch_ns - since_ns) / 1e3
+        for each in self.torch:
+            if (moved := _moved(each, shift_us, pids, self.whose)) is not None:
+                yield moved
+
+    def _own_events(self, since_ns: int, pid: int) -> Iterator[dict[str, Any]]:
+        head = self.head
+        for track, index in ((STEPS, -2), (PYTHON, -1)):
+            yield _meta("thread_name", pid, track, {"name": track})
+            yield _meta("thread_sort_index", pid, track, {"sort_index": index})
+        shift_ns = self._own_ns - since_ns
+        for number, (began, ended) in enumerate(itertools.pairwise(head.steps_ns), 1):
+            yield _span(f"step {number}", pid, STEPS, began + shift_ns, ended - began)
+        for name, began, took in head.python:
+            yield _span(head.names[name], pid, PYTHON, head.began_ns + began + shift_ns, took)
+
+
+def collectives_of(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the events that are a collective under way: what runs on GPUs, if anything does, else on the CPU.
+
+    On a GPU a collective waits for the others in a kernel of NCCL's. What the CPU does of it there is to queue it.
+    """
+    spans = [each for each in events if each.get("ph") == "X" and "dur" in each]
+    kernels = [each for each in spans if each.get("cat") == "kernel" and KERNEL.match(str(each.get("name")))]
+    return kernels or [
+        each for each in spans if each.get("cat") == "user_annotation" and COLLECTIVE.match(str(each.get("name")))
+    ]
+
+
+def read_trace(path: Path, whose: Whose) -> Trace:
+    """Read what a task has sent.
+
+    Raises:
+        ValueError: it is not what a task of ours sends, or is cut off.
+    """
+    try:
+        with gzip.open(path) as file:
+            head = _head(file.readline(MOST_BYTES))
+            rest = file.read(MOST_BYTES)
+        torch = json.loads(rest) if rest.strip() else {}
+        return Trace(whose, head, torch.get("traceEvents", []), int(torch.get("baseTimeNanoseconds", 0)))
+    except _DAMAGED as error:
+        raise _unreadable(path, whose, error) from error
+
+
+def read_head(path: Path, whose: Whose) -> Head:
+    """Read the first line alone. ValueError: as `read_trace`."""
+    try:
+        with gzip.open(path) as file:
+            return _head(file.readline(MOST_BYTES))
+    except _DAMAGED as error:
+        raise _unreadable(path, whose, error) from error
+
+
+_DAMAGED = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, zlib.error)
+
+
+def _unreadable(path: Path, whose: Whose, error: Exception) -> ValueError:
+    return ValueError(f"the trace of {whose.name} in {path} cannot be read: {type(error).__name__}: {error}")
+
+
+def _head(line: bytes) -> Head:
+    said = json.loads(line)
+    return Head(
+        int(said["began_ns"]),
+        int(said["ended_ns"]),
+        [int(ns) for ns in said["steps_ns"]],
+        str(said["steps_by"]),
+        [str(name) for name in said["names"]],
+        [(int(name), int(began), int(took)) for name, began, took in said["python"]],
+    )
+
+
+def _moved(event: Mapping[str, Any], shift_us: float, pids: Mapping[Any, int], whose: Whose) -> dict[str, Any] | None:
+    """Return an event of torch's as one of the merged trace: on its clock, of its processes, with ids of its own."""
+    pid = pids.get(event.get("pid"))
+    if pid is None or event.get("name") in ("process_name", "process_labels", "process_sort_index"):
+        return None
+    moved = {**event, "pid": pid}
+    if isinstance(ts := event.get("ts"), int | float):
+        moved["ts"] = round(ts + shift_us, 3)
+    if "id" in event:
+        moved["id"] = f"{whose.job}.{whose.rank}.{event['id']}"
+    return moved
+
+
+def _meta(name: str, pid: int, tid: int | str, args: Mapping[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": pid, "tid": _tid(tid), "args": args}
+
+
+def _span(name: str, pid: int, track: str, began_ns: int, took_ns: int) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "pid": pid, "tid": _tid(track), "ts": began_ns / 1e3, "dur": took_ns / 1e3}
+
+
+def _tid(track: int | str) -> int:
+    return {STEPS: 1, PYTHON: 2}[track] if isinstance(track, str) else track

@@ -1,0 +1,65 @@
+"""`profile`: a task takes a profile of its own code."""
+
+from __future__ import annotations
+
+import re
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ..node import context
+from ..node.profile_requests import Asked
+from ..wire.messages import Profiled
+
+if TYPE_CHECKING:
+    from ..node.task_profile import TaskProfile
+
+_NAME_CHARS = 64
+
+
+def _safe(name: str) -> str:
+    """Return a name as a part of a file's."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", name[:_NAME_CHARS]).strip("-") or "block"
+
+
+class profile:  # noqa: N801  it reads as the block's verb
+    """Take a profile of the block, in a task: ``with profile(skip=10, steps=5):``.
+
+    Each rank takes its own; `outrider profile RUN --last` merges those of all ranks of a broadcast to one trace. It
+    begins after ``skip`` steps, and ends after ``steps`` more (0: with the block), ``seconds``, or with the block.
+    A step is one of an optimizer of torch, a `log_metrics` with another ``step``, or a call of `should_stop`; or else
+    of ``step()``, which is to be called at the end of each. ``name`` is a part of the trace's name.
+
+    Where there is nothing to take it with, it does nothing: outside of tasks, in a process that a task has started, in
+    pools without a record, and while another profile of the process is under way. It never raises for its own sake.
+    """
+
+    def __init__(self, *, skip: int = 0, steps: int = 0, seconds: float = 60.0, name: str = "block") -> None:
+        self._skip, self._steps, self._seconds, self._name = max(0, skip), max(0, steps), seconds, name
+        self._taken: TaskProfile | None = None
+
+    def __enter__(self) -> profile:
+        profiling, task = context.profiling(), context.current()
+        if profiling is not None and task is not None and task.log is not None and task.log.here and task.log.wanted:
+            number = task.info.get("generation") or task.number
+            name = f"{_safe(self._name)}-{task.job}.{number}.{profiling.next_block(task)}"
+            asked = Asked(task.attempt, name, self._steps, self._seconds, self._skip)
+            try:
+                self._taken = profiling.begin(asked, task, get_ident())
+                why = "" if self._taken is not None else "another profile of its process is under way"
+            except Exception as error:  # noqa: BLE001  as where there is no thread for it
+                why = f"it did not begin: {error}"
+            if why:
+                profiling.say(Profiled(task.attempt, name, "", why))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._taken is not None:
+            self._taken.task_ended()
+
+    def step(self) -> None:
+        """Note that a step of the loop has ended, where nothing else tells so. It counts before what else does."""
+        if context.on_profile_step is not None:
+            context.on_profile_step("step", None)

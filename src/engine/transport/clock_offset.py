@@ -1,0 +1,74 @@
+"""Estimate how far a node's clock is from this program's, by the pings that its connection has anyway. No I/O.
+
+A ping that was sent at ``s`` and answered at ``r`` has met the node in between. So the node's time in the answer, less
+the middle of the two, is the difference of the clocks, and wrong by half of the round trip at most, however much longer
+one way took than the other (RFC 5905, section 8, says so of NTP). Of several pings that with the shortest round trip
+says most, as long as it is new.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KEPT = 64  # pings, of two minutes when there is one each 2 s
+UNANSWERED = 256  # that may be
+DRIFT = 100e-6  # by which two clocks part, at most: NTP takes 15 ppm for a clock that nobody sets, and slews by 500
+
+
+class Offset(NamedTuple):
+    """The node's unix time is the client's monotonic time plus ``seconds``, within ``error_s`` either way."""
+
+    seconds: float
+    error_s: float
+
+
+class _Seen(NamedTuple):
+    offset: Offset
+    at: float
+
+
+class ClockOffset:
+    """The offset of one node's clock. Times are the client's monotonic ones, in seconds; the node's are unix times.
+
+    CLOCK-1: the true offset lies within the error of the estimate, if the node's clock is right by `DRIFT` since the
+    ping that the estimate is from.
+    CLOCK-2: after a step of the node's clock, estimates are from pings after it as soon as one shows the step.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[int, float] = {}  # number of a ping -> when it was sent
+        self._last = 0
+        self._seen: list[_Seen] = []  # newest last
+
+    def ping(self, now: float) -> int:
+        """Note a ping that is sent now; return its number, which no other has."""
+        self._last = max(self._last + 1, int(now * 1000))
+        self._sent[self._last] = now
+        while len(self._sent) > UNANSWERED:
+            del self._sent[next(iter(self._sent))]
+        return self._last
+
+    def pong(self, number: int, clock_s: float, now: float) -> None:
+        """Handle the answer to a ping, with the node's time; of one that was not sent it is ignored."""
+        sent = self._sent.pop(number, None)
+        if sent is None or not clock_s:
+            return
+        for earlier in [each for each in self._sent if each < number]:  # they were lost with a connection
+            del self._sent[earlier]
+        seen = _Seen(Offset(clock_s - (sent + now) / 2, (now - sent) / 2), now)
+        agreed = [each for each in self._seen if _agree(_aged(each, now), seen.offset)]
+        self._seen = [*agreed, seen][-KEPT:]
+
+    def estimate(self, now: float) -> Offset | None:
+        """Return the offset as it is known now; None: no ping was answered yet."""
+        aged = [_aged(each, now) for each in self._seen]
+        return min(aged, key=lambda each: each.error_s, default=None)
+
+
+def _aged(seen: _Seen, now: float) -> Offset:
+    return Offset(seen.offset.seconds, seen.offset.error_s + max(0.0, now - seen.at) * DRIFT)
+
+
+def _agree(one: Offset, other: Offset) -> bool:
+    """Return whether there is an offset within the errors of both."""
+    return abs(one.seconds - other.seconds) <= one.error_s + other.error_s

@@ -1,0 +1,100 @@
+"""A node's clock is known within half of a ping's round trip, whatever the network does to it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.engine.transport import clock_offset
+from outrider.engine.transport.clock_offset import DRIFT, KEPT, UNANSWERED, ClockOffset
+
+SLACK_S = 1e-5  # of floats as large as unix times
+delays = st.floats(1e-5, 3.0)
+pings = st.lists(st.tuples(st.floats(0.0, 30.0), delays, delays), min_size=1, max_size=20)
+
+
+def played(clock: ClockOffset, trips: list[tuple[float, float, float]], offset_s: float, drift: float) -> float:
+    """Send pings, each some time after the answer to the last; return when the last answer has come. ``offset_s``: of
+    the node's clock at 0, from where on it gains ``drift`` seconds in each second.
+    """
+    now = 0.0
+    for pause, there, back in trips:
+        sent = now + pause
+        number = clock.ping(sent)
+        now = sent + there + back
+        clock.pong(number, sent + there + offset_s + drift * (sent + there), now)
+    return now
+
+
+@given(pings, st.floats(-1e9, 2e9), st.floats(-DRIFT, DRIFT), st.floats(0.0, 600.0))
+def test_the_true_offset_lies_within_the_error(
+    trips: list[tuple[float, float, float]], offset_s: float, drift: float, later_s: float
+) -> None:
+    """CLOCK-1."""
+    clock = ClockOffset()
+    now = played(clock, trips, offset_s, drift) + later_s
+    estimate = clock.estimate(now)
+    assert estimate is not None
+    assert abs(estimate.seconds - (offset_s + drift * now)) <= estimate.error_s + SLACK_S
+
+
+@given(pings, st.floats(-100, 100), st.floats(20, 1e6))
+def test_a_step_of_the_clock_is_followed(
+    trips: list[tuple[float, float, float]], offset_s: float, step_s: float
+) -> None:
+    """CLOCK-2."""
+    clock = ClockOffset()
+    now = played(clock, trips, offset_s, 0.0)
+    number = clock.ping(now)
+    clock.pong(number, now + 0.01 + offset_s + step_s, now + 0.02)
+    estimate = clock.estimate(now + 0.02)
+    assert estimate is not None
+    assert abs(estimate.seconds - (offset_s + step_s)) <= 0.011
+
+
+def test_the_first_invariant_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLOCK-1: an error that does not grow with time."""
+    monkeypatch.setattr(clock_offset, "DRIFT", 0.0)
+    with pytest.raises(AssertionError):
+        test_the_true_offset_lies_within_the_error.hypothesis.inner_test([(0, 1e-3, 1e-3)], 0.0, DRIFT, 600.0)  # type: ignore[attr-defined]
+
+
+def test_the_second_invariant_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLOCK-2: pings from before a step count on, and had a shorter way."""
+    monkeypatch.setattr(clock_offset, "_agree", lambda *_: True)
+    with pytest.raises(AssertionError):
+        test_a_step_of_the_clock_is_followed.hypothesis.inner_test([(0, 1e-3, 1e-3)], 0.0, 20.0)  # type: ignore[attr-defined]
+
+
+def test_of_several_pings_the_shortest_counts() -> None:
+    clock = ClockOffset()
+    assert clock.estimate(0.0) is None
+    now = played(clock, [(0, 1.0, 0.0), (0, 0.001, 0.001), (0, 0.0, 1.0)], 5.0, 0.0)
+    estimate = clock.estimate(now)
+    assert estimate is not None
+    assert estimate.seconds == pytest.approx(5.0, abs=1e-6)
+    assert estimate.error_s == pytest.approx(0.001 + DRIFT * 1.0)
+
+
+def test_pings_of_one_millisecond_have_numbers_of_their_own() -> None:
+    clock = ClockOffset()
+    assert len({clock.ping(1.0) for _ in range(10)}) == 10
+
+
+def test_an_answer_to_nothing_and_one_without_a_time_say_nothing() -> None:
+    clock = ClockOffset()
+    clock.pong(7, 100.0, 1.0)
+    clock.pong(clock.ping(1.0), 0.0, 1.1)
+    assert clock.estimate(2.0) is None
+
+
+def test_it_keeps_no_more_than_it_needs() -> None:
+    clock = ClockOffset()
+    for at in range(2 * UNANSWERED):
+        clock.ping(float(at))
+    assert len(clock._sent) == UNANSWERED
+    for at in range(1000, 1000 + 2 * KEPT):
+        clock.pong(clock.ping(float(at)), at + 0.001, at + 0.002)
+    assert len(clock._seen) == KEPT
+    assert not clock._sent, "those before a ping that was answered are lost"
