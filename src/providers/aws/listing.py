@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
 from ..cloud.single_flight import side_by_side
 from ..resource_ownership import Claim, Others, Thing
+from ..survey import FoundMachine
 from . import tags
 from .api import Api
 
@@ -19,20 +19,10 @@ VALUES = 200  # values that a filter takes: "DescribeInstances", EC2 API Referen
 
 
 @dataclass(frozen=True, slots=True)
-class MachineSeen(Thing):
-    type: str
-    zone: str
-    market: str  # "spot" or "on-demand"
-    state: str
-    launched_at: datetime
-    address: str  # public, otherwise private, otherwise empty
-
-
-@dataclass(frozen=True, slots=True)
 class Survey:
     """All resources of all pools in a region."""
 
-    machines: tuple[MachineSeen, ...] = ()  # without terminated ones
+    machines: tuple[FoundMachine, ...] = ()  # without terminated ones
     others: tuple[Thing, ...] = ()  # security groups, launch templates, placement groups: they cost nothing
 
 
@@ -58,7 +48,7 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
     return Survey(tuple(living), tuple(each for some in found for each in some))
 
 
-async def instances(api: Api, pool: str, *, also: Sequence[str] = ()) -> list[dict[str, Any]]:
+async def instances(api: Api, pool: str, *, also: Collection[str] = ()) -> list[dict[str, Any]]:
     """The instances with the pool's tag, as DescribeInstances shows them.
 
     Includes those of ``also``, by id, whose tags are not set yet or have been removed.
@@ -90,7 +80,7 @@ async def _things(api: Api, operation: str, key: str, name: str, which: dict[str
     return [tags.thing(each[name], each) for each in await api.pages(operation, key, Filters=[which])]
 
 
-async def _instances(api: Api, which: dict[str, Any], also: Sequence[str]) -> list[dict[str, Any]]:
+async def _instances(api: Api, which: dict[str, Any], also: Collection[str]) -> list[dict[str, Any]]:
     found = await _described(api, which)
     shown = {instance["InstanceId"] for instance in found}
     hidden = sorted(set(also) - shown)
@@ -132,15 +122,15 @@ def change(instance: Mapping[str, Any]) -> InstanceView:
     return InstanceView(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
 
 
-def _machine(instance: dict[str, Any]) -> MachineSeen:
+def _machine(instance: dict[str, Any]) -> FoundMachine:
     what = tags.thing(instance["InstanceId"], instance)
-    return MachineSeen(
+    return FoundMachine(
         what.id,
         instance["InstanceType"],
-        (instance.get("Placement") or {}).get("AvailabilityZone", ""),
         instance.get("InstanceLifecycle") or "on-demand",
+        (instance.get("Placement") or {}).get("AvailabilityZone", ""),
         instance["State"]["Name"],
-        instance["LaunchTime"],
+        instance["LaunchTime"].timestamp(),
         instance.get("PublicIpAddress") or instance.get("PrivateIpAddress") or "",
         pool=what.pool,
         owner=what.owner,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
 from ..cloud import offers
+from ..cloud.port import Plan
 from ..cloud.single_flight import Shared
 from ..errors import BadRequest
 from . import catalogue, images, launch, network
@@ -27,14 +28,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The rounds of offers for one request at present. The next round is for when one gives nothing."""
+class EC2Plan(Plan):
+    """A plan for one region. ``together``: in one placement group."""
 
-    request: LaunchRequest
     network: Network
-    rounds: Sequence[Sequence[Offer]]
-    together: bool  # in one placement group
-    extras_usd: Mapping[Architecture, float]  # USD per hour besides a type's price
+    together: bool
 
 
 class Planner:
@@ -54,7 +52,7 @@ class Planner:
         await self._network.stop()
         await self._efa_network.stop()
 
-    async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
+    async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> EC2Plan:
         """Make a plan. ``living``: (type, zone) of the pool's machines.
 
         Raises:
@@ -84,9 +82,10 @@ class Planner:
             together=together,
             extras_usd=extras_usd,
         )
-        return Plan(request, place, launch.in_one_place(rounds, living) if together else rounds, together, extras_usd)
+        chosen = launch.in_one_place(rounds, living) if together else rounds
+        return EC2Plan(request, chosen, extras_usd, place, together)
 
-    async def shape(self, plan: Plan, offer: Offer, *, cluster: str) -> Shape:
+    async def shape(self, plan: EC2Plan, offer: Offer, *, cluster: str) -> Shape:
         """The shape of machines of this offer. ``cluster``: the name of their placement group, or "".
 
         Raises:
@@ -126,7 +125,7 @@ class Planner:
         provider = self._provider
         return await network.prepare(
             self._api,
-            await self._api.claim(),
+            await self._api.recorder.claim(),
             self._labels,
             vpc=provider.vpc,
             subnets=provider.subnets,

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-import anyio
-
 from ...lazy_dataclass import dataclass
 from ..base import EntryPoints, LaunchRequest, MachineOffer
+from ..cloud.options import Several, set_all, several
+from ..cloud.options import tags as checked_tags
 from ..errors import UnknownOption
 from ..option_names import checking_options
-from ..threads import uninterrupted
 
 if TYPE_CHECKING:
-    from .fleet import AWSFleet
+    from anyio.abc import TaskGroup
 
-Several = str | Iterable[str]
+    from ..cloud.fleet import CloudFleet
+    from ..cloud.recorder import Recorder
+    from .launcher import FleetOrder
+    from .plan import EC2Plan
+
+    AWSFleet = CloudFleet[EC2Plan, FleetOrder]
 
 
 @partial(checking_options, error=UnknownOption)
@@ -87,21 +91,18 @@ class AWS:
             "ami": ami,
             "user": user,
             "vpc": vpc,
-            "subnets": _several("subnets", subnets),
-            "security_groups": _several("security_groups", security_groups),
+            "subnets": several("AWS", "subnets", subnets),
+            "security_groups": several("AWS", "security_groups", security_groups),
             "instance_profile": instance_profile,
-            "instance_types": _several("instance_types", instance_types),
-            "zones": _several("zones", zones),
+            "instance_types": several("AWS", "instance_types", instance_types),
+            "zones": several("AWS", "zones", zones),
             "address": address,
             "ssh_from": ssh_from if ssh_from == "auto" else _cidrs(ssh_from),
             "endpoint_url": endpoint_url,
             "rebalance": bool(rebalance),
             "tags": _tags(tags or {}),
         }
-        for name, value in given.items():
-            if value == "":
-                raise ValueError(f"AWS({name}=...) is empty: leave it out for its default")
-            object.__setattr__(self, name, value)
+        set_all(self, given)
 
     @property
     def name(self) -> str:
@@ -113,7 +114,7 @@ class AWS:
 
     @property
     def outlives(self) -> bool:
-        """True: the machines outlive their client for some minutes; see `AWSFleet.adopt`."""
+        """True: the machines outlive their client for some minutes; see `CloudFleet.adopt`."""
         return True
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
@@ -136,45 +137,24 @@ class AWS:
             NotAuthorized: there is no such profile.
             JournalError: the journal cannot be written.
         """
-        from ..journal import Journal
-        from .fleet import AWSFleet
+        from ..cloud.fleet import CloudFleet
+        from ..cloud.opening import open_fleet
+        from .cloud import EC2Cloud
+        from .launcher import EC2Launcher
         from .recorded import RecordedApi
-        from .teardown import place_of
 
         opened = RecordedApi.open(region=self.region, endpoint_url=self.endpoint_url, profile=self.profile)
         async with opened as api:
             assert isinstance(api, RecordedApi)
-            journal = await uninterrupted(Journal.open)
-            ownership = await uninterrupted(partial(journal.own, pool, self.name, place_of(api)))
-            try:
-                api.record(journal, pool)
-                async with anyio.create_task_group() as tasks:
-                    fleet = AWSFleet(self, pool, api, tasks)
-                    fleet.start()
-                    try:
-                        yield fleet
-                    finally:
-                        with anyio.CancelScope(shield=True):
-                            await fleet.close()
-                        tasks.cancel_scope.cancel()
-            finally:
-                await uninterrupted(ownership.close)
+            cloud = EC2Cloud(api)
 
+            def make(recorder: Recorder, tasks: TaskGroup) -> AWSFleet:
+                api.recorder = recorder
+                launcher = EC2Launcher(self, pool, api, tasks)
+                return CloudFleet(cloud, launcher, recorder, tasks, public=self.address == "public")
 
-def _several(option: str, given: Several | None) -> tuple[str, ...] | None:
-    """Check a list of names.
-
-    Raises:
-        ValueError: it is empty, or one text, which might mean one name or a list of letters.
-    """
-    if given is None:
-        return None
-    if isinstance(given, str):
-        raise ValueError(f"AWS({option}=...) takes a list: write AWS({option}=[{given!r}])")
-    names = tuple(dict.fromkeys(given))
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"AWS({option}=...) takes a list of names: leave it out for its default")
-    return names
+            async with open_fleet(pool, self.name, cloud.place, make) as fleet:
+                yield fleet
 
 
 def _cidrs(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -184,18 +164,6 @@ def _cidrs(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _tags(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Check the user's tags.
-
-    Raises:
-        ValueError: EC2 does not accept a tag, or its prefix is reserved.
-    """
     from .tags import RESERVED
 
-    for key, value in given.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise ValueError(f"AWS(tags=...) takes texts, not {key!r}: {value!r}")
-        if not 0 < len(key) <= 128 or len(value) > 256:
-            raise ValueError(f"AWS(tags=...): {key!r}: EC2 takes keys of 1 to 128 characters and values of up to 256")
-        if key.lower().startswith(RESERVED):
-            raise ValueError(f"AWS(tags=...): {key!r}: what begins with {' or '.join(RESERVED)} is not for users")
-    return tuple(given.items())
+    return checked_tags("AWS", given, service="EC2", reserved=RESERVED)

@@ -1,28 +1,18 @@
 """An `Api` that records in the journal what it is about to create, before it asks for it.
 
-RECORDED-1: no create call leaves this process before its intent is on the disk.
-RECORDED-2: an intent without an outcome is one whose answer never came: something may exist that nobody knows.
 RECORDED-3: everything that is created has its intent's token among its tags from the first moment.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
-import anyio
-
-from ..cloud.failures import is_lost
-from ..errors import JournalError, NotAuthorized, ProviderError
-from ..journal import Intent, Journal
-from ..resource_ownership import Claim
-from ..threads import in_thread
+from ..cloud.recorder import Recorder
+from ..cloud.written import FLEET
 from . import tags
 from .api import Api, Service
-from .teardown import FLEET, place_of, written_of
 
 
 def machines_in(answer: Mapping[str, Any]) -> list[str] | None:
@@ -41,23 +31,9 @@ _MAKES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str] | None]]
 
 
 class RecordedApi(Api):
-    """An `Api` that creates things only after `record` has named a journal."""
+    """An `Api` that creates things only once it has a recorder."""
 
-    journal: Journal | None = None
-    pool = ""
-
-    def record(self, journal: Journal, pool: str) -> None:
-        self.journal, self.pool = journal, pool
-        self._made: dict[str, Intent] = {}
-
-    @property
-    def made(self) -> list[Intent]:
-        """The intents of everything that this process has asked for."""
-        return list(self._made.values())
-
-    async def claim(self) -> Claim:
-        """The pool's claim on resources in this API's place."""
-        return (await written_of(self, self.pool, self.journal, self.made)).claim
+    recorder: Recorder
 
     async def call(
         self,
@@ -92,42 +68,9 @@ class RecordedApi(Api):
         if not operation.startswith("create_"):
             return await ask()
         kind, ids_in = _MAKES[operation]
-        answer: dict[str, Any] = {}
         token = str(parameters.get("ClientToken") or uuid4().hex)
         said = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
-        with anyio.CancelScope(shield=True):
-            repeated = token in self._made and self._made[token].ids is None
-            intent = await self._intend(kind, token, _facts(parameters))
-            try:
-                answer = await ask()
-            except ProviderError as error:
-                if not (
-                    is_lost(error) or (repeated and isinstance(error, NotAuthorized))
-                ):  # a refusal says nothing about an earlier try
-                    await self._happened(intent, [])
-                raise
-            ids = ids_in(answer)
-            if ids is not None:
-                await self._happened(intent, ids)
-        return answer
-
-    async def learnt(self, kind: str, token: str, ids: Sequence[str]) -> None:
-        """Record the outcome of a call whose own answer did not tell it."""
-        await self._happened(Intent(self.pool, kind, token, place_of(self), at=time.time()), ids)
-
-    async def _intend(self, kind: str, token: str, facts: Mapping[str, str]) -> Intent:
-        assert self.journal is not None
-        intent = await in_thread(self.journal.intend, self.pool, kind, token, place_of(self), facts)
-        self._made.setdefault(token, intent)
-        return intent
-
-    async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
-        assert self.journal is not None
-        self._made[intent.token] = replace(intent, ids=tuple(ids))
-        try:
-            await in_thread(self.journal.happened, intent, ids)
-        except JournalError:
-            pass  # the intent is recorded, and tags find what it made
+        return await self.recorder.create(kind, token, _facts(parameters), ask, ids_in)
 
 
 def _facts(parameters: Mapping[str, Any]) -> dict[str, str]:

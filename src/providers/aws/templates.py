@@ -96,6 +96,6 @@ class Templates:
 
     async def _has_cluster(self, name: str) -> bool:
         """Return whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
-        claim = await self._api.claim()
+        claim = await self._api.recorder.claim()
         shown = await listing.placement_groups(self._api, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)

@@ -244,8 +244,8 @@ def test_gc_removes_everything_of_a_dead_pool_from_a_test_cloud(
     import anyio
 
     from outrider import AWS
-    from outrider.providers.aws import fleet as fleets
     from outrider.providers.base import EntryPoints, LaunchRequest
+    from outrider.providers.cloud import fleet as fleets
     from outrider.testing import EC2, Behaviour
 
     for name, value in {
@@ -258,7 +258,7 @@ def test_gc_removes_everything_of_a_dead_pool_from_a_test_cloud(
 
     async def die(provider: AWS) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(fleets.AWSFleet, "close", lambda fleet: anyio.lowlevel.checkpoint())
+            patched.setattr(fleets.CloudFleet, "close", lambda fleet: anyio.lowlevel.checkpoint())
             async with provider.open("lost", EntryPoints()) as fleet:
                 await fleet.launch(LaunchRequest("ssh-ed25519 CLIENT", 2, allocation="on-demand"), 2)
 

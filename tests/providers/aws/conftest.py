@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider import AWS
-from outrider.providers.aws import teardown
+from outrider.providers.cloud import teardown
 from outrider.testing import EC2, Behaviour
 
 QUICK = Behaviour(

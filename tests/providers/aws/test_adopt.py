@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from outrider import AWS
-from outrider.providers.aws import fleet as fleets
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineReachable
+from outrider.providers.cloud import fleet as fleets
 from outrider.providers.errors import BadRequest, NotGone
 from outrider.providers.journal import Journal
 from outrider.testing import EC2
@@ -26,10 +26,10 @@ async def left(provider: AWS, monkeypatch: pytest.MonkeyPatch, count: int) -> Se
     """The machines of a pool whose client has died, as they were when it last saw them."""
     with monkeypatch.context() as patched:
 
-        async def nothing(fleet: fleets.AWSFleet) -> None:
+        async def nothing(fleet: fleets.CloudFleet) -> None:
             fleet._open.cancel()
 
-        patched.setattr(fleets.AWSFleet, "close", nothing)
+        patched.setattr(fleets.CloudFleet, "close", nothing)
         async with provider.open("train", NOWHERE) as fleet:
             await fleet.launch(REQUEST, count)
             reached: list[Machine] = []

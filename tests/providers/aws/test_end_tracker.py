@@ -11,13 +11,15 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws import tags, teardown
+from outrider.providers.aws import tags
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.teardown import sweep
+from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.base import MachineId
+from outrider.providers.cloud import teardown
 from outrider.providers.cloud.end_tracker import CONFIRM_S, LEASE_MORE_S, EndTracker, Unsure, patience_s
 from outrider.providers.cloud.failures import CallRefused
 from outrider.providers.cloud.instance_inventory import InstanceView
+from outrider.providers.cloud.teardown import sweep
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
 from outrider.providers.journal import Intent
 
@@ -82,7 +84,7 @@ AWAY = CallRefused("AWS cannot be reached", retry_after_s=2.0, code="EndpointCon
 async def swept(ec2: HandMade, told: list[str], machines: Sequence[str] = MACHINES) -> teardown.Swept:
     made = [Intent("p", "any", "token", {}, ids=(*machines, "lt", "pg", "sg-1"))]
     return await sweep(
-        cast("Api", ec2),
+        EC2Cloud(cast("Api", ec2)),
         "p",
         journal=None,
         made=made,
@@ -149,7 +151,7 @@ async def test_machines_that_are_known_to_have_ended_are_not_named() -> None:
     ec2.refuses["*"] = (anyio.current_time() + 3600, AWAY)
     made = [Intent("p", "any", "token", {}, ids=MACHINES)]
     with pytest.raises(NotGone) as caught:
-        await sweep(cast("Api", ec2), "p", journal=None, made=made, known=(), ended=MACHINES, lease_s=LEASE_S)
+        await sweep(EC2Cloud(cast("Api", ec2)), "p", journal=None, made=made, known=(), ended=MACHINES, lease_s=LEASE_S)
     assert not caught.value.costs
 
 

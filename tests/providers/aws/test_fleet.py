@@ -12,10 +12,9 @@ import anyio
 import pytest
 
 from outrider import AWS
-from outrider.providers.aws import fleet as fleets
-from outrider.providers.aws import listing, teardown
+from outrider.providers.aws import listing
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.fleet import AWSFleet
+from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.base import (
     AcceleratorRequest,
     EntryPoints,
@@ -29,8 +28,10 @@ from outrider.providers.base import (
     MachineReachable,
     Warned,
 )
-from outrider.providers.cloud import instance_inventory
+from outrider.providers.cloud import fleet as fleets
+from outrider.providers.cloud import instance_inventory, teardown, written
 from outrider.providers.cloud.failures import CallRefused
+from outrider.providers.cloud.fleet import CloudFleet
 from outrider.providers.cloud.instance_inventory import GRACE_S
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
@@ -46,7 +47,7 @@ Provider = Callable[..., AWS]
 
 
 @asynccontextmanager
-async def opened(provider: AWS, pool: str = "pool") -> AsyncIterator[AWSFleet]:
+async def opened(provider: AWS, pool: str = "pool") -> AsyncIterator[CloudFleet]:
     """What the body raises comes out alone."""
     raised: Exception | None = None
     try:
@@ -62,7 +63,7 @@ async def opened(provider: AWS, pool: str = "pool") -> AsyncIterator[AWSFleet]:
         raise raised
 
 
-async def event(fleet: AWSFleet, kind: type[MachineEvent], machine: MachineId | None = None) -> MachineEvent:
+async def event(fleet: CloudFleet, kind: type[MachineEvent], machine: MachineId | None = None) -> MachineEvent:
     async for each in fleet.events():
         if isinstance(each, Warned):
             continue
@@ -339,7 +340,7 @@ async def test_an_answer_that_names_only_the_fleet_is_looked_up(
 @pytest.fixture
 def lost(cloud: EC2, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every CreateFleet is done, and none is answered."""
-    monkeypatch.setattr(teardown, "FLEET_S", 1.0)
+    monkeypatch.setattr(written, "FLEET_S", 1.0)
     cloud.faults.add(faults.LostAnswer("CreateFleet", times=None))
 
 
@@ -403,7 +404,7 @@ async def test_what_one_repeated_launch_gave_is_not_lost_with_the_answer_to_anot
     assert cloud.left() == []
 
 
-async def refused(fleet: AWSFleet, count: int) -> None:
+async def refused(fleet: CloudFleet, count: int) -> None:
     with pytest.raises(ProviderError):
         await fleet.launch(REQUEST, count)
 
@@ -577,7 +578,7 @@ async def test_machines_whose_tags_a_cleaning_bot_removed_work_on_and_are_ended_
     cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instance_inventory, "GRACE_S", 0.5)
-    monkeypatch.setattr(teardown, "GRACE_S", 0.5)
+    monkeypatch.setattr(written, "GRACE_S", 0.5)
     async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         machines = await fleet.launch(REQUEST, 2)
         ours = [machine.id for machine in machines]
@@ -620,7 +621,7 @@ async def test_leaving_that_is_not_confirmed_says_what_is_left_and_can_be_made_g
     (orphan,) = Journal.open(journal_path).orphans()
     cloud.faults.clear()
     async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
-        swept = await teardown.sweep(api, orphan.pool, journal=Journal.open(journal_path))
+        swept = await teardown.sweep(EC2Cloud(api), orphan.pool, journal=Journal.open(journal_path))
     assert sorted(swept.machines) == sorted(launched)
     assert cloud.left() == []
     assert Journal.open(journal_path).records() == []

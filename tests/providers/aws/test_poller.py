@@ -12,10 +12,11 @@ import trio.testing
 
 from outrider.providers.aws import tags
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.poller import Poller
+from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.aws.vendor import VENDOR
 from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable, Warned
 from outrider.providers.cloud.instance_inventory import GRACE_S, InstanceInventory, InventoryChanges
+from outrider.providers.cloud.poller import Poller
 from outrider.providers.errors import NotAuthorized, ProviderError
 from outrider.providers.watching import BLIND_S, Watching
 
@@ -71,7 +72,7 @@ class HandMade:
 async def polling(ec2: HandMade) -> AsyncIterator[tuple[Poller, InstanceInventory, list[InventoryChanges]]]:
     told: list[InventoryChanges] = []
     instances = InstanceInventory(VENDOR, public=False)
-    poller = Poller(cast("Api", ec2), "p", instances, told.append)
+    poller = Poller(EC2Cloud(cast("Api", ec2)), "p", instances, told.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(poller.run)
         await anyio.wait_all_tasks_blocked()

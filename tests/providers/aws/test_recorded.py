@@ -11,8 +11,11 @@ import pytest
 
 from outrider.providers.aws import recorded
 from outrider.providers.aws.api import Api
+from outrider.providers.aws.cloud import place_of
 from outrider.providers.aws.recorded import RecordedApi
+from outrider.providers.cloud import recorder
 from outrider.providers.cloud.failures import CallRefused
+from outrider.providers.cloud.recorder import Recorder
 from outrider.providers.errors import JournalError, NoCapacity, ProviderError
 from outrider.providers.journal import Intent, Journal
 from outrider.providers.resource_ownership import Thing
@@ -31,7 +34,7 @@ def journal(journal_path: Path) -> Journal:
 async def api(journal: Journal, surroundings: None) -> AsyncIterator[RecordedApi]:
     async with RecordedApi.open(region="us-east-1", endpoint_url="http://127.0.0.1:1") as api:
         assert isinstance(api, RecordedApi)
-        api.record(journal, "p")
+        api.recorder = Recorder(journal, "p", place_of(api))
         yield api
 
 
@@ -92,7 +95,7 @@ async def test_all_that_a_pool_creates_is_written_down(
     await api.call(operation)
     (intent,) = written(journal)
     assert (intent.kind, intent.ids) == (kind, (name,))
-    assert [each.kind for each in api.made] == [kind]
+    assert [each.kind for each in api.recorder.made] == [kind]
 
 
 async def test_what_is_created_has_the_token_of_its_intent(
@@ -111,7 +114,7 @@ async def test_what_is_created_has_the_token_of_its_intent(
         await api.call("create_security_group", TagSpecifications=[{"ResourceType": "security-group", "Tags": [mine]}])
     (intent,) = written(journal)
     assert said[0]["TagSpecifications"][0]["Tags"] == [mine, {"Key": "outrider:launch", "Value": intent.token}]
-    claim = await api.claim()
+    claim = await api.recorder.claim()
     assert claim.has(Thing("sg-1", launch=intent.token))
 
 
@@ -123,7 +126,7 @@ async def test_reads_and_deletions_are_not_recorded(
     await api.call("terminate_instances", InstanceIds=["i-1"])
     assert asked == ["describe_instances", "terminate_instances"]
     assert written(journal) == []
-    assert api.made == []
+    assert api.recorder.made == []
 
 
 @pytest.mark.parametrize(("error", "ids"), [(NoCapacity("none", retry_after_s=1.0), ()), (LOST, None)])
@@ -194,7 +197,7 @@ async def test_recorded_2_falls_without_its_guard(
     api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RECORDED-2"""
-    monkeypatch.setattr(recorded, "is_lost", lambda error: False)
+    monkeypatch.setattr(recorder, "is_lost", lambda error: False)
     with pytest.raises(AssertionError):
         await test_a_refusal_is_an_outcome_and_a_lost_answer_is_none(LOST, None, api, journal, monkeypatch)
 

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import AWS
-from outrider.providers.aws import fleet as fleets
-from outrider.providers.aws import listing, teardown
+from outrider.providers.aws import listing
 from outrider.providers.aws.api import Api
+from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.aws.surveyor import AWSSurveyor
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
+from outrider.providers.cloud import fleet as fleets
+from outrider.providers.cloud import teardown, written
 from outrider.providers.cloud.end_tracker import LEASE_MORE_S, EndTracker
 from outrider.providers.cloud.instance_inventory import GRACE_S, InstanceView, State
 from outrider.providers.errors import NotGone
@@ -42,10 +44,10 @@ async def dead(provider: AWS, pool: str, monkeypatch: pytest.MonkeyPatch) -> lis
     """A pool whose client is gone without a word."""
     with monkeypatch.context() as patched:
 
-        async def nothing(fleet: fleets.AWSFleet) -> None:
+        async def nothing(fleet: fleets.CloudFleet) -> None:
             fleet._open.cancel()
 
-        patched.setattr(fleets.AWSFleet, "close", nothing)
+        patched.setattr(fleets.CloudFleet, "close", nothing)
         async with provider.open(pool, EntryPoints()) as fleet:
             return [machine.id for machine in await fleet.launch(REQUEST, 2)]
 
@@ -61,15 +63,15 @@ async def test_a_dead_pool_is_seen_and_swept_and_no_other(
         assert sorted(machine.id for machine in found.machines if machine.pool == "one") == sorted(one)
         assert len([each for each in found.others if each.pool == "one"]) == 2  # a template and a group
 
-        swept = await teardown.sweep(api, "one", journal=Journal.open(journal_path))
+        swept = await teardown.sweep(EC2Cloud(api), "one", journal=Journal.open(journal_path))
         assert sorted(swept.machines) == sorted(one)
         assert {instance.id for instance in cloud.instances(*ALIVE)} == set(two)
         assert {each.tags["outrider:pool"] for each in cloud.left()} == {"two"}
         assert [orphan.pool for orphan in Journal.open(journal_path).orphans()] == ["two"]
 
-        again = await teardown.sweep(api, "one", journal=None)
-        assert again.templates == ()
-        await teardown.sweep(api, "two", journal=None)
+        again = await teardown.sweep(EC2Cloud(api), "one", journal=None)
+        assert again.others["launch-template"] == ()
+        await teardown.sweep(EC2Cloud(api), "two", journal=None)
         assert cloud.left() == []
         assert await listing.survey(api) == listing.Survey()
 
@@ -107,12 +109,12 @@ async def test_copies_of_what_a_dead_pool_left_are_not_ended_and_keep_nothing_fr
                 (await api.call("run_instances", **how, TagSpecifications=specification))["Instances"][0]["InstanceId"]
             )
         tracker = Journal.open(journal_path)
-        swept = await teardown.sweep(api, "one", journal=tracker)
+        swept = await teardown.sweep(EC2Cloud(api), "one", journal=tracker)
         assert sorted(swept.machines) == sorted(mine)
         assert {instance.id for instance in cloud.instances(*ALIVE)} == copies
         assert {each.kind for each in cloud.left()} <= {"instance", "volume", "network interface"}
         assert tracker.records() == []
-        swept = await teardown.sweep_others(api, "one", journal=tracker)  # by people who know
+        swept = await teardown.sweep_others(EC2Cloud(api), "one", journal=tracker)  # by people who know
         assert copies <= set(swept.machines)
     assert cloud.left() == []
 
@@ -124,7 +126,7 @@ async def test_what_a_dead_pool_left_is_ended_by_id_when_its_tags_are_gone(
     async with api_of(cloud) as api:
         await api.call("delete_tags", Resources=mine, Tags=[{"Key": "outrider:pool"}, {"Key": "outrider:launch"}])
         assert {each.id for each in (await listing.survey(api, mine)).machines} == set(mine)
-        swept = await teardown.sweep(api, "one", journal=Journal.open(journal_path))
+        swept = await teardown.sweep(EC2Cloud(api), "one", journal=Journal.open(journal_path))
     assert sorted(swept.machines) == sorted(mine)
     assert {each.state for each in cloud.instances()} == {"terminated"}
 
@@ -132,17 +134,17 @@ async def test_what_a_dead_pool_left_is_ended_by_id_when_its_tags_are_gone(
 async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2, aws: Callable[..., AWS]) -> None:
     async with aws().open("pool", EntryPoints()) as fleet, api_of(cloud) as api:
         machines = [machine.id for machine in await fleet.launch(REQUEST, 5)]
-        said = await teardown.end(api, [*machines[:3], "i-0123456789abcdef0", *machines[3:]])
+        said = await teardown.end(EC2Cloud(api), [*machines[:3], "i-0123456789abcdef0", *machines[3:]])
         assert {view.id for view in said} == set(machines)
 
 
 @pytest.mark.parametrize(("age_s", "unsure_s"), [(0.0, 150.0), (70.0, 80.0), (200.0, 0.0)])
 def test_a_call_that_was_sent_again_until_its_client_died_is_waited_for(age_s: float, unsure_s: float) -> None:
-    now, unanswered = 1000.0, Intent("pool", teardown.FLEET, "token", {}, at=1000.0 - age_s)
-    written = teardown.Written(Claim("pool"), [unanswered, replace(unanswered, at=now, token="t", ids=())], now)
-    (unsure,) = written.unsure({}).values()
+    now, unanswered = 1000.0, Intent("pool", written.FLEET, "token", {}, at=1000.0 - age_s)
+    record = written.Written(Claim("pool"), [unanswered, replace(unanswered, at=now, token="t", ids=())], now)
+    (unsure,) = record.unsure({}).values()
     assert (max(0.0, unsure.seconds), unsure.count) == (unsure_s, inf)
-    assert written.unsure({"token": 7.0})["token"].seconds == 7.0
+    assert record.unsure({"token": 7.0})["token"].seconds == 7.0
 
 
 # --- which are left: pure ---------------------------------------------------------------------------------------------

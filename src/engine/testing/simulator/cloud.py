@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 UNREACHABLE_S = 5.0  # a call to the provider while the client has no network
 TRY_AGAIN_S = 1.0
 REPORTED_S = 1.0  # until the end of a machine that waits in the queue is reported: nobody else could find out
-REPEAT_S = 120.0  # as in `providers.aws.fleet`: a launch without an answer that is not asked for again is ended then
+REPEAT_S = 120.0  # as in `providers.cloud.fleet`: a launch without an answer that is not asked for again is ended then
 HOURLY_USD = 3600.0  # of a machine: one dollar for each second
 
 

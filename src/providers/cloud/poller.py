@@ -1,4 +1,4 @@
-"""Ask EC2 about all machines of a pool in one call, more often while a change is expected."""
+"""Ask a cloud about all machines of a pool in one call, more often while a change is expected."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Never
 import anyio
 
 from ..base import Warned
-from ..cloud.instance_inventory import InstanceInventory, InventoryChanges, pause_s
 from ..watching import Watching
-from . import listing, teardown
-from .api import Api
+from . import teardown
+from .instance_inventory import InstanceInventory, InventoryChanges, pause_s
+from .port import Cloud
 
 SOON_S = 0.25  # delay after an expected change began
 
 
 class Poller:
-    """Asks EC2 about a pool's machines while there are any, and ends those that nobody will use."""
+    """Asks the cloud about a pool's machines while there are any, and ends those that nobody will use."""
 
     def __init__(
-        self, api: Api, pool: str, instances: InstanceInventory, tell: Callable[[InventoryChanges], None]
+        self, cloud: Cloud, pool: str, instances: InstanceInventory, tell: Callable[[InventoryChanges], None]
     ) -> None:
-        self._api, self._pool, self._instances, self._tell = api, pool, instances, tell
+        self._cloud, self._pool, self._instances, self._tell = cloud, pool, instances, tell
         self._next_at = 0.0
         self._asked = 0  # requests since a change was expected
         self._watching = Watching(f"the machines of {pool}")
@@ -44,7 +44,7 @@ class Poller:
         self._begun.set()
 
     async def answer(self) -> None:
-        """Wait for the next answer of EC2."""
+        """Wait for the next answer of the cloud."""
         await self._answered.wait()
 
     async def _due(self) -> None:
@@ -73,13 +73,12 @@ class Poller:
         asked_at = anyio.current_time()
         try:
             # By id as well: tags appear later than a machine, and somebody may remove them.
-            instances = await listing.instances(self._api, self._pool, also=self._instances.machines)
-            news = self._instances.full_answer(listing.views_of(instances), asked_at, anyio.current_time())
+            views = await self._cloud.describe(self._pool, also=self._instances.machines)
+            news = self._instances.full_answer(views, asked_at, anyio.current_time())
             self._tell(news)
             if news.unwanted:
-                self._tell(
-                    self._instances.partial_answer(await teardown.end(self._api, news.unwanted), anyio.current_time())
-                )
+                ended = await teardown.end(self._cloud, news.unwanted)
+                self._tell(self._instances.partial_answer(ended, anyio.current_time()))
         except Exception as error:  # noqa: BLE001  WATCH-1: whoever waits for a change has its own deadline
             self._warn(self._watching.failed(error, anyio.current_time()))
             return

@@ -1,0 +1,89 @@
+"""The journal of what one pool creates: written before it is asked for.
+
+RECORDED-1: no create call leaves this process before its intent is on the disk.
+RECORDED-2: an intent without an outcome is one whose answer never came: something may exist that nobody knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import anyio
+
+from ..errors import JournalError, NotAuthorized, ProviderError
+from ..journal import Intent, Journal
+from ..resource_ownership import Claim
+from ..threads import in_thread
+from .failures import is_lost
+from .written import written_of
+
+T = TypeVar("T")
+
+
+class Recorder:
+    """Writes down what a pool creates in one place."""
+
+    def __init__(self, journal: Journal, pool: str, place: Mapping[str, str]) -> None:
+        self.journal, self.pool, self.place = journal, pool, dict(place)
+        self._made: dict[str, Intent] = {}
+
+    @property
+    def made(self) -> list[Intent]:
+        """The intents of everything that this process has asked for."""
+        return list(self._made.values())
+
+    async def claim(self) -> Claim:
+        """The pool's claim on resources in this place."""
+        return (await written_of(self.place, self.pool, self.journal, self.made)).claim
+
+    async def create(
+        self,
+        kind: str,
+        token: str,
+        facts: Mapping[str, str],
+        ask: Callable[[], Awaitable[T]],
+        ids_in: Callable[[T], Sequence[str] | None],
+    ) -> T:
+        """Make a call that creates things, shielded from cancellation; return its answer.
+
+        ``token``: what is created says it of itself from the first moment. ``ids_in``: the ids in an answer; None: it
+        does not tell them.
+
+        Raises:
+            JournalError: the intent could not be recorded, so nothing was created.
+            ProviderError: as ``ask`` does.
+        """
+        with anyio.CancelScope(shield=True):
+            repeated = token in self._made and self._made[token].ids is None
+            intent = await self._intend(kind, token, facts)
+            try:
+                answer = await ask()
+            except ProviderError as error:
+                # A refusal for want of rights says nothing about an earlier try.
+                if not (is_lost(error) or (repeated and isinstance(error, NotAuthorized))):
+                    await self._happened(intent, [])
+                raise
+            ids = ids_in(answer)
+            if ids is not None:
+                await self._happened(intent, ids)
+            return answer
+        raise AssertionError("nothing cancels this scope")
+
+    async def learnt(self, kind: str, token: str, ids: Sequence[str]) -> None:
+        """Record the outcome of a call whose own answer did not tell it."""
+        await self._happened(Intent(self.pool, kind, token, self.place, at=time.time()), ids)
+
+    async def _intend(self, kind: str, token: str, facts: Mapping[str, str]) -> Intent:
+        intent = await in_thread(self.journal.intend, self.pool, kind, token, self.place, facts)
+        self._made.setdefault(token, intent)
+        return intent
+
+    async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
+        self._made[intent.token] = replace(intent, ids=tuple(ids))
+        try:
+            await in_thread(self.journal.happened, intent, ids)
+        except JournalError:
+            pass  # the intent is recorded, and tags find what it made

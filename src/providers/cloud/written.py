@@ -1,0 +1,89 @@
+"""The knowledge of a pool that is written down: the journal's intents in one place, and whose things are by them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
+from ...lazy_dataclass import dataclass
+from ..errors import ProviderError
+from ..journal import Intent, Journal
+from ..resource_ownership import Claim
+from ..threads import in_thread
+from .end_tracker import Unsure
+from .instance_inventory import GRACE_S
+
+if TYPE_CHECKING:
+    from .port import Cloud
+
+FLEET = "fleet"  # the kind of intents that make machines
+FLEET_S = 90.0  # a call that makes machines is answered within it: it takes some seconds for tens of them
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The journal's record of one pool in one place."""
+
+    claim: Claim
+    intents: Sequence[Intent] = ()
+    now: float = 0.0
+
+    @property
+    def machines(self) -> dict[str, float]:
+        """The machines that were created, each with the seconds since then."""
+        return {
+            each: self.now - intent.at for intent in self.intents if intent.kind == FLEET for each in intent.ids or ()
+        }
+
+    def unsure(self, lost: Mapping[str, float]) -> dict[str, Unsure]:
+        """The launches without an answer, each with the seconds for which machines may still appear.
+
+        For those in ``lost``, the living owner knows the seconds; others may have been repeated for a while.
+        """
+        asked = [intent for intent in self.intents if intent.kind == FLEET and intent.ids is None]
+        return {
+            each.token: Unsure(
+                lost.get(each.token, each.at + FLEET_S + GRACE_S - self.now), float(each.facts.get("count", inf))
+            )
+            for each in asked
+        }
+
+    def names(self, kind: str) -> list[str]:
+        return [each for intent in self.intents if intent.kind == kind for each in intent.ids or ()]
+
+
+async def written_of(
+    place: Mapping[str, str], pool: str, journal: Journal | None, made: Sequence[Intent] = ()
+) -> Written:
+    """Collect what is known of the pool in this place: the journal's intents, as far as readable, and ``made``."""
+    record = None
+    known = journal is not None
+    if journal is not None:
+        try:
+            record = await in_thread(journal.record, pool)
+        except ProviderError:  # tags find the same, only later
+            known = False
+    hosts = record.hosts if record is not None else () if known else (socket.gethostname(),)
+    intents = [] if record is None else [each for each in record.intents if dict(each.place) == dict(place)]
+    return Written(Claim.of(pool, [*intents, *made], hosts), intents, time.time())
+
+
+async def elsewhere(cloud: Cloud, pool: str, journal: Journal | None) -> str:
+    """The places of the pool's machines according to the journal; "" if they are here, or nobody knows."""
+    record = None if journal is None else await in_thread(journal.record, pool)
+    intents = () if record is None else record.intents
+    places = {cloud.where(each.place) for each in intents if each.kind == FLEET}
+    return "" if cloud.where(cloud.place) in places else " and ".join(sorted(places))
+
+
+async def settle(place: Mapping[str, str], pool: str, journal: Journal | None) -> None:
+    """Record that nothing of the pool is left in this place.
+
+    Raises:
+        JournalError: the journal cannot be written.
+    """
+    if journal is not None:
+        await in_thread(journal.settled, pool, dict(place))
