@@ -62,8 +62,11 @@ class Kernel:
             message = self.client.get_iopub_msg(timeout=PATIENCE_S)
             if message["msg_type"] == "status" and message["parent_header"].get("msg_id") == cell:
                 if message["content"]["execution_state"] == "idle":
-                    assert {each.cell for each in shown} <= {cell}  # nothing of this time is of another cell
+                    assert {each.cell for each in displays(shown)} <= {
+                        cell
+                    }  # programs that run notebooks read no others
                     return shown
+                shown.clear()  # what came before this cell began
             elif message["msg_type"] in SHOWN:
                 shown.append(Shown(message))
                 when(shown[-1])
