@@ -76,8 +76,14 @@ class Chromium:
         while not self.evaluate(expression):
             assert time.monotonic() < until, f"never: {expression}"
 
-    def screenshot(self, path: Path) -> None:
-        said = self._ask("Page.captureScreenshot", captureBeyondViewport=True)
+    def screenshot(self, path: Path, *, of: str = "") -> None:
+        """Write what is to be seen as a PNG file; or one element of the page, all of it, and larger."""
+        clip: dict[str, Any] = {}
+        if of:
+            box = "(({x, y, width, height}) => ({x, y, width, height}))"
+            place = self.evaluate(f"{box}(document.querySelector({of!r}).getBoundingClientRect())")
+            clip = {"clip": {**place, "scale": 1.5}}
+        said = self._ask("Page.captureScreenshot", captureBeyondViewport=True, **clip)
         path.write_bytes(base64.b64decode(said["data"]))
 
     def _ask(self, method: str, **params: Any) -> dict[str, Any]:
