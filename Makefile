@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 OTHERS := .venv-frameworks
+MLFLOW := .venv-mlflow
 PIP     = $(@D)/bin/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
 PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
@@ -91,7 +92,7 @@ chaos-slurm: $(VENV)/.dev  ## lives of pools on a Slurm cluster; LIVES=20 of eac
 	PYTHONPATH=tests/lab:.shim $(BIN)/python -m slurm_lives --lives $(or $(LIVES),20) --seed $(or $(SEED),1) \
 		--jobs $(or $(JOBS),2) $(if $(KIND),--kind $(KIND))
 
-nightly: $(VENV)/.dev $(OTHERS)/.frameworks  ## further cases, which take too long for each change
+nightly: $(VENV)/.dev $(OTHERS)/.frameworks $(MLFLOW)/.mlflow  ## further cases, which take too long for each change
 	$(BIN)/pytest $(BESIDE) -m nightly tests tests/lab
 	$(OTHERS)/bin/pytest $(BESIDE) -m nightly tests/frameworks
 	$(MAKE) --no-print-directory chaos MINUTES=30
@@ -103,13 +104,13 @@ matrix:  ## the quick tests on each Python of 3.11 to 3.13 that is found here; P
 	.ci/matrix $(PYTHONS)
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(OTHERS) $(PYTHONS:%=.venv-%) .coverage* build dist outrider.egg-info examples/out benchmarks/out \
+	rm -rf $(VENV) $(OTHERS) $(MLFLOW) $(PYTHONS:%=.venv-%) .coverage* build dist outrider.egg-info examples/out benchmarks/out \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The environments, in steps that are skipped when nothing they depend on has changed. torch comes first and alone:
 # whichever build of it the machine's pip finds, nothing after it wants another, so nothing after it can bring one.
 
-$(VENV)/bin/python $(OTHERS)/bin/python:
+$(VENV)/bin/python $(OTHERS)/bin/python $(MLFLOW)/bin/python:
 	$(PYTHON) -m venv $(@:/bin/python=)
 
 $(VENV)/.base: | $(VENV)/bin/python
@@ -129,4 +130,9 @@ $(VENV)/.dev: $(VENV)/.demo
 
 $(OTHERS)/.frameworks: $(OTHERS)/.base $(PINNED)
 	$(PIP) --no-build-isolation --group frameworks --editable .
+	@touch $@
+
+# A tracking server to send runs to: with what it needs, which is nothing of ours, it has an environment of its own.
+$(MLFLOW)/.mlflow: | $(MLFLOW)/bin/python
+	$(@D)/bin/python -m pip --disable-pip-version-check install -qq 'mlflow>=3'
 	@touch $@

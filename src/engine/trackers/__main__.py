@@ -31,6 +31,8 @@ LOCK_AGAIN_S = 0.5
 
 def main() -> None:
     with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # where the program has a real-time one
+    with suppress(OSError):
         os.nice(NICE)
     trackers, flush_s = pickle.load(sys.stdin.buffer)
     sys.stdin.close()
