@@ -105,15 +105,20 @@ def _tracker(name: str, run: Run, url: str | None) -> Tracker:
     options = {key: value for key, value in {**described, **table}.items() if value is not None}
     kind = options.get("kind", name if name in KINDS else None)
     if kind is None:
+        if described:
+            raise refused(
+                f"{name} is of a class of the program's own: [trackers.{name}] of {files.OWN} says of which, "
+                'as in kind = "package.module:Class"'
+            )
         known = ", ".join(sorted({*KINDS, *_described(run), *(() if file is None else file.trackers)}))
         raise refused(
-            f"no tracker is called {name!r} here: there are {known}; [trackers.{name}] of outrider.toml has others"
+            f"no tracker is called {name!r} here: there are {known}; [trackers.NAME] of {files.OWN} adds others"
         )
     if url is not None:
         options["url"] = url
     elif kind == "webhook" and "url" not in options:
         raise refused(
-            f"the address of a webhook is in no record: write it into [trackers.{name}] of outrider.toml, or --url"
+            f"the address of a webhook is in no record: write it into [trackers.{name}] of {files.OWN}, or --url"
         )
     return tracker_of({**options, "kind": kind, "name": name})
 
