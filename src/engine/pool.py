@@ -59,7 +59,7 @@ class Pool(PoolLife):
     `outrider top` shows; 0 or None: none. ``run``: the name of the record that the pool leaves of itself; None: in
     scripts and notebooks that of the script, and in applications that have set up logging no record; False: none.
     ``trackers``: where the record is sent, as in `trackers.MLflow`; ``flush_timeout``: seconds for which the end waits
-    for them.
+    for them. ``traces``: calls are traces of OpenTelemetry.
 
     Seconds: ``boot_timeout`` from a launch to a ready node (a straggler, which does not answer while those launched
     with it do, is replaced sooner), ``start_timeout`` for which a machine may wait in a queue of its provider's, whose

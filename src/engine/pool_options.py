@@ -26,6 +26,7 @@ from .api.settings import (
     pool_name,
     run_option,
     sample_option,
+    traces_option,
     work_files,
 )
 from .api.task_options import OnLossOption
@@ -60,6 +61,7 @@ class AttachOptions(MachineNeeds, total=False):
     run: RunOption
     trackers: Sequence[Tracker]
     flush_timeout: float | timedelta
+    traces: bool
     chaos: Chaos | None
 
 
@@ -91,6 +93,7 @@ DEFAULTS: PoolOptions = {
     "run": None,
     "trackers": (),
     "flush_timeout": 5.0,
+    "traces": False,
     "chaos": None,
 }
 
@@ -152,6 +155,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         max_idle_s=idle_option(options["max_idle"], every_s),
         trackers=_trackers(options),
         flush_s=flush_option(options["flush_timeout"]),
+        traces=traces_option(options["traces"]),
     )
 
 

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, Unpack, get_args
 
@@ -336,6 +337,7 @@ class Settings:
     max_idle_s: float | None = None
     trackers: tuple[object, ...] = ()  # `trackers.base.Tracker`s, to which its record is sent
     flush_s: float = 5.0  # that its end waits for them
+    traces: bool = False  # its calls are traces of OpenTelemetry
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
@@ -386,6 +388,15 @@ def sample_option(every: object) -> float | None:
     if every_s < LEAST_SAMPLE_S:
         refuse(f"sample_every must be at least {LEAST_SAMPLE_S} seconds, not {every_s:g}; 0 turns samples off.")
     return every_s
+
+
+def traces_option(traces: object) -> bool:
+    """Return whether calls are traces of OpenTelemetry."""
+    if not isinstance(traces, bool):
+        refuse(f"traces takes True or False, not {shown(traces)}.")
+    if traces and find_spec("opentelemetry") is None:
+        refuse("traces=True needs a part that is not installed: pip install 'outrider[otel]'.")
+    return traces
 
 
 def flush_option(flush: object) -> float:

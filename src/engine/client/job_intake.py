@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...actors.interfaces import Ending, JobId, RankWatch
@@ -43,7 +44,14 @@ class JobIntake:
         self.most = settings.nodes.max or settings.nodes.desired  # nodes that it may have, as far as is known
         self.loop = asyncio.get_running_loop()
         self.polling = AnswerPolling(self.loop, observer.unfinished)
-        self._packer = Packer(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
+        if settings.traces:
+            from .traced_packer import TracedPacker, begun_traces
+
+            observer.traces = traces = begun_traces()
+            make: Callable[..., Packer] = partial(TracedPacker, traces)
+        else:
+            make = Packer
+        self._packer = make(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
         self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
         self._failure: BaseException | None = None  # what the pool has ended with
         self._ids = itertools.count(1)

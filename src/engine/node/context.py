@@ -69,6 +69,11 @@ def current() -> TaskContext | None:
     return _task.get() or _process.alone
 
 
+def has_process(task: TaskContext) -> bool:
+    """Return whether the task has its process to itself, with all that is in it, as environment variables are."""
+    return _process.alone is task
+
+
 def stepped(kind: str) -> None:
     """Note that the task's loop has come round once more, and report it to `on_step`."""
     task = current()

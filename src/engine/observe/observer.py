@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..wire.messages import Failed
     from .record import RecordSink
     from .sink import Sink
+    from .traces import Traces
 
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
@@ -94,6 +95,7 @@ class Observer:
         self._sinks: Sequence[Sink] = ()
         self.listener: Callable[[ev.Event], object] = lambda _: None  # hears all events but those of jobs
         self._record: RecordSink | None = None
+        self.traces: Traces | None = None  # to be set before it is opened
         self.failure: BaseException | None = None  # what has ended the pool, perhaps long before its block ends
         self._recorded: dict[int, str] = {}  # the calls under way whose events the record has, by their job
         self._slots_each = slots
@@ -114,6 +116,8 @@ class Observer:
         """``spending``: the pool's cost, at present."""
         facts = PoolFacts(spending, record=lambda: self.record_folder, failure=lambda: self.failure)
         self._sinks = sinks(self._console, facts)
+        if self.traces is not None:
+            self._sinks = (*self._sinks, self.traces)
         self.logs.newest = next((sink.metrics for sink in self._sinks if sink.metrics is not None), None)
         if record is not None:
             self._record, self._recorded = record, record.calls.names
@@ -220,6 +224,8 @@ class Observer:
             self.tasks = True
         if self._all:
             self._names[job] = name
+            if self.traces is not None:
+                self.traces.began(job, name)
 
     def job_over(self, job: int, ending: Ending | Sequence[Ending] | None = None, name: str = "") -> None:
         """``ending``: how, for a broadcast that of each rank; None: it never began. ``name``: the function's."""
@@ -227,6 +233,8 @@ class Observer:
         told = self._names.pop(job, None) if self._names else None
         if self._recorded and self._recorded.pop(job, None) is not None:
             self.tasks = self._all or bool(self._recorded)
+        if told is not None and self.traces is not None:
+            self.traces.ended(job, told, ending)
         if ending is None or (told is None and self._record is None):
             return
         if type(ending) is Settled and ending.verdict is Verdict.RETURNED:

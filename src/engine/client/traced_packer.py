@@ -1,0 +1,51 @@
+"""Pack calls of a pool that traces: each has a span, and its task gets the span's context with its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.trace_context import Traced
+from ..serialization.packer import Packer
+
+if TYPE_CHECKING:
+    from ..api.calls import Call, StreamCall
+    from ..api.compute import Decorated
+    from ..observe.traces import Traces
+    from ..serialization.payload import Blob, Payload
+    from ..wire.messages import Value
+
+
+def begun_traces() -> Traces:
+    """Return the traces of a pool that is being opened, below the span that is the present one."""
+    from ..observe.traces import Traces
+
+    return Traces(version("outrider"))
+
+
+class TracedPacker(Packer):
+    """A packer that tells ``traces`` of each call. ``packer``: as of `Packer`."""
+
+    _carrier: Mapping[str, str]  # of the call that is being packed
+
+    def __init__(self, traces: Traces, *packer: Any, **more: Any) -> None:
+        super().__init__(*packer, **more)
+        self._traces = traces
+
+    def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
+        with self._traces.packing(call.options.name or call.function.__name__) as self._carrier:
+            return super().pack(call)
+
+    def _dump(
+        self,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        task: str,
+        function: Decorated[Any],
+        *,
+        by_reference: bool = True,
+    ) -> tuple[Value, Blob | None]:
+        args, kwargs = arguments
+        if not isinstance(kwargs, Traced):
+            kwargs = Traced(kwargs, self._carrier)
+        return super()._dump((args, kwargs), task, function, by_reference=by_reference)
