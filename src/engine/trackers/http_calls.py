@@ -6,9 +6,7 @@ path may be its secret, and what the server says is cut.
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,11 +14,11 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from typing import IO, Any
 from urllib.error import URLError
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import HTTPErrorProcessor, HTTPSHandler, Request, build_opener
 
-from ..api.checks import refuse, shown
 from ..api.printable import one_line
+from .addresses import basic
 from .base import Away, Refused, Rejected
 
 TIMEOUT_S = 30.0  # of a server that says nothing
@@ -104,11 +102,6 @@ class Calls:
         return Rejected(said)
 
 
-def basic(username: str, password: str) -> str:
-    """Return the Authorization header of a user. Both may be quoted as in an address."""
-    return f"Basic {base64.b64encode(f'{unquote(username)}:{unquote(password)}'.encode()).decode()}"
-
-
 def _message(text: bytes) -> str:
     """Return what an answer says, in a line: of JSON its `message`."""
     shown_text = text.decode(errors="replace")
@@ -131,21 +124,3 @@ def _retry_after(said: str | None) -> float | None:
         return max(0.0, (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError):
         return None
-
-
-def check_address(owner: str, address: object, example: str) -> str:
-    """Check the address of a server.
-
-    Raises:
-        SpecError
-    """
-    if not isinstance(address, str):
-        refuse(f"{owner} takes the address of a server, as in {example!r}, not {shown(address)}.")
-    parts = urlsplit(address)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        refuse(f"{owner} takes an address that begins with http:// or https://, as in {example!r}.")
-    return address
-
-
-def variable(name: str) -> str:
-    return os.environ.get(name, "").strip()

@@ -14,14 +14,17 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ...lazy_dataclass import dataclass
 from ..api.checks import checks_options, refuse, shown
 from ..api.secrets import Secret, revealed
+from .addresses import basic, check_address, variable
 from .base import Artifact, End, Point, Ranks, Refused, Rejected, Sender, TrackedRun, Tracker, check_name, check_ranks
-from .http_calls import Calls, basic, check_address, variable
+
+if TYPE_CHECKING:
+    from .http_calls import Calls
 
 API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
@@ -83,7 +86,15 @@ class MLflow(Tracker):
             object.__setattr__(self, option, value)
 
     def open(self, run: TrackedRun) -> MLflowSender:
-        return MLflowSender(self, run)
+        from .http_calls import Calls  # takes long, and a pool's program has no use for it
+
+        calls = Calls(
+            self.url or "",
+            self.authorization(),
+            cafile=variable("MLFLOW_TRACKING_SERVER_CERT_PATH"),
+            insecure=variable("MLFLOW_TRACKING_INSECURE_TLS").lower() in {"true", "1"},
+        )
+        return MLflowSender(self, run, calls)
 
     def authorization(self) -> dict[str, str]:
         """Return the header, from the settings or else from the environment."""
@@ -98,15 +109,8 @@ class MLflow(Tracker):
 class MLflowSender(Sender):
     """Sends one run. What makes it is `begun`."""
 
-    def __init__(self, tracker: MLflow, run: TrackedRun) -> None:
-        assert tracker.url is not None
-        self._tracker, self._run = tracker, run
-        self._calls = Calls(
-            tracker.url,
-            tracker.authorization(),
-            cafile=variable("MLFLOW_TRACKING_SERVER_CERT_PATH"),
-            insecure=variable("MLFLOW_TRACKING_INSECURE_TLS").lower() in {"true", "1"},
-        )
+    def __init__(self, tracker: MLflow, run: TrackedRun, calls: Calls) -> None:
+        self._tracker, self._run, self._calls = tracker, run, calls
         self._id = self._artifacts = ""
 
     def begun(self) -> None:

@@ -22,8 +22,8 @@ from ...lazy_dataclass import dataclass
 from ..api.checks import checks_options, refuse, shown
 from ..api.secrets import Secret, revealed
 from ..runs.checkpoints import SAVED
+from .addresses import check_address
 from .base import Artifact, End, Point, Ranks, Sender, TrackedRun, Tracker, check_name, check_ranks
-from .http_calls import Calls, check_address
 
 VERSION = 1
 EVENTS = frozenset(
@@ -99,6 +99,8 @@ class WebhookSender(Sender):
         self._run, self._now = run, now
         self._secret = None if tracker.secret is None else revealed(tracker.secret).encode()
         headers = {name: revealed(value) for name, value in tracker.headers.items()}
+        from .http_calls import Calls  # takes long, and a pool's program has no use for it
+
         self._calls = Calls(revealed(tracker.url), headers)
 
     def begun(self) -> None:

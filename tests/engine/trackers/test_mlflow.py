@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tracker_servers import FakeMLflow, serving
 from outrider import Local, Pool, compute, errors, instance_info, log_artifact, log_metrics, log_params, trackers
 from outrider.engine.runs.metrics import read_metrics
 from outrider.engine.runs.names import runs_folder
+from outrider.engine.trackers import process as processes
 
 
 @pytest.fixture
@@ -71,3 +73,37 @@ def test_a_failed_run_is_failed_there(server: FakeMLflow) -> None:
 def test_no_record_and_trackers_are_refused() -> None:
     with pytest.raises(errors.SpecError, match="run=False leaves none"):
         Pool(provider=Local(), run=False, trackers=[trackers.MLflow("http://127.0.0.1:1")])
+
+
+@compute(max_restarts=1)
+def redo() -> None:
+    for step in range(10):
+        log_metrics({"loss": float(instance_info().generation)}, step=step)
+    if instance_info().generation == 1:
+        time.sleep(0.6)  # it has logged that, and is lost then
+        raise ValueError("once")
+
+
+def test_of_redone_steps_the_newest_is_sent_after_an_outage(
+    server: FakeMLflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "DELAY_S", 2.0)  # the process begins when all is over
+    with Pool(provider=Local(), run="redo", trackers=[trackers.MLflow(server.address)], flush_timeout=30) as pool:
+        redo() @ pool
+    assert len(recorded({0})) == 20
+    assert [value for _, _, _, value in server.rows()] == [2.0] * 10
+
+
+def test_what_is_wrong_with_a_name_does_not_lose_the_others(server: FakeMLflow) -> None:
+    tracker = trackers.MLflow(server.address)
+    with Pool(provider=Local(), run="names", trackers=[tracker], flush_timeout=30) as pool:
+        names() >> pool
+    assert {name for name, *_ in server.rows()} == {"a_b", "x/y", "__/__"}
+    assert [(step, value) for name, step, _, value in server.rows() if name == "a_b"] == [(0, 1.0), (1, 2.0)]
+
+
+@compute
+def names() -> None:
+    for value in (1.0, 2.0):
+        log_metrics({"a%b": value})
+    log_metrics({"/x//y/": 1.0, "../..": 1.0})
