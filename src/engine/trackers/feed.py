@@ -22,7 +22,7 @@ from .state_file import StateFile
 
 POLL_S = 0.2  # between two looks at a record in which nothing happens
 EVERY_S = 1.0  # between points of a living run: what comes meanwhile goes together
-DESCRIBED_S = 3.0  # that a run may take to say what it is, git included, before a tracker hears of it
+DESCRIBED_S = 1.5  # that a run may take to say what it is, git included, before a tracker hears of it
 POINTS = 1000  # that are sent together, or somewhat more
 PIECES = 64  # of `CHUNK_BYTES` that are read for them at most
 LINE_BYTES = 4 * 1024 * 1024  # of a line of the other files
