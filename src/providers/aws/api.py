@@ -17,7 +17,7 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..cloud import retries
 from ..cloud.failures import AGAIN_S, CallRefused
-from ..cloud.token_bucket import Bucket
+from ..cloud.token_bucket import Bucket, wait_for_token
 from ..errors import NotAuthorized, ProviderError
 from ..threads import in_thread
 from . import answers, api_retries
@@ -212,16 +212,8 @@ class Api:
             return self._failure(call, answers.lost_code(error), str(error))
 
     async def _wait_for_token(self, call: _Call) -> None:
-        if call.service != "ec2":  # other services' limits are far above a pool's needs
-            return
-        bucket = self._bucket(call)
-        wait_s = bucket.take(anyio.current_time())
-        if wait_s > 0:
-            try:
-                await anyio.sleep(wait_s)
-            except BaseException:
-                bucket.give_back()
-                raise
+        if call.service == "ec2":  # other services' limits are far above a pool's needs
+            await wait_for_token(self._bucket(call))
 
     def _bucket(self, call: _Call) -> Bucket:
         name, bucket = bucket_for(call.action, filtered=bool(call.parameters))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ...lazy_dataclass import dataclass
@@ -67,23 +66,3 @@ def rules_of(group: Mapping[str, Any]) -> set[Rule]:
             peers += [each["GroupId"] for each in said.get("UserIdGroupPairs", ())]
             rules |= {Rule(direction, peer, port) for peer in peers}
     return rules
-
-
-def sources(given: str | Sequence[str]) -> tuple[str, ...]:
-    """``ssh_from`` as CIDRs: ``"203.0.113.7"`` becomes ``"203.0.113.7/32"``.
-
-    Raises:
-        ValueError: it is empty, or contains something that is no address.
-    """
-    texts = [given] if isinstance(given, str) else list(given)
-    if not texts:
-        raise ValueError("AWS(ssh_from=...) is empty: nobody could reach the machines")
-    try:
-        return tuple(dict.fromkeys(as_cidr(text) for text in texts))
-    except ValueError as error:
-        raise ValueError(f"AWS(ssh_from=...): {error}: give 'auto', or such as '203.0.113.0/24'") from None
-
-
-def as_cidr(text: str) -> str:
-    """The CIDR of an address or a network; raises ValueError for other texts."""
-    return str(ipaddress.ip_network(text.strip(), strict=False))

@@ -8,12 +8,13 @@ provide. Equal `Shape`s share a template.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Machine, MachineId
-from ..errors import NoCapacity, ProviderError
+from ..cloud.machine import new_machine
+from ..errors import ProviderError
 from . import tags
 
 if TYPE_CHECKING:
@@ -111,27 +112,6 @@ def cards(offer: Offer, *, together: bool, public: bool) -> int:
     if not (together and offer.type.efa):
         return 0
     return 1 if public else max(1, offer.type.efa_interfaces)
-
-
-def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str, str]]) -> list[list[Offer]]:
-    """Rounds of one offer each, for machines in one placement group.
-
-    A placement group is in one zone, and works best with machines of one type. ``living``: (type, zone) of the group's
-    present machines, which new machines join.
-
-    Raises:
-        NoCapacity: nothing is offered at present in the zone of the living machines.
-    """
-    offers = [offer for offers in rounds for offer in offers]
-    zones = {zone for _, zone in living}
-    there = [offer for offer in offers if not zones or offer.zone in zones]
-    if not there:
-        raise NoCapacity(
-            f"the pool's other machines are in {', '.join(sorted(zones))}, and nothing is to be had there now",
-            retry_after_s=10.0,
-        )
-    there.sort(key=lambda offer: (offer.type.name, offer.zone) not in living)
-    return [[offer] for offer in there]
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -268,24 +248,16 @@ def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 def machine(name: MachineId, offer: Offer, of: LaunchTemplate, *, notices: tuple[str, ...], lease: str) -> Machine:
     """The machine as it is known before it has an address."""
     shape = of.shape
-    facts = {
-        "type": offer.type.name,
-        "zone": offer.zone,
-        "market": offer.market,
-        "price": f"{offer.hourly_usd:.4f} USD/h",
-        "image": shape.ami.id,
-    }
-    if shape.cards:
-        facts["efa"] = f"{shape.cards} of {max(1, offer.type.efa_interfaces)} interfaces"
-    return Machine(
-        id=name,
-        address=None,
+    cards = {"efa": f"{shape.cards} of {max(1, offer.type.efa_interfaces)} interfaces"} if shape.cards else {}
+    return new_machine(
+        name,
+        offer,
         host_key=of.host_key,
-        rotate_host_key=True,
+        image=shape.ami.id,
+        extras_usd=shape.hourly_usd,
         notices=notices,
         lease=lease,
-        hourly_cost=offer.hourly_usd + shape.hourly_usd,
         billed_at_least_s=BILLED_S,
         env=EFA if shape.cards else {},
-        facts=facts,
+        facts=cards,
     )

@@ -11,12 +11,14 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest
 from ..cloud import written
+from ..cloud.cooldowns import Cooldowns
 from ..cloud.failures import AGAIN_S, CallRefused
-from ..cloud.offers import Cooldowns, Offer
+from ..cloud.labels import labels_of
+from ..cloud.offers import Offer
 from ..cloud.port import Answer, Made, Order
 from ..cloud.userdata import LEASE
 from ..errors import ProviderError
-from . import launch, tags
+from . import launch
 from .errors import Failure, translate
 from .launch import LaunchTemplate, Refusal
 from .plan import EC2Plan, Planner
@@ -46,7 +48,7 @@ class EC2Launcher:
     def __init__(self, provider: AWS, pool: str, api: RecordedApi, tasks: TaskGroup) -> None:
         self._api = api
         self._notices = ("aws", "aws-rebalance") if provider.rebalance else ("aws",)
-        self._labels = tags.tags_of(pool, dict(provider.tags))
+        self._labels = labels_of(pool, dict(provider.tags))
         self._planner = Planner(provider, api, self._labels, tasks)
         self._templates = Templates(api, pool, self._labels)
 

@@ -9,6 +9,7 @@ from typing import Any
 from ...lazy_dataclass import dataclass
 from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
+from ..cloud.labels import LAUNCH
 from ..cloud.single_flight import side_by_side
 from ..resource_ownership import Claim, Others, Thing
 from ..survey import FoundMachine
@@ -113,7 +114,7 @@ def view_of(instance: Mapping[str, Any]) -> InstanceView:
         private=instance.get("PrivateIpAddress") or "",
         reason=reason.get("Code") or "",
         message=reason.get("Message") or "",
-        launch=tags.told(instance).get(tags.LAUNCH, ""),
+        launch=tags.told(instance).get(LAUNCH, ""),
     )
 
 

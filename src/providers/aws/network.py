@@ -11,13 +11,15 @@ import anyio
 import anyio.abc
 
 from ...lazy_dataclass import dataclass
+from ..cloud import labels as marks
+from ..cloud.addresses import as_cidr, sources
 from ..cloud.failures import CallRefused
 from ..errors import BadRequest, NoCapacity, ProviderError
 from ..resource_ownership import Claim, Others
 from . import listing, tags
 from .api import Api
 from .errors import Failure, translate
-from .firewall import OUT, Rule, as_cidr, rules_of, sources, wanted
+from .firewall import OUT, Rule, rules_of, wanted
 
 CHECKIP = "https://checkip.amazonaws.com"  # answers with the client's address
 CHECKIP_S = 5.0
@@ -69,7 +71,7 @@ async def prepare(
         NoCapacity: its subnets have no free addresses.
         ProviderError: as `Api.call` does.
     """
-    named = () if ssh_from == "auto" else sources(ssh_from)
+    named = () if ssh_from == "auto" else sources("AWS", ssh_from)
     place = await _vpc_subnets(api, vpc, subnets)
     chosen = choose(place, zones=zones, public=address == "public")
     if security_groups:
@@ -210,7 +212,7 @@ def _cidrs(vpc: Mapping[str, Any]) -> tuple[str, ...]:
 
 async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) -> tuple[str, set[Rule]]:
     """The pool's own group and its rules. It is created first and looked for only if it exists, as it rarely does."""
-    name = tags.name_of(claim.pool)
+    name = marks.name_of(claim.pool)
     try:
         made = await api.call(
             "create_security_group",

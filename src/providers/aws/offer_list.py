@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,14 @@ import anyio
 
 from ..base import Architecture, LaunchRequest, MachineOffer
 from ..cloud import offers
-from ..errors import BadRequest
+from ..cloud.cooldowns import Cooldowns
 from . import catalogue, images, launch, network
 from .api import Api
+from .plan import extras_usd
 from .vendor import VENDOR
 
 if TYPE_CHECKING:
+    from .images import Ami
     from .provider import AWS
 
 
@@ -36,46 +37,22 @@ async def offer_list(provider: AWS, request: LaunchRequest) -> list[MachineOffer
         zones = await network.zones(
             api, vpc=provider.vpc, subnets=provider.subnets, zones=provider.zones, public=public
         )
-        extras_usd = await _extras_usd(api, provider, request)
+        gpu = request.accelerator is not None
+
+        async def image_for(architecture: Architecture | None) -> Ami:
+            return await images.find(
+                api, architecture=architecture, accelerator=gpu, ami=provider.ami, user=provider.user
+            )
+
+        extras = await extras_usd(provider, request, image_for)
         rounds = offers.choose(
             request,
             there,
-            offers.Cooldowns(VENDOR),
+            Cooldowns(VENDOR),
             anyio.current_time(),
             instance_types=provider.instance_types,
             zones=zones,
             together=launch.is_together(request),
-            extras_usd=extras_usd,
+            extras_usd=extras,
         )
-    return [
-        MachineOffer(
-            kind=offer.type.name,
-            place=offer.zone,
-            region=there.region,
-            market=offer.market,
-            hourly_usd=offer.hourly_usd + extras_usd.get(offer.type.architecture, 0.0),
-            vcpus=offer.type.vcpus,
-            memory_gb=offer.type.memory_gb,
-            architecture=offer.type.architecture,
-            accelerator=offer.type.accelerator,
-            accelerators=offer.type.accelerators,
-            attempt=attempt,
-        )
-        for attempt, chosen in enumerate(rounds, 1)
-        for offer in chosen
-    ]
-
-
-async def _extras_usd(api: Api, provider: AWS, request: LaunchRequest) -> dict[Architecture, float]:
-    """Return the cost of a machine per hour besides its type's price, where there is an image for it."""
-    found: dict[Architecture, float] = {}
-    gpu, public = request.accelerator is not None, provider.address == "public"
-    wanted: Sequence[Architecture] = (request.architecture,) if request.architecture else ("x86_64", "arm64")
-    for architecture in wanted:
-        try:
-            given = None if provider.ami else architecture
-            image = await images.find(api, architecture=given, accelerator=gpu, ami=provider.ami, user=provider.user)
-        except BadRequest:
-            continue
-        found[architecture] = launch.extras_usd(image, request.disk_gb, public=public)
-    return found
+    return offers.as_machine_offers(rounds, there.region, extras)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ from .launch import Shape
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.offers import Cooldowns, Offer
+    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.offers import Offer
     from .images import Ami
     from .network import Network
     from .provider import AWS
@@ -69,7 +70,7 @@ class Planner:
         types = provider.instance_types
         stock = Shared(self._tasks, lambda: catalogue.load(self._api, request, instance_types=types))
         stock.start()
-        place, there, extras_usd = await self._network.get(), await stock.get(), await self._extras_usd(request)
+        place, there, extras = await self._network.get(), await stock.get(), await self._extras_usd(request)
         together, now = launch.is_together(request), anyio.current_time()
         zones = place.subnets.keys()
         rounds = offers.choose(
@@ -80,10 +81,10 @@ class Planner:
             instance_types=types,
             zones=zones,
             together=together,
-            extras_usd=extras_usd,
+            extras_usd=extras,
         )
-        chosen = launch.in_one_place(rounds, living) if together else rounds
-        return EC2Plan(request, chosen, extras_usd, place, together)
+        chosen = offers.in_one_place(rounds, living) if together else rounds
+        return EC2Plan(request, chosen, extras, place, together)
 
     async def shape(self, plan: EC2Plan, offer: Offer, *, cluster: str) -> Shape:
         """The shape of machines of this offer. ``cluster``: the name of their placement group, or "".
@@ -111,15 +112,8 @@ class Planner:
         )
 
     async def _extras_usd(self, request: LaunchRequest) -> dict[Architecture, float]:
-        public, gpu = self._provider.address == "public", request.accelerator is not None
-        found: dict[Architecture, float] = {}
-        for architecture in _architectures(request):
-            try:
-                image = await self._image(None if self._provider.ami else architecture, gpu=gpu).get()
-            except BadRequest:  # there is no such image; an offer that needs it raises that
-                continue
-            found[architecture] = launch.extras_usd(image, request.disk_gb, public=public)
-        return found
+        gpu = request.accelerator is not None
+        return await extras_usd(self._provider, request, lambda given: self._image(given, gpu=gpu).get())
 
     async def _find_network(self, *, efa: bool = False) -> Network:
         provider = self._provider
@@ -153,3 +147,17 @@ class Planner:
 
 def _architectures(request: LaunchRequest) -> tuple[Architecture, ...]:
     return (request.architecture,) if request.architecture else ("x86_64", "arm64")
+
+
+async def extras_usd(
+    provider: AWS, request: LaunchRequest, image: Callable[[Architecture | None], Awaitable[Ami]]
+) -> dict[Architecture, float]:
+    """Find the cost of a machine per hour besides its type's price, where there is an image for it."""
+    found: dict[Architecture, float] = {}
+    for architecture in _architectures(request):
+        try:
+            ami = await image(None if provider.ami else architecture)
+        except BadRequest:  # there is no such image; an offer that needs it raises that
+            continue
+        found[architecture] = launch.extras_usd(ami, request.disk_gb, public=provider.address == "public")
+    return found

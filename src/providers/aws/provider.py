@@ -158,9 +158,9 @@ class AWS:
 
 
 def _cidrs(given: str | Sequence[str]) -> tuple[str, ...]:
-    from .firewall import sources
+    from ..cloud.addresses import sources
 
-    return sources(given)
+    return sources("AWS", given)
 
 
 def _tags(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

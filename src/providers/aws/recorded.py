@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
+from ..cloud.labels import LAUNCH
 from ..cloud.recorder import Recorder
 from ..cloud.written import FLEET
-from . import tags
 from .api import Api, Service
 
 
@@ -80,8 +80,7 @@ def _facts(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list[dict[str, Any]]:
-    label = {"Key": tags.LAUNCH, "Value": token}
+    label = {"Key": LAUNCH, "Value": token}
     return [
-        {**each, "Tags": [*(tag for tag in each["Tags"] if tag["Key"] != tags.LAUNCH), label]}
-        for each in specifications
+        {**each, "Tags": [*(tag for tag in each["Tags"] if tag["Key"] != LAUNCH), label]} for each in specifications
     ]

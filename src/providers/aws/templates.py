@@ -8,6 +8,7 @@ from uuid import uuid4
 import anyio
 
 from ..cloud.keys import host_key
+from ..cloud.labels import name_of
 from ..cloud.userdata import user_data
 from ..errors import ProviderError
 from . import launch, listing, tags
@@ -25,7 +26,7 @@ class Templates:
 
     def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
         self._api, self._labels = api, labels
-        self._name = tags.name_of(pool)
+        self._name = name_of(pool)
         self._made: dict[Shape, LaunchTemplate] = {}
         self._cluster = ""
         self._making = anyio.Lock()

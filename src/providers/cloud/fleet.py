@@ -14,10 +14,10 @@ import anyio
 from ..base import LaunchRequest, LaunchSettled, LaunchUnsure, Machine, MachineEvent, MachineId, Warned
 from ..errors import BadRequest, JournalError, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from . import teardown
+from .cooldowns import Cooldowns
 from .end_tracker import CONFIRM_S, patience_s
 from .failures import is_lost, most_telling
 from .instance_inventory import InstanceInventory, InventoryChanges
-from .offers import Cooldowns
 from .poller import Poller
 from .port import Answer, Cloud, Launcher, O, P
 from .written import FLEET, elsewhere, settle, written_of

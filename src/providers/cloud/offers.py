@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
-from math import inf
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Literal
 
 from ...lazy_dataclass import dataclass
-from ..base import AcceleratorRequest, Architecture, LaunchRequest
-from ..errors import BadRequest, ProviderError
+from ..base import AcceleratorRequest, Architecture, LaunchRequest, MachineOffer
+from ..errors import BadRequest, NoCapacity, ProviderError
+from .cooldowns import Cooldowns
 from .failures import most_telling
 from .vendor import Vendor
 
@@ -345,78 +345,48 @@ def _one_of(names: Sequence[str], most: int = 6) -> str:
     return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-# --- recent failures --------------------------------------------------------------------------------------------------
-
-FIRST_WAIT_S = 15.0
-LONGEST_WAIT_S = 600.0
-FORGET_AFTER_S = 900.0  # after so long without a failure, the next one counts as the first
-INTERRUPTED_S = 600.0  # a new machine in the same zone would probably be interrupted too
-LASTING_S = 3600.0
+# --- in one place -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    length: float
-    until: float
-    error: ProviderError | None = None
+def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str, str]]) -> list[list[Offer]]:
+    """Rounds of one offer each, for machines in one placement group.
+
+    A placement group is in one zone, and works best with machines of one type. ``living``: (type, zone) of the group's
+    present machines, which new machines join.
+
+    Raises:
+        NoCapacity: nothing is offered at present in the zone of the living machines.
+    """
+    offers = [offer for offers in rounds for offer in offers]
+    zones = {zone for _, zone in living}
+    there = [offer for offer in offers if not zones or offer.zone in zones]
+    if not there:
+        raise NoCapacity(
+            f"the pool's other machines are in {', '.join(sorted(zones))}, and nothing is to be had there now",
+            retry_after_s=10.0,
+        )
+    there.sort(key=lambda offer: (offer.type.name, offer.zone) not in living)
+    return [[offer] for offer in there]
 
 
-@dataclass(slots=True)
-class Cooldowns:
-    """A record of offers that lacked capacity or were interrupted recently. One per pool. Callers pass the time."""
-
-    vendor: Vendor
-    _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)
-    _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
-
-    def failed(self, offer: Offer, error: ProviderError, now: float) -> None:
-        """Note that this offer was refused. Each cooldown is twice as long; an exhausted quota applies to all zones."""
-        key = (offer.type.name, "" if error.code in self.vendor.quotas else offer.zone, offer.market)
-        first = LASTING_S if error.code in self.vendor.lasting else FIRST_WAIT_S
-        _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S), error=error)
-
-    def worked(self, offer: Offer) -> None:
-        """Note that a machine came of this offer: its failures are forgotten."""
-        for zone in ("", offer.zone):
-            self._failed.pop((offer.type.name, zone, offer.market), None)
-
-    def interrupted(self, type: str, zone: str, now: float) -> None:  # noqa: A002 (clouds' own word)
-        """Note that a spot machine of this type in this zone was interrupted, or will be."""
-        _extend(self._interrupted, (type, zone), now, INTERRUPTED_S, 8 * INTERRUPTED_S)
-
-    def refused_until(self, offer: Offer) -> float:
-        """The time from which on the offer may be asked for; minus infinity without a cooldown."""
-        wait = self._wait(offer)
-        return -inf if wait is None else wait.until
-
-    def refusal(self, offer: Offer) -> ProviderError | None:
-        """The error that put the offer into cooldown; None without a cooldown."""
-        wait = self._wait(offer)
-        return None if wait is None else wait.error
-
-    def wait_s(self, offers: Iterable[Offer], now: float) -> float:
-        """Seconds until the first of these offers may be asked for."""
-        return max(0.0, min(map(self.refused_until, offers)) - now)
-
-    def interrupted_until(self, offer: Offer) -> float:
-        """The time until which other offers are preferred; minus infinity without an interruption."""
-        wait = self._interrupted.get((offer.type.name, offer.zone)) if offer.market == "spot" else None
-        return -inf if wait is None else wait.until
-
-    def _wait(self, offer: Offer) -> _Wait | None:
-        waits = [self._failed.get((offer.type.name, zone, offer.market)) for zone in ("", offer.zone)]
-        return max((wait for wait in waits if wait is not None), key=lambda wait: wait.until, default=None)
-
-
-_Key = TypeVar("_Key")
-
-
-def _extend(
-    waits: dict[_Key, _Wait], key: _Key, now: float, first: float, longest: float, *, error: ProviderError | None = None
-) -> None:
-    last = waits.get(key)
-    if last is not None and now < last.until:
-        return  # concurrent calls that fail in the same way count as one failure
-    again = last is not None and now < last.until + FORGET_AFTER_S
-    length = min(2 * last.length, longest) if last is not None and again else first
-    waits[key] = _Wait(length, now + length, error)
+def as_machine_offers(
+    rounds: Sequence[Sequence[Offer]], region: str, extras_usd: Mapping[Architecture, float]
+) -> list[MachineOffer]:
+    """The offers as users are shown them: with all costs, in the order in which they would be asked for."""
+    return [
+        MachineOffer(
+            kind=offer.type.name,
+            place=offer.zone,
+            region=region,
+            market=offer.market,
+            hourly_usd=offer.hourly_usd + extras_usd.get(offer.type.architecture, 0.0),
+            vcpus=offer.type.vcpus,
+            memory_gb=offer.type.memory_gb,
+            architecture=offer.type.architecture,
+            accelerator=offer.type.accelerator,
+            accelerators=offer.type.accelerators,
+            attempt=attempt,
+        )
+        for attempt, chosen in enumerate(rounds, 1)
+        for offer in chosen
+    ]

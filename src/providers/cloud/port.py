@@ -13,8 +13,9 @@ from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest, Machine
 from ..errors import ProviderError
 from ..resource_ownership import Claim, Others
+from .cooldowns import Cooldowns
 from .instance_inventory import InstanceView
-from .offers import Cooldowns, Offer
+from .offers import Offer
 from .vendor import Vendor
 
 

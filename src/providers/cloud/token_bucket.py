@@ -1,15 +1,20 @@
-"""A cloud's limit on requests as a token bucket on this side. No clock: callers pass the time."""
+"""A cloud's limit on requests as a token bucket on this side."""
 
 from __future__ import annotations
 
 from dataclasses import field
+
+import anyio
 
 from ...lazy_dataclass import dataclass
 
 
 @dataclass(slots=True)
 class Bucket:
-    """A token bucket. A caller that comes too early waits for a token that is reserved for it."""
+    """A token bucket, without a clock: callers pass the time.
+
+    A caller that comes too early waits for a token that is reserved for it.
+    """
 
     capacity: float
     per_s: float
@@ -37,3 +42,14 @@ class Bucket:
     def _refill(self, now: float) -> None:
         self._tokens = min(self.capacity, self._tokens + max(0.0, now - self._at) * self.per_s)
         self._at = max(self._at, now)
+
+
+async def wait_for_token(bucket: Bucket) -> None:
+    """Wait until the caller's token is there. Cancelled, it gives the token back."""
+    wait_s = bucket.take(anyio.current_time())
+    if wait_s > 0:
+        try:
+            await anyio.sleep(wait_s)
+        except BaseException:
+            bucket.give_back()
+            raise

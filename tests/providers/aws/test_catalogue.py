@@ -24,7 +24,8 @@ from outrider.providers.aws.testing import prices as cloud_prices
 from outrider.providers.aws.vendor import VENDOR
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud import answer_cache
-from outrider.providers.cloud.offers import Cooldowns, InstanceType, choose
+from outrider.providers.cloud.cooldowns import Cooldowns
+from outrider.providers.cloud.offers import InstanceType, choose
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError
 from outrider.testing import EC2
 

@@ -11,7 +11,6 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws import tags
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.base import MachineId
@@ -19,6 +18,7 @@ from outrider.providers.cloud import teardown
 from outrider.providers.cloud.end_tracker import CONFIRM_S, LEASE_MORE_S, EndTracker, Unsure, patience_s
 from outrider.providers.cloud.failures import CallRefused
 from outrider.providers.cloud.instance_inventory import InstanceView
+from outrider.providers.cloud.labels import LAUNCH, POOL
 from outrider.providers.cloud.teardown import sweep
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
 from outrider.providers.journal import Intent
@@ -53,7 +53,7 @@ class HandMade:
     async def pages(self, operation: str, key: str, /, **parameters: Any) -> list[dict[str, Any]]:
         await anyio.sleep(0.01)
         self._on_changes(operation)
-        labels = [{"Key": tags.POOL, "Value": "p"}, {"Key": tags.LAUNCH, "Value": "token"}]
+        labels = [{"Key": POOL, "Value": "p"}, {"Key": LAUNCH, "Value": "token"}]
         if key == "Reservations":
             shown = [
                 {"InstanceId": each, "State": {"Name": state}, "Tags": labels} for each, state in self.states.items()

@@ -16,7 +16,7 @@ from outrider.providers.aws.images import Ami
 from outrider.providers.aws.launch import LaunchTemplate, Shape
 from outrider.providers.base import AcceleratorRequest, LaunchRequest, MachineId
 from outrider.providers.cloud.failures import most_telling
-from outrider.providers.cloud.offers import InstanceType, Offer
+from outrider.providers.cloud.offers import InstanceType, Offer, in_one_place
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 AMI = Ami("ami-1", "ubuntu", "/dev/sda1", 8)
@@ -164,15 +164,15 @@ def test_several_machines_of_several_devices_are_side_by_side() -> None:
 
 def test_those_that_are_side_by_side_are_of_one_type_in_one_zone() -> None:
     rounds = [[offer(zone="a"), offer("c7i.large", "a")], [offer(zone="b")]]
-    assert launch.in_one_place(rounds, ()) == [[offer(zone="a")], [offer("c7i.large", "a")], [offer(zone="b")]]
+    assert in_one_place(rounds, ()) == [[offer(zone="a")], [offer("c7i.large", "a")], [offer(zone="b")]]
 
 
 def test_others_join_those_that_are_there() -> None:
     rounds = [[offer(zone="a"), offer("c7i.large", "b")], [offer(zone="b")]]
     living = {("m7i.large", "us-east-1b")}
-    assert launch.in_one_place(rounds, living) == [[offer(zone="b")], [offer("c7i.large", "b")]]
+    assert in_one_place(rounds, living) == [[offer(zone="b")], [offer("c7i.large", "b")]]
     with pytest.raises(NoCapacity, match="us-east-1c") as told:
-        launch.in_one_place(rounds, {("m7i.large", "us-east-1c")})
+        in_one_place(rounds, {("m7i.large", "us-east-1c")})
     assert told.value.retry_after_s is not None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -16,13 +17,15 @@ from hypothesis import strategies as st
 from outrider.providers.aws import network, tags
 from outrider.providers.aws.api import Api, Credentials
 from outrider.providers.aws.errors import Failure, translate
-from outrider.providers.aws.firewall import OUT, Rule, rules_of, sources, wanted
+from outrider.providers.aws.firewall import OUT, Rule, rules_of, wanted
 from outrider.providers.aws.network import Network, VpcSubnets, choose, own_address
+from outrider.providers.cloud import addresses, labels
 from outrider.providers.cloud.failures import CallRefused
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
 from outrider.providers.resource_ownership import Claim
 from outrider.testing import EC2 as WholeEC2  # noqa: N811
 
+sources = partial(addresses.sources, "AWS")
 pytestmark = pytest.mark.anyio
 
 VPC = {"VpcId": "vpc-1", "CidrBlock": "172.31.0.0/16", "CidrBlockAssociationSet": [{"CidrBlock": "172.31.0.0/16"}]}
@@ -152,7 +155,7 @@ def claim(pool: str) -> Claim:
 
 async def prepare(ec2: EC2, pool: str = "p", **options: Any) -> Network:
     options = {"ssh_from": CLIENT, **options}
-    return await network.prepare(cast("Api", ec2), claim(pool), tags.tags_of(pool, {}), **options)
+    return await network.prepare(cast("Api", ec2), claim(pool), labels.labels_of(pool, {}), **options)
 
 
 # --- subnets ----------------------------------------------------------------------------------------------------------
@@ -254,7 +257,7 @@ def test_an_address_is_a_network_of_one() -> None:
 async def test_the_pools_group_is_tagged_as_it_is_made(ec2: EC2) -> None:
     made = await prepare(ec2)
     assert made == Network("vpc-1", {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}, "sg-1", (CLIENT,))
-    assert tags.told(ec2.groups["sg-1"])[tags.POOL] == "p"
+    assert tags.told(ec2.groups["sg-1"])[labels.POOL] == "p"
     assert ec2.rules == {Rule("ingress", "sg-1"), Rule("ingress", CLIENT, 22), *OUT}
 
 
@@ -416,10 +419,10 @@ async def test_a_group_that_ec2_does_not_show_yet_is_removed_by_its_id(ec2: EC2)
 async def test_the_test_cloud_takes_what_is_asked(cloud: WholeEC2) -> None:
     credentials = Credentials("AKIATEST", "secret")
     async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url, credentials=credentials) as api:
-        made = await network.prepare(api, claim("p"), tags.tags_of("p", {"team": "ü"}), efa=True)
+        made = await network.prepare(api, claim("p"), labels.labels_of("p", {"team": "ü"}), efa=True)
         assert made.ssh_from == ("127.0.0.1/32",)
         moved = await network.prepare(
-            api, claim("p"), tags.tags_of("p", {}), efa=True, ssh_from=["2001:db8::/32", "198.51.100.1"]
+            api, claim("p"), labels.labels_of("p", {}), efa=True, ssh_from=["2001:db8::/32", "198.51.100.1"]
         )
         assert moved.group == made.group
         (group,) = (await api.call("describe_security_groups", GroupIds=[made.group]))["SecurityGroups"]

@@ -10,12 +10,12 @@ import anyio
 import pytest
 import trio.testing
 
-from outrider.providers.aws import tags
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.aws.vendor import VENDOR
 from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable, Warned
 from outrider.providers.cloud.instance_inventory import GRACE_S, InstanceInventory, InventoryChanges
+from outrider.providers.cloud.labels import LAUNCH, POOL
 from outrider.providers.cloud.poller import Poller
 from outrider.providers.errors import NotAuthorized, ProviderError
 from outrider.providers.watching import BLIND_S, Watching
@@ -59,7 +59,7 @@ class HandMade:
         return {"TerminatingInstances": answers}
 
     def _instance(self, name: str) -> dict[str, Any]:
-        labels = {tags.POOL: "p", tags.LAUNCH: self.launches.get(name, "")}
+        labels = {POOL: "p", LAUNCH: self.launches.get(name, "")}
         return {
             "InstanceId": name,
             "State": {"Name": self.states[name]},

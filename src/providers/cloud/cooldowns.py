@@ -1,0 +1,89 @@
+"""The offers that a cloud refused or took back recently, and for how long they are avoided. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import field
+from math import inf
+from typing import TYPE_CHECKING, TypeVar
+
+from ...lazy_dataclass import dataclass
+from ..errors import ProviderError
+from .vendor import Vendor
+
+if TYPE_CHECKING:
+    from .offers import Market, Offer
+
+FIRST_WAIT_S = 15.0
+LONGEST_WAIT_S = 600.0
+FORGET_AFTER_S = 900.0  # after so long without a failure, the next one counts as the first
+INTERRUPTED_S = 600.0  # a new machine in the same zone would probably be interrupted too
+LASTING_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    length: float
+    until: float
+    error: ProviderError | None = None
+
+
+@dataclass(slots=True)
+class Cooldowns:
+    """A record of offers that lacked capacity or were interrupted recently. One per pool. Callers pass the time."""
+
+    vendor: Vendor
+    _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)
+    _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
+
+    def failed(self, offer: Offer, error: ProviderError, now: float) -> None:
+        """Note that this offer was refused. Each cooldown is twice as long; an exhausted quota applies to all zones."""
+        key = (offer.type.name, "" if error.code in self.vendor.quotas else offer.zone, offer.market)
+        first = LASTING_S if error.code in self.vendor.lasting else FIRST_WAIT_S
+        _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S), error=error)
+
+    def worked(self, offer: Offer) -> None:
+        """Note that a machine came of this offer: its failures are forgotten."""
+        for zone in ("", offer.zone):
+            self._failed.pop((offer.type.name, zone, offer.market), None)
+
+    def interrupted(self, type: str, zone: str, now: float) -> None:  # noqa: A002 (clouds' own word)
+        """Note that a spot machine of this type in this zone was interrupted, or will be."""
+        _extend(self._interrupted, (type, zone), now, INTERRUPTED_S, 8 * INTERRUPTED_S)
+
+    def refused_until(self, offer: Offer) -> float:
+        """The time from which on the offer may be asked for; minus infinity without a cooldown."""
+        wait = self._wait(offer)
+        return -inf if wait is None else wait.until
+
+    def refusal(self, offer: Offer) -> ProviderError | None:
+        """The error that put the offer into cooldown; None without a cooldown."""
+        wait = self._wait(offer)
+        return None if wait is None else wait.error
+
+    def wait_s(self, offers: Iterable[Offer], now: float) -> float:
+        """Seconds until the first of these offers may be asked for."""
+        return max(0.0, min(map(self.refused_until, offers)) - now)
+
+    def interrupted_until(self, offer: Offer) -> float:
+        """The time until which other offers are preferred; minus infinity without an interruption."""
+        wait = self._interrupted.get((offer.type.name, offer.zone)) if offer.market == "spot" else None
+        return -inf if wait is None else wait.until
+
+    def _wait(self, offer: Offer) -> _Wait | None:
+        waits = [self._failed.get((offer.type.name, zone, offer.market)) for zone in ("", offer.zone)]
+        return max((wait for wait in waits if wait is not None), key=lambda wait: wait.until, default=None)
+
+
+_Key = TypeVar("_Key")
+
+
+def _extend(
+    waits: dict[_Key, _Wait], key: _Key, now: float, first: float, longest: float, *, error: ProviderError | None = None
+) -> None:
+    last = waits.get(key)
+    if last is not None and now < last.until:
+        return  # concurrent calls that fail in the same way count as one failure
+    again = last is not None and now < last.until + FORGET_AFTER_S
+    length = min(2 * last.length, longest) if last is not None and again else first
+    waits[key] = _Wait(length, now + length, error)
