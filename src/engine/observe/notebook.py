@@ -31,6 +31,7 @@ from .prints import marked, origin
 from .sink import PoolFacts, Sink, Writer
 
 INTERVAL_S = 0.5
+IDLE_S = 60.0  # between states of a pool in which nothing is under way: notebooks save each change
 CELL_LINES, CELL_CHARS = 1000, 200_000  # of what tasks print that one cell shows
 TAIL = 8  # lines
 NEWS = 5
@@ -51,6 +52,7 @@ class NotebookSink(Sink):
         self._news: deque[str] = deque(maxlen=NEWS)
         self._failures = 0
         self._spending = Spending()
+        self._spent = 0.0  # USD that are shown
         self._error: BaseException | None = None
         self._cell = CellOutput()
         self._display = CellDisplay()
@@ -118,6 +120,8 @@ class NotebookSink(Sink):
 
     def _draw_locked(self) -> None:
         now = time.time()
+        if not self._view.busy:
+            now -= (now - self._view.opened_at) % IDLE_S
         html, text = pool_page(self._view, self._story(now), now)
         if html != self._shown or self._view.busy:
             self._display.show(html, text)
@@ -125,8 +129,9 @@ class NotebookSink(Sink):
 
     def _story(self, now: float) -> Story:
         ended, record = self._view.phase == "closed", self._facts.record()
+        self._spent = max(self._spent, self._spending.until(now))
         return Story(
-            spent=self._spending.until(now),
+            spent=self._spent,
             hourly=self._spending.hourly,
             metrics=self._metrics.read(),
             news=[*self._news],

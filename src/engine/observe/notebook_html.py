@@ -100,7 +100,7 @@ def job_page(function: str, job: int, state: str) -> str:
 
 
 def _said(view: PoolView, story: Story, now: float) -> str:
-    """Return the pool in a line. While nothing is under way it changes once in a minute: notebooks save each change."""
+    """Return the pool in a line. While nothing is under way its age is told in minutes."""
     said = [one_line(view.name), one_line(view.provider)]
     age_s = (view.closed_at or now) - view.opened_at
     if view.phase == "closed":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
@@ -152,6 +153,29 @@ def test_while_nothing_is_under_way_nothing_is_sent(notebook: Notebook, story: l
     for _ in range(3):
         sink._draw()
     assert len(notebook.shown) == 4
+    sink.close()
+
+
+def test_the_cost_of_an_idle_pool_changes_once_a_minute(
+    notebook: Notebook, story: list[ev.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    sink = NotebookSink(PoolFacts(lambda: Spending(0.5, 36.0, 0.0)))
+    sink._writer.start = lambda: None  # type: ignore[method-assign]
+    for event in story[:6]:
+        sink(event)
+    costs = []
+    for clock[0] in (1.0, 30.0, 59.0, 61.0, 119.0):
+        sink._draw()
+        costs.append(re.search(r"[\d.]+(?= USD,)", notebook.newest)[0])  # type: ignore[index]
+    assert (costs, len(notebook.shown)) == (["0.50", "0.50", "0.50", "1.10", "1.10"], 2)
+    sink(ev.TaskSubmitted(1, 1, "train", at=120.0))
+    sink._draw()
+    assert "1.69 USD" in notebook.newest
+    sink(ev.TaskFinished(1, 1, 0, 1, "returned", 0.0, at=120.0))
+    sink._draw()
+    assert "1.69 USD" in notebook.newest  # and not less
     sink.close()
 
 
