@@ -230,3 +230,16 @@ def test_a_display_that_fails_fails_no_pool(kernel: Kernel) -> None:
                 say("all the same") >> pool
     """
     assert [each.text for each in kernel.run(code)] == ["[node 0 · say #1] all the same\n"]
+
+
+@pytest.mark.parametrize(
+    ("last", "state"), [("await pool.close()", "ended after"), ("1 + 1", "2 of 2 nodes ready · 2 of 2 tasks done")]
+)
+def test_a_notebook_that_a_program_runs_is_saved_with_the_last_state(last: str, state: str) -> None:
+    nbclient, notebooks = pytest.importorskip("nbclient"), pytest.importorskip("nbformat.v4")
+    codes = [TASKS, OPEN["awaited"], BROADCAST["awaited"].format("work(0.1)"), last]
+    book = notebooks.new_notebook(cells=[notebooks.new_code_cell(textwrap.dedent(code)) for code in codes])
+    nbclient.NotebookClient(book, timeout=PATIENCE_S, kernel_name="python3").execute()
+    (display,) = book.cells[1].outputs
+    assert state in display.data["text/plain"]
+    assert {output.output_type for output in book.cells[2].outputs} == {"stream", "execute_result"}
