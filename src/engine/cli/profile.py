@@ -23,6 +23,7 @@ from .run_choice import RunWord, chosen_run
 
 ANSWER_S = 100.0  # beyond a profile's own time: nodes have 80 to send what they have taken
 MOST_S = 600.0
+STEPS, STEPS_WITHIN_S = 5, 10.0  # where nothing else is said
 FAILED = 1  # exit code: there is no trace, or it cannot be written
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -31,8 +32,8 @@ def profile(
     run: RunWord,
     /,
     *,
-    steps: int = 5,
-    seconds: float = 10.0,
+    steps: int = STEPS,
+    seconds: float = STEPS_WITHIN_S,
     ranks: str = "",
     last: Annotated[bool, Flag] = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,

@@ -14,12 +14,14 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ..api.checks import refuse
+from ..profiles.merged import verdict
 from ..runs.control import NoAnswer, Refused
 from ..runs.names import runs_folder
 from ..runs.reader import Run
 from .exit_codes import DONE
 from .failures import refused
 from .flags import AsJson
+from .profile import STEPS, STEPS_WITHIN_S, take_profile
 from .report import opened
 from .stacks import asked_stacks
 from .stop import stopped
@@ -41,8 +43,8 @@ def ui(
     Example: `outrider ui --open`
 
     The address is printed, with a token without which nothing is shown; it is of this computer alone. Pages of living
-    runs can stop them and take their stacks. The server reads records, and no pool notices it. It goes on until Ctrl-C.
-    Needs the extra `ui`. Exits with 2 where the port or the socket cannot be used.
+    runs can stop them and take their stacks and profiles. The server reads records, and no pool notices it. It goes on
+    until Ctrl-C. Needs the extra `ui`. Exits with 2 where the port or the socket cannot be used.
 
     Parameters
     ----------
@@ -79,7 +81,7 @@ def ui(
             print("outrider: there is no browser here: open the address in one", file=sys.stderr)
 
     try:
-        ended = serve(listener, runs_folder(), {"stop": _stop, "stacks": _stacks}, told, metrics)
+        ended = serve(listener, runs_folder(), {"stop": _stop, "stacks": _stacks, "profile": _profile}, told, metrics)
     finally:
         listener.close()
         if socket is not None:
@@ -119,3 +121,11 @@ def _stacks(run: Run) -> str:
     except (NoAnswer, Refused) as error:
         return str(error)
     return f"{len(found)} stacks are in the record" if found else "nothing runs"
+
+
+def _profile(run: Run) -> str:
+    try:
+        taken = take_profile(run, steps=STEPS, seconds=STEPS_WITHIN_S)
+    except (NoAnswer, Refused) as error:
+        return str(error)
+    return verdict(taken) if taken.trace is not None else "no task has a trace: the page's section of profiles says why"

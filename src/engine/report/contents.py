@@ -12,6 +12,7 @@ from typing import Any
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
+from ..profiles.merged import told_profiles
 from ..runs.checkpoints import SavedCheckpoint, saved_checkpoints
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS, LOGS, parsed_events
@@ -43,6 +44,7 @@ class Contents:
     logs: Sequence[Excerpt]
     logs_left: Sequence[str]
     stacks: Sequence[tuple[str, str]]  # name and text
+    profiles: Sequence[Mapping[str, Any]]  # as `profiles.merged` has written them
     files: Sequence[tuple[str, int]]  # path and bytes
 
     @property
@@ -89,6 +91,7 @@ def read_contents(run: Run) -> Contents:
         logs=shown,
         logs_left=left,
         stacks=list(stacks_in(folder / STACKS)),
+        profiles=told_profiles(folder),
         files=sorted(files_in(folder)),
     )
 

@@ -24,6 +24,7 @@ from .sections import (
     Link,
     logs_section,
     metrics_section,
+    profiles_section,
     record_section,
     stacks_section,
     system_section,
@@ -43,6 +44,7 @@ NAMES = {
     "system": "Nodes",
     "logs": "Logs",
     "stacks": "Stacks",
+    "profiles": "Profiles",
     "record": "Record",
 }
 _ICON = (
@@ -131,6 +133,8 @@ def section_of(name: str, said: Said) -> str:  # noqa: PLR0911  a table
             return logs_section(contents)
         case "stacks":
             return stacks_section(contents)
+        case "profiles":
+            return profiles_section(contents, said.link)
         case "record":
             return record_section(contents, said.link)
     return f'<section id="{OVERVIEW}" aria-label="Overview">{head(contents)}</section>'

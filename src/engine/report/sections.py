@@ -1,4 +1,4 @@
-"""The parts of a report as HTML: the timeline, metrics, nodes, logs, stacks, and what else the record has."""
+"""The parts of a report as HTML: the timeline, metrics, nodes, logs, stacks, profiles, and what else the record has."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import quote
 from ...actors import events as ev
 from ..observe.descriptions import count, describe
 from ..observe.use import HEAD, Use
+from ..profiles.merged import PROFILES
 from ..runs.lines import OURS, LogLine
 from .charts import Chart
 from .contents import Contents, first_failed, json_text
@@ -23,7 +24,7 @@ from .overview import program_facts
 from .timeline import GOOD, Row, Timeline, grouped
 
 MOST_EVENTS, MOST_SPANS, MOST_FIGURES, MOST_TEXTS, MOST_ARTIFACTS, MOST_PARAMS = 400, 400, 60, 100, 300, 500
-MOST_LOGS = 16
+MOST_LOGS, MOST_PROFILES = 16, 30
 TEXT_CHARS = 16 * 1024
 FILTER_FROM = 8  # charts
 OPEN = 16  # nodes whose use is shown at once
@@ -110,6 +111,20 @@ def stacks_section(contents: Contents) -> str:
         return ""
     folds = "".join(fold(name, f'<pre class="trace" tabindex="0">{text(said)}</pre>') for name, said in contents.stacks)
     return section("stacks", "Stacks", folds, note="what every thread did when somebody asked")
+
+
+def profiles_section(contents: Contents, link: Link) -> str:
+    """Return the newest profiles: the newest of all is open."""
+    folds = []
+    for place, each in enumerate(contents.profiles[: -MOST_PROFILES - 1 : -1]):
+        name = str(each.get("name", ""))
+        lines = [str(said) for said in each["said"] if not str(said).startswith("trace: ")]
+        trace = f"{PROFILES}/{name}.json.gz" if each.get("trace") else ""
+        opened = f'<p>Trace: {_linked(trace, link)}, for <span class="mono">ui.perfetto.dev</span></p>' if trace else ""
+        content = f'<pre class="trace" tabindex="0">{text(chr(10).join(lines))}</pre>{opened}'
+        folds.append(fold(name, content, opened=not place, note=str(each.get("function", ""))))
+    note = "how long each rank is inside of collectives, and outside"
+    return section("profiles", "Profiles", "".join(folds), note=note) if folds else ""
 
 
 def record_section(contents: Contents, link: Link) -> str:

@@ -24,7 +24,7 @@ class Offset(NamedTuple):
 
 class _Seen(NamedTuple):
     offset: Offset
-    at: float
+    at: float  # when the ping was sent
 
 
 class ClockOffset:
@@ -55,8 +55,8 @@ class ClockOffset:
             return
         for earlier in [each for each in self._sent if each < number]:  # they were lost with a connection
             del self._sent[earlier]
-        seen = _Seen(Offset(clock_s - (sent + now) / 2, (now - sent) / 2), now)
-        agreed = [each for each in self._seen if _agree(_aged(each, now), seen.offset)]
+        seen = _Seen(Offset(clock_s - (sent + now) / 2, (now - sent) / 2), sent)
+        agreed = [each for each in self._seen if _agree(_aged(each, now), _aged(seen, now))]
         self._seen = [*agreed, seen][-KEPT:]
 
     def estimate(self, now: float) -> Offset | None:

@@ -15,7 +15,11 @@ from ..report.overview import WORDS, state_of
 from ..report.page import CURVES_BY, NAMES, OVERVIEW, Document, PageParts, document
 from ..report.sections import section
 
-ACTS = (("stacks", "Stacks"), ("stop", "Stop the run"))  # requests to a living run, and their buttons
+ACTS = (
+    ("stacks", "Stacks"),
+    ("profile", "Profile"),
+    ("stop", "Stop the run"),
+)  # requests to a living run, and their buttons
 
 
 def run_document(contents: Contents, parts: PageParts, cursor: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...actors import events as ev
+from ..profiles.merged import PROFILES, told_profiles
 from ..report.contents import ARTIFACTS, PARAMS, STACKS, TEXTS, Contents, content_of, files_in, logs_of, stacks_in
 from ..report.excerpts import Excerpt, excerpts
 from ..runs.checkpoints import SavedCheckpoint, saved_checkpoints
@@ -19,7 +20,7 @@ from ..runs.reader import Logs, Owned, Printed, Run, at_present, read_json
 from ..runs.samples import SampleFile
 
 CHUNK = 4 << 20  # bytes of a file that one call reads at most: of a long run the rest follows
-SMALL = ("run.json", "result.json", PARAMS, TEXTS, ARTIFACTS, STACKS)  # files that are read as a whole
+SMALL = ("run.json", "result.json", PARAMS, TEXTS, ARTIFACTS, STACKS, PROFILES)  # files that are read as a whole
 
 
 class Growing:
@@ -107,6 +108,8 @@ class RecordFollower:
         path = self.directory / name
         if name == STACKS:
             return list(stacks_in(path))
+        if name == PROFILES:
+            return told_profiles(self.directory)
         return list(parsed_events(content_of(path))) if name in (TEXTS, ARTIFACTS) else read_json(path)
 
     def log_excerpts(self) -> tuple[Sequence[Excerpt], Sequence[str]]:
@@ -135,6 +138,7 @@ class RecordFollower:
             logs=logs[0],
             logs_left=logs[1],
             stacks=self._small[STACKS] or [],
+            profiles=self._small[PROFILES] or [],
             files=sorted(files_in(self.directory)) if files else (),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from ..report.contents import read_contents
 from ..report.figures import chart_data, figure, short, summary
 from ..report.overview import state_of
 from ..report.page import NAMES, OVERVIEW, PageParts, Said, parts_of, section_of
-from ..report.sections import MOST_FIGURES, log_line
+from ..report.sections import MOST_FIGURES, Link, log_line
 from ..report.timeline import timeline_of
 from ..runs.reader import Printed, Run
 from .documents import run_document
@@ -21,7 +22,8 @@ from .record_follower import RecordFollower
 from .throttle import Throttle
 from .updates import Updates
 
-LEAST_S = {OVERVIEW: 1.0, "timeline": 0.5, "metrics": 0.2, "system": 0.5, "logs": 2.0, "stacks": 1.0, "record": 2.0}
+LEAST_S = {OVERVIEW: 1.0, "timeline": 0.5, "metrics": 0.2, "system": 0.5, "logs": 2.0}
+LEAST_S |= {"stacks": 1.0, "profiles": 1.0, "record": 2.0}
 STATE_S, SMALL_S, SAMPLES_S, LOGS_S = 1.0, 1.0, 0.5, 0.2  # between looks at files
 TABLES_S = 10.0  # between tables of curves that grow
 RENEW_S = 0.1  # after which no further chart is made anew in the same look
@@ -29,6 +31,7 @@ APPENDED = 256 * 1024  # characters of logs in one message, and
 APPENDED_IN_ALL = 1 << 20  # after a whole one: then there is another, with the beginning and the end of each log
 GROWN = 200  # the timeline of a run is drawn again when it is longer by this part of it, and
 GROWN_S = 2.0  # not before
+TRACE = re.compile(r"profiles/([A-Za-z0-9_][A-Za-z0-9._-]*\.json\.gz)")
 
 
 class RunPage:
@@ -39,6 +42,7 @@ class RunPage:
         self.updates = Updates(name)
         self.over = False
         self._follower = follower = RecordFollower(run)
+        self._link = trace_link(run)
         follower.read_state()
         follower.read_small()
         while follower.read_events():
@@ -67,11 +71,11 @@ class RunPage:
     def parts(self) -> PageParts:
         """Return the whole page as a reader has it that has got all messages, or something newer."""
         if self.over:
-            return parts_of(read_contents(self._follower.run), no_link)
+            return parts_of(read_contents(self._follower.run), self._link)
         if self._whole is None or self._whole[0] != self.updates.newest:
             logs = self._follower.log_excerpts()
             contents = self._follower.contents(logs, files=True)
-            self._whole = self.updates.newest, parts_of(contents, no_link, self._charts.charts, self._system)
+            self._whole = self.updates.newest, parts_of(contents, self._link, self._charts.charts, self._system)
             if not self._shown:
                 self._shown = dict(self._whole[1].sections)
                 self._titles = {each.title for each in logs[0]}
@@ -115,7 +119,7 @@ class RunPage:
         if due("samples") and follower.read_samples():
             self._dirty.add("system")
         if due("small") and follower.read_small():
-            self._dirty |= {OVERVIEW, "stacks", "record"}
+            self._dirty |= {OVERVIEW, "stacks", "profiles", "record"}
         if due("logs") and (lines := follower.read_logs()):
             self._append(lines, message)
         age_s = follower.contents().ended - self._began
@@ -196,7 +200,7 @@ class RunPage:
         logs = self._follower.log_excerpts()
         self._titles, self._appended = {each.title for each in logs[0]}, 0
         message.pop("logs", None)
-        said = Said(self._follower.contents(logs), None, (), (), no_link)
+        said = Said(self._follower.contents(logs), None, (), (), self._link)
         message.setdefault("sections", {})["logs"] = section_of("logs", said)
 
     def _said(self, *, timeline: bool = False, files: bool = False) -> Said:
@@ -204,7 +208,7 @@ class RunPage:
         if timeline:
             line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
             self._drawn_at = line.seconds
-        return Said(contents, line, self._charts.charts, self._system, no_link)
+        return Said(contents, line, self._charts.charts, self._system, self._link)
 
 
 def whole_message(parts: PageParts) -> dict[str, Any]:
@@ -234,5 +238,10 @@ def add_chart(message: dict[str, Any], place: str, chart: Chart) -> None:
     message.setdefault("charts", {})[place] = {"figure": figure(chart, place), **chart_data(chart, place[0])}
 
 
-def no_link(path: str) -> None:
-    """Return no place for a file of the record: the page's server gives out none."""
+def trace_link(run: Run) -> Link:
+    """Return where the server has a profile's trace. Of the record's other files it gives out none."""
+
+    def link(path: str) -> str | None:
+        return f"/runs/{run.id}/{path}" if TRACE.fullmatch(path) else None
+
+    return link

@@ -101,7 +101,7 @@ def test_what_is_no_run_is_not_found(ui: Ui, path: str) -> None:
 
 
 def test_there_is_no_other_request(ui: Ui, run: Living) -> None:
-    assert ui.act(f"/runs/{run.run.id}/profile").status == 404
+    assert ui.act(f"/runs/{run.run.id}/sleep").status == 404
     assert ui.act(f"/runs/{run.run.id}").status == 405
     assert ui.ask(f"/runs/{run.run.id}/stop").status == 405
 
@@ -122,6 +122,20 @@ def test_a_scraper_has_a_token_of_its_own(run: Living, state: Path) -> None:
         assert ui.ask("/", cookie=False, authorization=f"Bearer {token}").status == 403
     with serving(state, "--metrics-token", str(path)):
         assert path.read_text().strip() == token
+
+
+def test_a_trace_can_be_downloaded_and_no_other_file(ui: Ui, run: Living) -> None:
+    folder = run.directory / "profiles"
+    folder.mkdir()
+    for name in ("now.json.gz", "now.json"):
+        (folder / name).write_text("the trace")
+    path = f"/runs/{run.run.id}/profiles"
+    answer = ui.ask(f"{path}/now.json.gz")
+    assert (answer.status, answer.text, answer.headers["content-type"]) == (200, "the trace", "application/gzip")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{run.run.id}-now.json.gz"'
+    for other in ("now.json", "none.json.gz", "..%2fstatus.json", "%2e%2e/status.json"):
+        assert ui.ask(f"{path}/{other}").status == 404
+    assert ui.ask(f"{path}/now.json.gz", cookie=False).status == 403
 
 
 def test_an_act_says_what_came_of_it(ui: Ui, run: Living) -> None:
