@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from ..api.printable import one_line
+from ..observe.descriptions import count
 from ..observe.run_row import COLUMNS, cells
 from ..observe.use import HEAD, use_of
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS
 from ..runs.names import runs_folder
 from ..runs.reader import Owned, Run, found_runs
+from ..trackers.state_file import StateFile, trackers_in
 from .exit_codes import DONE
 from .flags import AsJson
 from .pool_table import console_for_tables
@@ -44,6 +48,8 @@ def runs(run: RunWord | None = None, /, *, as_json: AsJson = False) -> int:
             {**each.status, "id": each.id, "name": each.name, "directory": str(each.directory), "owner": owner}
             for each, owner in zip(found, owners, strict=True)
         ]
+        if run is not None:
+            rows[0]["trackers"] = [facts for facts, _ in _trackers(found[0])]
         print(json.dumps(rows, indent=2))
     elif found:
         shown = Table(box=None, padding=(0, 1), header_style="dim")
@@ -55,9 +61,23 @@ def runs(run: RunWord | None = None, /, *, as_json: AsJson = False) -> int:
         console_for_tables().print(shown)
         if run is not None:
             _show_use(found[0])
+            for _, sentence in _trackers(found[0]):
+                print(f"\n{one_line(sentence)}")
     else:
         print(f"No runs in {runs_folder()}.")
     return DONE
+
+
+def _trackers(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield how far each tracker is that the record has a state of: for programs, and as a sentence."""
+    for name in trackers_in(run.directory):
+        cursor = StateFile(run.directory, name).load()
+        facts = {"tracker": name, "points": cursor.points, "rejected": cursor.rejected, "problem": cursor.problem}
+        said = f"{name} has all of the run" if cursor.ended else f"{name} has {count(cursor.points, 'point')} so far"
+        said += f", and takes nothing now ({cursor.problem})" if cursor.problem else ""
+        if cursor.rejected:
+            said += f"; it did not take {cursor.rejected} deliveries ({' '.join(cursor.reasons[-1:])})"
+        yield {**facts, "complete": cursor.ended}, said
 
 
 def _show_use(run: Run) -> None:

@@ -30,7 +30,8 @@ API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 TAG = "outrider.run"  # by which our run is found again
 METRICS_MOST, PARAMS_MOST = 1000, 100  # in a batch: mlflow/utils/validation.py
-NAME_CHARS, PARAM_CHARS, TAG_CHARS = 250, 500, 5000  # the least of what versions and stores take
+NAME_CHARS, TAG_CHARS = 250, 5000  # the least of what versions and stores take
+PARAM_CHARS, FEW_PARAM_CHARS = 6000, 500  # of a value: of MLflow since 2.8, and of older ones
 STATES = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 T = TypeVar("T")
@@ -267,11 +268,13 @@ class MLflowSender(Sender):
                 raise first from None
 
     def _param(self, param: Mapping[str, str]) -> None:
-        try:
-            self._post("runs/log-batch", {"params": [param]})
-        except Rejected:
-            tag = {f"param.{param['key']}": param["value"]}
-            self._post("runs/log-batch", {"tags": _tags(tag)})
+        for value in dict.fromkeys((param["value"], param["value"][:FEW_PARAM_CHARS])):
+            try:
+                self._post("runs/log-batch", {"params": [{"key": param["key"], "value": value}]})
+            except Rejected:
+                continue
+            return
+        self._post("runs/log-batch", {"tags": _tags({f"param.{param['key']}": param["value"]})})
 
 
 def named(name: str) -> str:

@@ -93,6 +93,19 @@ def test_what_a_tracker_lacks_is_sent_where_the_record_says(
     assert server.experiments["digits"] == server.runs[server.only()]["experiment_id"]
 
 
+def test_runs_says_how_far_a_tracker_is(server: FakeMLflow, capsys: pytest.CaptureFixture[str]) -> None:
+    run_of()
+    assert outrider("runs", "train", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["trackers"] == []
+    assert outrider("sync", "train", "--to", "mlflow", "--url", server.address) == 0
+    capsys.readouterr()
+    assert outrider("runs", "train") == 0
+    assert "mlflow has all of the run\n" in capsys.readouterr().out
+    assert outrider("runs", "train", "--json") == 0
+    facts = {"tracker": "mlflow", "points": 30, "rejected": 0, "problem": "", "complete": True}
+    assert json.loads(capsys.readouterr().out)[0]["trackers"] == [facts]
+
+
 def test_a_token_that_is_wrong_ends_it_at_once(server: FakeMLflow, capsys: pytest.CaptureFixture[str]) -> None:
     record = run_of()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tracker_servers import FakeMLflow, serving
+from tracker_servers import FakeMLflow, serving, wait_until
 
 from outrider import Local, Pool, compute, errors, instance_info, log_artifact, log_metrics, log_params, trackers
 from outrider.engine.runs.metrics import read_metrics
@@ -100,6 +101,21 @@ def test_what_is_wrong_with_a_name_does_not_lose_the_others(server: FakeMLflow) 
         names() >> pool
     assert {name for name, *_ in server.rows()} == {"a_b", "x/y", "__/__"}
     assert [(step, value) for name, step, _, value in server.rows() if name == "a_b"] == [(0, 1.0), (1, 2.0)]
+
+
+def test_params_that_are_long_or_change_are_kept_as_far_as_there_is_room(server: FakeMLflow) -> None:
+    server.param_chars = 500
+    with Pool(provider=Local(), run="params", trackers=[trackers.MLflow(server.address)], flush_timeout=30) as pool:
+        params({"long": "x" * 7000, "lr": 0.1}) >> pool
+        wait_until(lambda: server.runs and server.params[server.only()].get("lr"))
+        params({"lr": 0.2}) >> pool
+    assert server.params[server.only()] == {"long": "x" * 500, "lr": "0.1"}
+    assert server.tags[server.only()]["param.lr"] == "0.2"
+
+
+@compute
+def params(values: dict[str, Any]) -> None:
+    log_params(values)
 
 
 @compute

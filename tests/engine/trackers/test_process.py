@@ -9,11 +9,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tracker_servers import Answer, FakeMLflow, serving
+from tracker_servers import Answer, FakeMLflow, serving, wait_until
 
 from outrider import Local, Pool, compute, errors, log_metrics, trackers
 from outrider.engine.runs.metrics import read_metrics
@@ -48,13 +47,6 @@ def senders() -> list[int]:
         if b"outrider.engine.trackers" in words and any(os.fsencode(runs_folder()) in word for word in words):
             found.append(int(each.name))
     return found
-
-
-def wait_until(true: Callable[[], object], within_s: float = 30.0) -> None:
-    until = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < until, "it did not become true"
-        time.sleep(0.02)
 
 
 def test_a_tracker_that_is_away_holds_nothing_up(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,6 +52,7 @@ class FakeMLflow(Served):
         self.params: dict[str, dict[str, str]] = {}
         self.tags: dict[str, dict[str, str]] = {}
         self.artifacts: dict[str, bytes] = {}
+        self.param_chars = 6000
 
     def rows(self, run: str | None = None) -> list[tuple[str, int, int, float]]:
         """Return each point once, by name, step and time."""
@@ -121,6 +123,8 @@ class FakeMLflow(Served):
             float(each["value"])
             assert {type(each["step"]), type(each["timestamp"])} == {int}
         for each in params:
+            if len(each["value"]) > self.param_chars:
+                raise Answer(400, f"Param value of {each['key']!r} exceeds the limit of {self.param_chars} characters")
             if self.params[run].get(each["key"], each["value"]) != each["value"]:
                 raise Answer(400, f"Changing param values is not allowed. Param with key='{each['key']}' was logged")
         for each in metrics:
@@ -188,3 +192,10 @@ class Hook(Served):
 
     def kinds(self) -> list[str]:
         return [said["kind"] for said in self.taken.values()]
+
+
+def wait_until(true: Callable[[], object], within_s: float = 30.0) -> None:
+    until = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < until, "it did not become true"
+        time.sleep(0.02)
