@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .engine.api.settings import Nodes as Nodes, Spec as Spec, Worker as Worker
     from .engine.api.task_stack import TaskStack as TaskStack
     from .engine.api.volume import Volume as Volume
+    from .engine.client.refs import Ref as Ref, SyncRef as SyncRef
     from .engine.checkpoint.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
     from .engine.observe.log_calls import (
         log_artifact as log_artifact,
@@ -86,6 +87,7 @@ _HOMES = {
     "engine.runtime.shards": ("shard",),
     "engine.api.secrets": ("Secret",),
     "engine.api.settings": ("Nodes", "Spec", "Worker"),
+    "engine.client.refs": ("Ref", "SyncRef"),
     "engine.sync": ("SyncPool",),
     "engine.api.compute": ("Compute", "StreamCompute", "compute"),
     "engine.api.task_stack": ("TaskStack",),

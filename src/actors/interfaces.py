@@ -102,6 +102,7 @@ class Task(NamedTuple):
     max_restarts: int = 0  # further attempts when one fails by itself; 0 with at_most_once
     needs: Amounts | None = None  # what it holds of its node while it runs; None: a slot alone
     stall: Stall | None = None
+    near: Callable[[], NodeId | None] | None = None  # the node that has most of what it needs, asked when it may begin
 
 
 class Order(NamedTuple):

@@ -27,6 +27,7 @@ LEDGER-16: what attempts and seats hold of a node never exceeds what it has.
 LEDGER-17: of the tasks that need amounts the first in line is overtaken `OVERTAKES` times at most where a node could
     hold it; then none of them begins on the node that is saved for it.
 LEDGER-18: no task with amounts, of the first `LOOK` kinds, waits while a node has room that is not saved or claimed.
+LEDGER-19: a task for any node, with a slot alone, begins where most of what it needs is, if a slot is free there.
 """
 
 from __future__ import annotations
@@ -416,6 +417,8 @@ class Ledger:
             host = pick(stack)
             if host is None:
                 return
+            if entry.task.near is not None:
+                host = self._near(entry.task) or host
             queue.popleft()
             attempt = AttemptId(next(self._attempts))
             entry.number += 1
@@ -432,6 +435,13 @@ class Ledger:
             task = entry.task
             announce = self.announce or task.queue_timeout_s is not None
             self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
+
+    def _near(self, task: Task) -> Host | None:
+        """Return the host with what the task needs, if a slot is free there; None: it goes where any task would."""
+        if task.on is not None or task.needs is not None or task.near is None or (node := task.near()) is None:
+            return None
+        host = self.placement.hosts.get(node)
+        return host if host is not None and self.placement.takes(host, 0) else None
 
     def _changed(self, host: Host, now: float) -> None:
         self._place(host)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .client.budget import Cost
     from .client.jobs import BroadcastJob, SubmittedJob
     from .client.mapping import ErrorsOption, MapItems, MapOptions, MapRun, OutcomesMapOptions
+    from .client.refs import Ref
     from .observe.observer import PoolSnapshot
     from .testing.chaos.report import Report
 
@@ -127,9 +128,20 @@ class Pool(PoolLife):
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    async def run(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> R:
+    @overload
+    async def run(
+        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[False] = False
+    ) -> R: ...
+    @overload
+    async def run(
+        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
+    ) -> Ref[R]: ...
+    async def run(
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+    ) -> Any:
         """Run a call on one node, ``on`` the head or the node of that rank, or on whichever is free.
 
+        ``keep=True``: the result stays on its node, and a `Ref` is returned, which other calls take in its place.
         Cancelling ends the task on its node, with its process tree.
 
         Raises:
@@ -137,21 +149,36 @@ class Pool(PoolLife):
         """
         if more:
             raise surplus("run", call, more)
-        return await self._submit(call, on)
+        return await self._submit(call, on, keep=keep)
 
-    def submit(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> Job[R]:
+    @overload
+    def submit(
+        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[False] = False
+    ) -> Job[R]: ...
+    @overload
+    def submit(
+        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
+    ) -> Job[Ref[R]]: ...
+    def submit(
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+    ) -> Any:
         """Submit a call as `run` does, without waiting: the job that it returns can be awaited, and cancelled."""
         if more:
             raise surplus("submit", call, more)
-        return self._submit(call, on)
+        return self._submit(call, on, keep=keep)
 
-    def _submit(self, call: Call[R], on: int | Literal["head"] | None) -> SubmittedJob[R]:
+    def _submit(
+        self, call: Call[Any], on: int | Literal["head"] | None = None, *, keep: bool = False
+    ) -> SubmittedJob[Any]:
         core = self._here()
         if type(call) is not Call:
             call = pending(call)
         rank = settings.placement(on, most=core.most)
         payload = core.packer.pack(call)
-        job: SubmittedJob[R] = core.Job(core, payload, call.options)
+        if keep:
+            payload.keep = core.objects
+            payload.flags |= core.KEEP
+        job: SubmittedJob[Any] = core.Job(core, payload, call.options)
         core.submit(job, rank, job)
         return job
 
@@ -290,6 +317,18 @@ class Pool(PoolLife):
 
         return streaming.stream(self._here(), call, on)
 
+    # --- objects --------------------------------------------------------------------------------------------------
+
+    async def put(self, value: T, /) -> Ref[T]:
+        """Copy a value into the pool, for calls that are given the `Ref` in its place. Each node is sent it once, when
+        a call there needs it, and the value is freed when nothing refers to it any more. Cancelling is safe.
+
+        Raises:
+            SerializationError: it cannot be pickled.
+        """
+        stored: Any = await self._here().objects.put(value)
+        return stored  # type: ignore[no-any-return]
+
     # --- files ----------------------------------------------------------------------------------------------------
 
     async def fetch(
@@ -398,7 +437,8 @@ class Pool(PoolLife):
 
     def snapshot(self) -> PoolSnapshot:
         """The present state of nodes and tasks."""
-        return self._opened().observer.snapshot()
+        core = self._opened()
+        return core.with_traffic(core.observer.snapshot())
 
 
 ComputePool = Pool

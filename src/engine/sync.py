@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import sys
 import threading
-import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall
-from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
+from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
 from .api.tracebacks import cut
+from .client.map_results import MapResults
+from .client.refs import SyncRef
 from .client.signals import ThreadHold
 from .serialization.client_streams import marked_blocking
 
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from ..actors.events import Event
     from .api.compute import Compute
     from .api.errors import ItemOutcome
+    from .api.job import Job
     from .api.plugin import Attaching
     from .api.task_stack import TaskStack
     from .client.budget import Cost
     from .client.mapping import ErrorsOption, MapItems, MapOptions, OutcomesMapOptions
     from .observe.observer import PoolSnapshot
     from .pool import Pool
+    from .serialization.stored_objects import StoredObject
     from .testing.chaos.report import Report
 
 _DEAF_S = 1.0  # another thread may have got the signal: Python then has its handler wait until the main thread wakes up
@@ -240,10 +242,21 @@ class SyncPool(Runner):
 
     # --- running --------------------------------------------------------------------------------------------------
 
+    @overload
+    def run(
+        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[False] = False
+    ) -> R: ...
+    @overload
+    def run(
+        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
+    ) -> SyncRef[R]: ...
     @_cutting
-    def run(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> R:
+    def run(self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False) -> Any:
         """See `Pool.run`."""
-        return self._wait(self._pool.run, call, *more, on=on)
+        return self._wait(self._run, call, *more, on=on, keep=keep)
+
+    async def _run(self, *given: Any, **options: Any) -> Any:
+        return await self._pool.run(*given, **options)
 
     @overload
     def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
@@ -255,10 +268,21 @@ class SyncPool(Runner):
         results = self._wait(self._pool.broadcast, call, *more)
         return [self._iterator_of(call, result) for result in results]
 
+    @overload
+    def submit(
+        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[False] = False
+    ) -> Future[R]: ...
+    @overload
+    def submit(
+        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
+    ) -> Future[SyncRef[R]]: ...
     @_cutting
-    def submit(self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None) -> Future[R]:
+    def submit(
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+    ) -> Any:
         """See `Pool.submit`; cancelling the future ends the task."""
-        job = self._wait(_called, lambda: self._pool.submit(call, *more, on=on))
+        submit: Callable[..., Job[Any]] = self._pool.submit
+        job = self._wait(_called, lambda: submit(call, *more, on=on, keep=keep))
         return self._start(lambda: job)
 
     @overload
@@ -342,6 +366,20 @@ class SyncPool(Runner):
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> Iterator[T]:
         """See `Pool.stream`."""
         return self._iterate(lambda: self._pool.stream(call, on=on))
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    @_cutting
+    def put(self, value: T, /) -> SyncRef[T]:
+        """See `Pool.put`."""
+        stored: Any = self._wait(self._pool.put, value)
+        return stored  # type: ignore[no-any-return]
+
+    async def _get(self, stored: StoredObject) -> Any:
+        return await self._pool._opened().objects.get(stored)
+
+    def _ref(self, stored: StoredObject) -> SyncRef[Any]:
+        return SyncRef(stored, self)
 
     # --- files ------------------------------------------------------------------------------------------------------
 
@@ -430,45 +468,6 @@ class SyncPool(Runner):
             here = threading.get_ident() == self._loops_thread  # where it is collected: the loop closes what it forgets
             if self._portal is not None and isinstance(iterator, AsyncGenerator) and not here:
                 self._wait(iterator.aclose)
-
-
-class MapResults(Iterator[T]):
-    """The results of `SyncPool.map`, which runs already. Dropped before any is read, it is cancelled with a warning."""
-
-    def __init__(self, chunks: Iterator[list[T]], first: Future[list[T]], function: str) -> None:
-        self._results = itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items
-        self._first, self._function = first, function
-        self._read = False
-
-    def __iter__(self) -> Iterator[T]:
-        self._read = True
-        return self._results
-
-    def __next__(self) -> T:
-        self._read = True
-        return next(self._results)
-
-    def __repr__(self) -> str:
-        return f"<results of pool.map({self._function}, ...): iterate over them, as in list(...)>"
-
-    if not TYPE_CHECKING:
-
-        def __await__(self) -> NoReturn:
-            raise NotACall(
-                "This pool was opened by `with`, and its verbs wait: leave out await and async, or open it by "
-                "`async with`."
-            )
-
-    def __del__(self) -> None:
-        if self._read:
-            return
-        self._first.cancel()
-        warnings.warn(
-            f"Nobody has read the results of pool.map({self._function}, ...), so most of its items did not run: "
-            "iterate over it, as in list(pool.map(...)).",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
 
 _END: Any = object()

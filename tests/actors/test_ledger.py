@@ -1,4 +1,4 @@
-"""LEDGER-1 to 18 hold whatever happens, and each of them falls when its guard is taken away."""
+"""LEDGER-1 to 19 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -117,12 +117,15 @@ class LedgerMachine(RuleBasedStateMachine):
         restarts=st.sampled_from([0, 0, 1, 2]),
         many=st.integers(1, 6),
         needs=st.sampled_from([None, None, None, *NEED]),
+        near=st.sampled_from([None, None, 1, 2, 3]),
     )
-    def submit(self, *, function, on, retries, once, timeout, restarts, many, needs=None):
+    def submit(self, *, function, on, retries, once, timeout, restarts, many, needs=None, near=None):
         for _ in range(many):
             job = next(self.jobs)
             often = (0, 0) if once else (retries, restarts)
             task = Task(TaskId(job), JobId(job), function, None, on, often[0], once, timeout, often[1], needs)
+            if near is not None:
+                task = task._replace(near=lambda: NodeId(near))
             self.tasks[job] = task
             self.wait(job, front=False)
             self.ledger.submit(task, lambda ending, job=job: self.settle(job, ending), self.now)
@@ -511,6 +514,9 @@ class LedgerMachine(RuleBasedStateMachine):
             line = self.queue if task.on is None else self.pinned[task.on]
             assert line[0] == job, "LEDGER-8: out of order"
             line.pop(0)
+            if task.near is not None and task.on is None and task.near() in self.open - {node}:
+                taken = len(self.nodes[task.near()]) + self.seats[task.near()] >= self.slots
+                assert taken or self.claims or self.line, "LEDGER-19: elsewhere, though a slot was free there"
         if task.on is not None:
             assert self.roster.rank(node) == task.on, "sent to another rank"
         self.sent_for[job] += 1
@@ -774,6 +780,11 @@ class HearsOfNothing(Ledger):
         self.line.stirred = stirred
 
 
+class BeginsAnywhere(Ledger):
+    def _near(self, task):
+        return None
+
+
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
@@ -801,6 +812,7 @@ class HearsOfNothing(Ledger):
         (SavesNothing, "LEDGER-17"),
         pytest.param(with_places(OvertakesOnTheSavedNode), "LEDGER-17", marks=pytest.mark.nightly),
         (HearsOfNothing, "LEDGER-18"),
+        (BeginsAnywhere, "LEDGER-19"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):

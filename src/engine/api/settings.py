@@ -163,14 +163,29 @@ class Worker:
 
     ``kind="thread"``: all of them in threads of one process, for tasks that wait more than they compute. A task that
     takes the process down takes the others with it, and plugins that set up a whole process are refused.
+
+    ``object_memory_gb``: how much of its memory a node has for large objects that no call uses just now, such as what
+    it was sent before; default an eighth of the memory. ``object_disk_gb``: how much of its disk, for those that were
+    used longest ago; default four times as much.
     """
 
     concurrency: int = 1
     kind: WorkerKind = "process"
+    object_memory_gb: float | None = None
+    object_disk_gb: float | None = None
 
     def __post_init__(self) -> None:
         count("Worker(concurrency=...)", self.concurrency)
         one_of("Worker(kind=...)", self.kind, get_args(WorkerKind))
+        for option in ("object_memory_gb", "object_disk_gb"):
+            if getattr(self, option) not in (None, 0):
+                amount(f"Worker({option}=...)", getattr(self, option), "GB")
+
+    @property
+    def object_bytes(self) -> tuple[int | None, int | None]:
+        """The bytes in memory, and those on the disk; None: by the node's size."""
+        memory, disk = self.object_memory_gb, self.object_disk_gb
+        return None if memory is None else int(memory * 1e9), None if disk is None else int(disk * 1e9)
 
 
 class MachineNeeds(TypedDict, total=False):

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...actors.interfaces import Ending, JobId, RankWatch
+from ...actors.interfaces import Ending, JobId, NodeId, RankWatch
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, LeaveRank, Resize, Submit
 from ..api.errors import PoolClosed
@@ -17,12 +18,13 @@ from ..serialization.packer import Packer
 from ..wire.messages import RunFlag
 from .busy_polling import AnswerPolling
 from .jobs import BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
+from .objects import Objects
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
     from ..api.plugin import Plugin
     from ..api.settings import Settings
-    from ..observe.observer import Observer
+    from ..observe.observer import Observer, PoolSnapshot
     from ..serialization.function_pickling import ImportableModules
     from ..serialization.payload import Blob, Payload
     from ..transport.connection import Connector
@@ -37,6 +39,7 @@ class JobIntake:
         BroadcastJob,
         staticmethod(as_settled),
     )  # for `engine.pool`, which does without our imports until one opens
+    KEEP = int(RunFlag.KEEP)
     connector: Connector  # from when the provider is open: who has packed anything has it
 
     def __init__(self, settings: Settings, observer: Observer) -> None:
@@ -51,7 +54,9 @@ class JobIntake:
             make: Callable[..., Packer] = partial(TracedPacker, traces)
         else:
             make = Packer
-        self._packer = make(settings.plugins, settings.worker.kind, drop=self._drop, forget=self._forget)
+        self.objects = objects = Objects(lambda: self.packer, self._drop)
+        plugins, kind = settings.plugins, settings.worker.kind
+        self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
         self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
         self._failure: BaseException | None = None  # what the pool has ended with
         self._ids = itertools.count(1)
@@ -143,6 +148,22 @@ class JobIntake:
 
     def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
         self._packer.set_outer_plugins(plugins)
+
+    def with_traffic(self, snapshot: PoolSnapshot) -> PoolSnapshot:
+        """Return the snapshot with what each node was sent and has sent."""
+        connector = getattr(self, "connector", None)
+        if connector is None:  # the provider is being opened
+            return snapshot
+        links = {link.node: link for link in connector.links}
+        return replace(
+            snapshot,
+            nodes=tuple(
+                replace(state, sent_bytes=link.sent_bytes, received_bytes=link.received_bytes)
+                if (link := links.get(NodeId(state.node))) is not None
+                else state
+                for state in snapshot.nodes
+            ),
+        )
 
     def _drop(self, blob: Blob) -> None:
         self.connector.drop(blob)

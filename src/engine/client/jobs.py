@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from ...actors.interfaces import (
@@ -33,6 +34,7 @@ from ..api.tracebacks import cut
 from ..node.freeports import FEW as MOST_PORTS
 from ..serialization.error_translation import unpack, unpack_all
 from ..serialization.payload import LONG_BYTES, Payload, Received
+from .objects import home_of
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
@@ -167,7 +169,7 @@ class SubmittedJob(Generic[R]):
         """
         self._settled = True
         self._core.observer.job_over(self.id, ending, self.payload.name)
-        if self.payload.blob is not None or self.payload.shared:
+        if self.payload.blob is not None or self.payload.shared or self.payload.objects:
             self._core.release(self.payload)
         if not self.future.done():
             self.future.set_result(ending)
@@ -257,6 +259,7 @@ def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> T
         0 if at_most_once else options.max_restarts,
         payload.needs,
         None if options.stall_s is None else stall_of(payload, options),
+        partial(home_of, payload.objects) if payload.objects else None,
     )
 
 

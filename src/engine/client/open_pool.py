@@ -65,6 +65,8 @@ class OpenPool(JobIntake):
     def __init__(self, settings: Settings, observer: Observer, pool: Pool, opening: Opening) -> None:
         super().__init__(settings, observer)
         self.pool, self._opening = pool, opening
+        if pool._sync is not None:
+            self.objects.reference = pool._sync._ref
         self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
@@ -289,6 +291,7 @@ class OpenPool(JobIntake):
             plugins=hosts,
             uploads=Uploads(self.observer),
             interpose=lambda: self.interpose,
+            object_bytes=self.settings.worker.object_bytes,
         )
         if record is None:
             return settings

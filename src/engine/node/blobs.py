@@ -1,8 +1,9 @@
 """Blobs in this machine's memory: memfds, handed on as file descriptors, mapped and never copied.
 
-A task's own arguments and result are mapped privately. Shared values are sent to a node once, mapped once per worker,
-and unpickled by each task that refers to one: arrays lie over the mapping itself, which every worker of the node has in
-common, so they are read-only, as a change would be seen by other tasks. What surrounds them is each task's own.
+A task's own arguments and result are mapped privately, and so are the objects that it refers to, which a node was sent
+once. Shared values are mapped once per worker, and unpickled by each task that refers to one: arrays lie over the
+mapping itself, which every worker of the node has in common, so they are read-only, as a change would be seen by other
+tasks. What surrounds them is each task's own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import mmap
 import os
 import resource
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,7 +22,9 @@ from . import limits
 from .pipe import write_all
 
 SPARE = 32  # descriptors that blobs leave for the channels on which they are fetched; of a low limit, a quarter
-_shared: dict[str, mmap.mmap] = {}
+_lent: dict[str, int] = {}  # descriptors of what tasks of this process refer to, by name
+_shared: dict[str, mmap.mmap] = {}  # those of them that are mapped for all tasks
+_lending = threading.Lock()  # a thread worker's tasks open what its pipe brings
 
 
 def write(parts: Sequence[bytes | memoryview]) -> int:
@@ -51,8 +55,9 @@ def load(value: Value, fds: list[int]) -> Any:
     return values.load(mapped(fds.pop(0)), value.sizes)
 
 
-def dump(obj: object, name: str) -> tuple[Value, list[int]]:
+def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[int]]:
     """Return the object as a value and its blob, if it has one, which the caller closes and which has no name yet.
+    ``sized``: the value says how large the blob is, in any case.
 
     Raises:
         Unpicklable
@@ -60,22 +65,27 @@ def dump(obj: object, name: str) -> tuple[Value, list[int]]:
     dumped = values.dump(obj, name)
     if dumped.total <= values.INLINE_BYTES:
         return values.inline(dumped), []
-    return Value(b"", dumped.sizes, ""), [write(dumped.parts)]
+    sizes = (dumped.total,) if sized and dumped.sizes is None else dumped.sizes
+    return Value(b"", sizes, ""), [write(dumped.parts)]
 
 
 def adopt_shared(name: str, fds: list[int]) -> None:
-    """Take the blob ``name``, which came as the first of ``fds``."""
-    fd = fds.pop(0)
-    try:
-        _shared[name] = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
-    finally:
-        os.close(fd)
+    """Take the blob ``name``, which came as the first of ``fds``; it may be an earlier one's bytes in another place."""
+    with _lending:
+        before = _lent.get(name)
+        _lent[name] = fds.pop(0)
+        _shared.pop(name, None)
+        if before is not None:
+            os.close(before)
 
 
 def drop_shared(names: Iterable[str]) -> None:
-    """Forget the mappings of these blobs; objects that still refer to a mapping keep it."""
-    for name in names:
-        _shared.pop(name, None)
+    """Forget these blobs; objects that still refer to a mapping keep it."""
+    with _lending:
+        for name in names:
+            _shared.pop(name, None)
+            if (fd := _lent.pop(name, None)) is not None:
+                os.close(fd)
 
 
 def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
@@ -84,10 +94,48 @@ def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
     Raises:
         LookupError: this process was not given the value.
     """
-    mapping = _shared.get(name)
-    if mapping is None:
-        raise LookupError(f"the shared value {name} is not in this process: it was closed, or is another pool's")
+    with _lending:
+        mapping = _shared.get(name)
+        if mapping is None:
+            _shared[name] = mapping = mmap.mmap(_descriptor(name), 0, prot=mmap.PROT_READ)
     return values.load(mapping, sizes)
+
+
+def resolve_object(name: str, sizes: Sequence[int] | None) -> Any:
+    """Return the value that a `Ref` stands for, as if it were a task's own argument: arrays over it are writable.
+
+    Raises:
+        LookupError: this process was not given the value.
+    """
+    with _lending:
+        fd = os.dup(_descriptor(name))
+    return values.load(mapped(fd), sizes)
+
+
+def resolve_pieces(pieces: Sequence[tuple[bytes | str, Sequence[int]]], sizes: Sequence[int]) -> Any:
+    """Return the value of which the parts of these ``sizes`` lie in several pieces: bytes, or names of blobs that this
+    process was given. With each come the numbers of its parts. Arrays over all of them are writable.
+
+    Raises:
+        LookupError: this process was not given one.
+    """
+    parts: dict[int, memoryview] = {}
+    for piece, numbers in pieces:
+        if isinstance(piece, str):
+            with _lending:
+                fd = os.dup(_descriptor(piece))
+            view = memoryview(mapped(fd))
+        else:
+            view = memoryview(bytearray(piece))
+        parts.update(zip(numbers, values.cut(view, [sizes[number] for number in numbers]), strict=True))
+    return values.load_parts(parts[0], [parts[number] for number in range(1, len(sizes))])
+
+
+def _descriptor(name: str) -> int:
+    fd = _lent.get(name)
+    if fd is None:
+        raise LookupError(f"the shared value {name} is not in this process: it was closed, or is another pool's")
+    return fd
 
 
 # --- the executor server's end ---------------------------------------------------------------------------------------
@@ -151,6 +199,16 @@ class BlobStore:
             return False
         self.add(name, fd)
         return True
+
+    def replace(self, name: str, fd: int) -> bool:
+        """Have a blob's descriptor lead to another copy of its bytes, which is ``fd`` and is closed. Return False if
+        the blob is not there any more.
+        """
+        kept = self._fds.get(name)
+        if kept is not None:
+            os.dup2(fd, kept, inheritable=False)
+        os.close(fd)
+        return kept is not None
 
     def drop(self, names: Iterable[str]) -> None:
         for name in names:

@@ -23,7 +23,7 @@ Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
 Program = Callable[[Callable[[], Any]], Any]
 
 
-_STREAM = int(RunFlag.STREAM)
+_STREAM, _KEEP = int(RunFlag.STREAM), int(RunFlag.KEEP)
 
 
 class Interrupted(BaseException):
@@ -80,7 +80,7 @@ class Caller:
                 task.close(failed=False)
             took = _microseconds(began)
             phase = "dump"
-            dumped, blob = blobs.dump(value, "result")
+            dumped, blob = blobs.dump(value, "result", sized=run.flags & _KEEP != 0)
             return Done(run.attempt, dumped, took), blob
         except Interrupted:
             return Ended(run.attempt, Cause.KILLED, 0, ""), []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..wire import codec
 from ..wire import messages as wire
 from .blobs import BlobStore
@@ -15,14 +17,15 @@ class Deliveries:
         self._store = store
         self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
         self.view = b""  # the body of the latest
-        self.lent: dict[int, tuple[str, ...]] = {}  # attempt -> the blobs it refers to
+        self.lent: dict[int, tuple[tuple[str, str], ...]] = {}  # attempt -> names of blobs it refers to, and the blobs
         self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that its world goes with
         self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
 
     def expect(self, run: wire.Run) -> bool:
         """Prepare for an attempt; return False if the node could not keep a blob that it needs."""
         code = self.functions.get(run.function, (b"", None))[1]
-        if self._store.lacks((run.args.blob, code, *self.lent.get(run.attempt, ()))):
+        lent = (blob for _, blob in self.lent.get(run.attempt, ()))
+        if self._store.lacks((run.args.blob, code, *lent)):
             return False
         if run.world is not None:  # the next view may come before a worker is given this
             self._views[run.attempt] = self.view
@@ -38,9 +41,9 @@ class Deliveries:
             definition, blob = self.functions[run.function]
             fd = self._store.fd(blob)
             connection.send(definition, [] if fd is None else [fd])
-        for name in self.lent.get(run.attempt, ()):
-            if name not in connection.shared and (fd := self._store.fd(name)) is not None:
-                connection.shared.add(name)
+        for name, blob in self.lent.get(run.attempt, ()):
+            if connection.shared.get(name) != blob and (fd := self._store.fd(blob)) is not None:
+                connection.shared[name] = blob
                 connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
         connection.last = run.attempt
         connection.owes += 1
@@ -64,9 +67,19 @@ class Deliveries:
         elif isinstance(message, wire.View):
             connection.view = b""
         elif isinstance(message, wire.Adopt):
-            connection.shared.discard(message.blob)
+            connection.shared.pop(message.blob, None)
         elif isinstance(message, wire.Drop) or message is None:
             connection.send(body)
+
+    def lend(self, attempt: int, names: Iterable[str], blobs: Iterable[str]) -> None:
+        """Note that an attempt's arguments refer to blobs, each by a name."""
+        self.lent[attempt] = (*self.lent.get(attempt, ()), *zip(names, blobs, strict=False))
+
+    def renew(self, connection: WorkerConnection, blob: str) -> None:
+        """Give a worker that was given a blob the store's descriptor of it anew."""
+        for name, held in connection.shared.items():
+            if held == blob and (fd := self._store.fd(blob)) is not None:
+                connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
 
     def answered(self, attempt: int) -> None:
         if self.lent:

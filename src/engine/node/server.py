@@ -26,6 +26,7 @@ from ..wire.session import FOR_NODES, Session
 from . import limits
 from .blobs import BlobStore
 from .client_channels import ByteStream, NewChannel
+from .disk_blobs import DiskBlobs
 from .facts import facts, objection
 from .freeports import FreePorts
 from .notice_page import NoticePage
@@ -96,6 +97,7 @@ class ExecutorServer:
             devices=len(accelerators),
             folder=directory,
         )
+        self._disk_blobs = DiskBlobs(self._store, directory, moved=self._workers.moved, send=self._send)
         self._sampler: Sampler | None = None
         self._stacks = StackAnswers(self._workers.under_way, self._send)
         self._profiles = ProfileRelay(self._workers.under_way, self._send, directory)
@@ -213,6 +215,8 @@ class ExecutorServer:
                 self._workers.drop(blobs)
             case wire.Adopt(blob, path, size_bytes):
                 self._store.adopt(blob, path, size_bytes)
+            case wire.MoveToDisk(blobs):
+                self._disk_blobs.move(blobs)
             case wire.PreemptionNotice() | wire.StopAt():
                 self._watcher.received(message)
             case wire.ShowStacks():

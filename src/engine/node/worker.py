@@ -235,6 +235,8 @@ class _Reader:
                 self._streams.put(message, fds or [])
             elif isinstance(message, Drop):
                 drop_shared(message.blobs)
+            elif isinstance(message, Adopt) and fds:
+                adopt_shared(message.blob, fds)
 
 
 class ThreadWorker(WorkerProcess):

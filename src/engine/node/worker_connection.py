@@ -36,7 +36,7 @@ class WorkerConnection:
         """``threads``: in which the worker runs tasks."""
         self.worker = worker
         self.known: set[bytes] = set()  # functions
-        self.shared: set[str] = set()  # blobs that it holds for any task
+        self.shared: dict[str, str] = {}  # what it holds for any task: the names of blobs for it, and the blobs
         self.view = b""
         self.ready = False  # until then what it prints belongs to no attempt
         self.owes = 0  # answers: attempts delivered and not over

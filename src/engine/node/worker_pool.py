@@ -125,7 +125,9 @@ class WorkerPool:
             case wire.Recall(attempts):
                 self._scheduler.recalled(attempts)
             case wire.Lend(attempt, blobs):
-                self._deliveries.lent[attempt] = blobs
+                self._deliveries.lend(attempt, blobs, blobs)
+            case wire.Refer(attempt, names, blobs):
+                self._deliveries.lend(attempt, names, blobs)
             case wire.Hold():
                 self._holdings.add(message)
             case wire.View():
@@ -143,9 +145,17 @@ class WorkerPool:
     def drop(self, blobs: tuple[str, ...]) -> None:
         """Tell workers that were given these blobs to drop them, as the store has."""
         for connection in self._connections.values():
-            if connection.shared and (held := connection.shared.intersection(blobs)):
-                connection.shared -= held
-                connection.send(codec.body(wire.Drop(tuple(held))))
+            if connection.shared:
+                held = tuple(name for name, blob in connection.shared.items() if blob in blobs)
+                for name in held:
+                    del connection.shared[name]
+                if held:
+                    connection.send(codec.body(wire.Drop(held)))
+
+    def moved(self, blob: str) -> None:
+        """Give workers that hold a blob its bytes in their new place, so that the memory becomes free."""
+        for connection in self._connections.values():
+            self._deliveries.renew(connection, blob)
 
     @property
     def has_run(self) -> bool:

@@ -48,6 +48,8 @@ class NodeState:
     hostname: str = ""
     address: str = ""
     accelerators: int = 0
+    sent_bytes: int = 0  # to it, since it was reached; what nodes of this computer map is not sent
+    received_bytes: int = 0  # from it
     facts: Mapping[str, str] | None = None  # facts from the provider: pid, zone, type, price, ...
 
     def __repr__(self) -> str:

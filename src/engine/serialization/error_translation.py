@@ -38,6 +38,8 @@ def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = Non
 
 def _result(ending: Settled, payload: Payload) -> Any:
     received = cast("Received", ending.outcome)
+    if payload.keep is not None:
+        return payload.keep.result(received, f"{payload.name} on node {ending.node}")
     try:
         return values.load(received.data, received.sizes)
     except Exception as error:
@@ -99,6 +101,8 @@ def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object]
             error = errors.SetupFailed(story, **asdict(place))
             error.__cause__ = located(_own_error(failed, place, load), place, failed.traceback)
             return error
+        case "lost":
+            return errors.NodeLost(f"{place.task} was not run: {failed.message}. Run that again.", **asdict(place))
         case "node":
             message = f"{place} could not be run there: {failed.message}."
         case "fetch":

@@ -24,6 +24,7 @@ from . import function_pickling, program
 from .client_streams import Source
 from .payload import Blob, Payload, Shared, pending_references, referred
 from .pickling_errors import pickling_error
+from .stored_objects import packing
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
@@ -48,15 +49,16 @@ class Packer:
         *,
         drop: Callable[[Blob], None],
         forget: Callable[[bytes], None],
+        objects: object = None,
     ) -> None:
         """``plugins``: the pool's. ``kind``: of its workers. ``drop`` and ``forget`` are told of a blob, and of the
-        digest of a function, that no task needs any more.
+        digest of a function, that no task needs any more. ``objects``: the pool's, for which calls have references.
         """
         self.node_modules: ImportableModules | None = None  # that nodes can import; None: those that this program can
         self.definitions = Definitions(forget)
         self.outer_plugins: tuple[Plugin, ...] = ()
         self._plugins, self._kind, self._drop = tuple(plugins), kind, drop
-        self._blobs = itertools.count(1)
+        self._blobs, self._objects = itertools.count(1), objects or self
         self._warned = False
         self._prefix = token_hex(4)  # nodes that are taken over may still have blobs of another client
 
@@ -80,14 +82,18 @@ class Packer:
         defined = self.definitions.get(call.function) or self._define(call.function)
         name = options.name or call.function.__name__
         flags = defined.flags if options.needs is None else self._flags(defined.flags, options.needs, call.function)
-        if defined.copied is None and self.node_modules is None:
-            value, blob = self._dump((args, kwargs), name, call.function)
-        else:
-            with (
-                function_pickling.for_nodes(self.node_modules),
-                function_pickling.copying(*([defined.copied] if defined.copied else ())),
-            ):
-                value, blob = self._dump((args, kwargs), name, call.function, by_reference=False)
+        packing.begin(self._objects)
+        try:
+            if defined.copied is None and self.node_modules is None:
+                value, blob = self._dump((args, kwargs), name, call.function)
+            else:
+                with (
+                    function_pickling.for_nodes(self.node_modules),
+                    function_pickling.copying(*([defined.copied] if defined.copied else ())),
+                ):
+                    value, blob = self._dump((args, kwargs), name, call.function, by_reference=False)
+        finally:
+            objects = packing.end()
         return Payload(
             name,
             defined.digest,
@@ -98,6 +104,7 @@ class Packer:
             flags | RunFlag.ALONE if inputs else flags,
             inputs=tuple(Source(each) for each in inputs) if inputs else (),
             shared=referred() if pending_references else (),
+            objects=objects,
             defined=defined,
             needs=options.needs,
         )
@@ -116,8 +123,20 @@ class Packer:
             raise pickling_error(error, "", "the shared value") from error
         return Shared(self._blob(dumped), dumped.sizes, self._drop)
 
+    def dump(self, value: object) -> tuple[Value, Blob | None]:
+        """Pickle a value that calls of this pool will refer to."""
+        try:
+            with function_pickling.for_nodes(self.node_modules):
+                dumped = values.dump(value, "the value", by_reference=self.node_modules is None)
+        except values.Unpicklable as error:
+            raise pickling_error(error, "pool.put", "the value") from error
+        if dumped.total <= values.INLINE_BYTES:
+            return values.inline(dumped), None
+        return Value(b"", dumped.sizes), self._blob(dumped)
+
     def release(self, payload: Payload) -> None:
         """Drop what only this payload needed: its job is settled."""
+        payload.objects = ()
         if payload.blob is not None:
             self._drop(payload.blob)
             payload.blob = None

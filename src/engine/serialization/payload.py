@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import resource
@@ -16,13 +17,20 @@ from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..node import blobs
 from ..wire.messages import Value
+from ..wire.values import ALIGN_BYTES, INLINE_BYTES, PIECE_BYTES
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
     from .client_streams import RankValues, Source, Values
+    from .stored_objects import Keeps, StoredObject
 
 T = TypeVar("T")
 MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024
+
+KEYED_BYTES = 4 << 30  # larger blobs have no key: the copy that is taken of the others would take too much memory
+ALONE = 16  # buffers of a call that are each a blob of their own; of more, those that follow each other share some
+GROUP_BYTES = 64 << 20
+AT_ONCE_BYTES = 256 * 1024  # of which a copy and its key take 0.2 ms: a thread is not worth it
 
 LONG_BYTES = 4 * 1024 * 1024  # of a pickle: 2 ms for a text of bytes, 50 ms for a list of small objects
 
@@ -37,6 +45,8 @@ class Blob:
     parts: Sequence[Part]
     size_bytes: int
     _shared: int | None = field(default=None, init=False)
+    _key: str | None = field(default=None, init=False)
+    _pieces: tuple[Piece, ...] | None = field(default=None, init=False)
     _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes ask for it at once
 
     def share(self) -> str:
@@ -48,6 +58,59 @@ class Blob:
             if self._shared is None:
                 self._shared = self._copied()
         return f"/proc/{os.getpid()}/fd/{self._shared}"
+
+    def snapshot(self) -> None:
+        """Copy the bytes into this blob: what its parts were is free to change. Blocking, as `share`."""
+        self.share()
+        with self._sharing:
+            assert self._shared is not None, "it was shared just now"
+            self.parts = [mmap.mmap(self._shared, 0, prot=mmap.PROT_READ)]
+
+    def key(self) -> str:
+        """Return the SHA-256 of the bytes, of which this takes a copy first: what nodes have by that key never changes.
+        Blocking: 0.1 s for 100 MB. Empty: there are too many.
+        """
+        if self.size_bytes > KEYED_BYTES:
+            return ""
+        with self._sharing:
+            if self._key is None:
+                if self._shared is None:
+                    self.parts = [_copy_of(self.parts, self.size_bytes)]
+                digest = hashlib.sha256()
+                for part in self.parts:
+                    digest.update(part)
+                self._key = digest.hexdigest()
+        return self._key
+
+    @classmethod
+    def opened(cls, name: str, size_bytes: int, path: str) -> Blob:
+        """Return the bytes that another process of this computer has open as ``path``. An OSError: it has ended."""
+        blob = cls(name, [], size_bytes)
+        blob._shared = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return blob
+
+    def pieces(self, sizes: Sequence[int]) -> tuple[Piece, ...]:
+        """Return the value's large buffers as blobs of their own, and first the rest of it, so that each is known
+        again in another call. Empty: it has none, or too large ones.
+        """
+        with self._sharing:
+            if self._pieces is None:
+                self._pieces = _cut(self.name, self._buffers(sizes), sizes)
+        return self._pieces
+
+    def _buffers(self, sizes: Sequence[int]) -> list[memoryview]:
+        """Return the pickle and its buffers, without the gaps between them."""
+        parts, found, total = iter(self.parts), list[memoryview](), 0
+        for size in sizes:
+            if gap := -total % ALIGN_BYTES:
+                next(parts)
+            found.append(memoryview(next(parts)).cast("B"))
+            total += gap + size
+        return found
+
+    def renamed(self, name: str) -> Blob:
+        """Return the same bytes as a blob of another name, to be sent."""
+        return Blob(name, self.parts, self.size_bytes)
 
     def _copied(self) -> int:
         fd = os.memfd_create("outrider-blob", os.MFD_CLOEXEC)
@@ -70,6 +133,56 @@ class Blob:
         self.close()  # a thread that nobody waits for any more may have shared it after it was closed
 
 
+class Piece(NamedTuple):
+    """A blob with parts of a value, by their numbers; 0 is the pickle."""
+
+    blob: Blob
+    parts: tuple[int, ...]
+
+
+def _cut(name: str, buffers: Sequence[memoryview], sizes: Sequence[int]) -> tuple[Piece, ...]:
+    large = [number for number, size in enumerate(sizes) if number and size > INLINE_BYTES]
+    if not large or max(sizes) > KEYED_BYTES:
+        return ()
+    groups = [[number] for number in large]
+    if len(large) > ALONE:  # as in a model: they mostly come together again
+        groups = [[]]
+        for number in large:
+            if sum(sizes[each] for each in groups[-1]) >= GROUP_BYTES:
+                groups.append([])
+            groups[-1].append(number)
+    rest = [number for number in range(len(sizes)) if number not in set(large)]
+    return tuple(
+        Piece(_joined(f"{name}/{number}", [buffers[each] for each in parts]), tuple(parts))
+        for number, parts in enumerate((rest, *groups))
+    )
+
+
+def _joined(name: str, buffers: Sequence[memoryview]) -> Blob:
+    parts, total = list[Part](), 0
+    for each in buffers:
+        if gap := -total % ALIGN_BYTES:
+            parts.append(bytes(gap))
+        parts.append(each)
+        total += gap + len(each)
+    return Blob(name, parts, total)
+
+
+def _copy_of(parts: Sequence[Part], size_bytes: int) -> Part:
+    """Copy a piece at a time: Python's lock is let go between two."""
+    if size_bytes <= AT_ONCE_BYTES:
+        return b"".join(parts)
+    buffer = huge_buffer(size_bytes)
+    view, at = memoryview(buffer), 0
+    for part in parts:
+        rest = memoryview(part).cast("B")
+        while rest:
+            piece, rest = rest[:PIECE_BYTES], rest[PIECE_BYTES:]
+            view[at : at + len(piece)] = piece
+            at += len(piece)
+    return buffer
+
+
 @dataclass(slots=True, eq=False)
 class Payload:
     """The engine's half of `actors.interfaces.Task`: made once at submission, shared by every attempt and rank."""
@@ -84,6 +197,8 @@ class Payload:
     output: Values | RankValues | None = None
     inputs: tuple[Source, ...] = ()
     shared: tuple[Shared[Any], ...] = ()  # what the arguments refer to
+    objects: tuple[StoredObject, ...] = ()  # for which there are references in the arguments
+    keep: Keeps | None = None  # where its result is noted, which stays on its node
     defined: object = None  # the function, which nodes forget when nobody holds this
     needs: Amounts | None = None  # what each of its attempts holds of its node
 

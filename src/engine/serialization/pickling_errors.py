@@ -24,6 +24,8 @@ def pickling_error(error: Exception, task: str, what: str) -> errors.Serializati
     thing = f"{path or what}{f' of {task}' if task else ''}"
     if isinstance(pending := error.__cause__ or error, errors.NotACall):
         return errors.NotACall(f"{thing}: {pending}")
+    if isinstance(pending, errors.SerializationError):
+        return errors.SerializationError(f"{thing}: {pending}", path=path, task=task, kind=pending.kind)
     advice = PICKLING_ADVICE.get(kind, "leave it out, or make it inside the function")
     message = f"{thing} cannot be pickled ({reason}): {advice}."
     return errors.SerializationError(message, path=path, task=task, kind=kind)

@@ -140,6 +140,17 @@ class BlobTransfers:
             return self.arrived(value, duration_us, most_bytes)
         return await self.fetch(value, duration_us, most_bytes)
 
+    async def bring_kept(self, value: wire.Value) -> Received:
+        """Return a value that stays where it is. A ConnectionError: the node is lost."""
+        name = value.blob
+        assert name is not None, "only what lies in a blob is kept"
+        if self._same_host:
+            try:
+                return Received(map_shared(name), value.sizes)
+            except (FileNotFoundError, ProcessLookupError) as error:
+                raise ConnectionResetError("the executor has gone") from error
+        return Received(await self._across_losses(lambda progress: self._bulk.get(name, progress)), value.sizes)
+
     async def fetch(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
         name = value.blob
         assert name is not None, "only a value that lies in a blob is fetched"

@@ -195,6 +195,7 @@ class NodeConnection:
         except ValueError as error:
             self.cut("its welcome is not the protocol")
             raise ConnectFailed(f"node {self._machine.id} sent a welcome without its facts", fatal=True) from error
+        self.link.objects.limit(facts.memory_bytes, *self._settings.object_bytes)
         if not self.on_this_computer:
             await self._check(facts, said)
 
@@ -426,10 +427,14 @@ class NodeConnection:
                 await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
         finally:
             self._uploads -= 1
+            self.link.sent_bytes += progress.at_bytes
 
     async def get(self, name: str, progress: TransferProgress) -> Part:
         receiving = Receiving(progress)
-        await self._transfer(receiving, wire.Get(name))
+        try:
+            await self._transfer(receiving, wire.Get(name))
+        finally:
+            self.link.received_bytes += progress.at_bytes
         return receiving.buffer
 
     async def _transfer(self, transfer: Transfer, request: wire.Put | wire.Get) -> None:

@@ -44,6 +44,7 @@ class ConnectionSettings:
     logins: SharedLogins = field(default_factory=SharedLogins)  # to the hosts that run commands for machines
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions
     interpose: Callable[[], Interpose | None] = lambda: None
+    object_bytes: tuple[int | None, int | None] = (None, None)  # that a node remembers in memory and on its disk
     turn: str = ""  # which of the pool's clients this is, where one took it over from another
     pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()  # keys that its host may show, where it was replaced
     rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None  # told of them before they are in use

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 from ...actors.interfaces import (
     Asked,
@@ -29,12 +29,14 @@ from ...providers.base import MachineId, PreemptionNotice
 from ..node import limits
 from ..serialization.client_streams import AHEAD
 from ..serialization.payload import Blob, Payload, Received
+from ..serialization.stored_objects import Whereabouts
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.log_records import ARTIFACT_BYTES
 from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, is_lost
+from .node_objects import NodeObjects, ObjectLost, size_of
 from .node_profiles import NodeProfiles
 from .node_stacks import NodeStacks
 from .plain_orders import PlainOrders
@@ -74,6 +76,7 @@ class NodeLink(PlainOrders):
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = self._closed = False
+        self.sent_bytes = self.received_bytes = 0  # in frames and blobs, since the node was reached
         self._unacknowledged = 0  # messages received since the last write
         self.sampled: Callable[[wire.Sampled], object] = lambda _: None
         self.answered: Callable[[], object] = lambda: None  # a ping
@@ -90,6 +93,7 @@ class NodeLink(PlainOrders):
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._fetching: set[int] = set()  # attempts that have ended, and whose values are still on their way
         self._transfers = BlobTransfers(bulk, same_host=same_host, send=self.send)
+        self.objects = NodeObjects(node, self._transfers, same_host=same_host, send=self.send)
         self._streams = TaskStreams(node, self._orders, self._transfers)
         self._items, self._credit = self._streams.fetches, self._streams.credit  # which each end of an attempt looks at
         self.profiles = NodeProfiles(node, self._orders, self._items, self.send)
@@ -113,7 +117,7 @@ class NodeLink(PlainOrders):
         run = wire.Run(
             order.attempt, payload.function, payload.args, order.task.job, order.number, payload.timeout_s, flags, world
         )
-        if known and payload.blob is None and not payload.shared and payload.needs is None:
+        if known and payload.blob is None and not payload.shared and not payload.objects and payload.needs is None:
             self._send_run(run)
             if idle:
                 self.flush()  # it begins while we are still at it; what a busy node is sent gathers for a tick
@@ -213,6 +217,7 @@ class NodeLink(PlainOrders):
     def close(self) -> None:
         self._write, self._closed = None, True
         self._transfers.close()
+        self.objects.close()
         self.stacks.close()
         self.profiles.close()
         for attempt in [*self._orders]:
@@ -237,6 +242,7 @@ class NodeLink(PlainOrders):
             self._unacknowledged = 0
             data = self.session.flush()
             if data:
+                self.sent_bytes += len(data)
                 try:
                     self._write(data)
                 except ConnectionError:  # the channel has just closed, as we shall hear: the next one carries it
@@ -246,6 +252,7 @@ class NodeLink(PlainOrders):
         """Handle one read of the control channel: everything in it is one batch of reports. A ProtocolError says that
         these bytes break the protocol, or that a message in them is none that this node may send.
         """
+        self.received_bytes += len(data)
         reports: list[Report] = []
         messages = self.session.feed_framed(data)
         try:
@@ -290,6 +297,8 @@ class NodeLink(PlainOrders):
                 return Asked(JobId(job), generation, number, asked)
             case wire.Stacks():
                 self.stacks.received(message)
+            case wire.NotMoved(blob):
+                self.objects.not_moved(blob)
             case wire.Ports(ports):
                 return PortsFree(ports)
             case wire.Unfit(reason, has_run):
@@ -327,7 +336,7 @@ class NodeLink(PlainOrders):
             fetch = partial(self._streams.bring, order, wire.Value(b"", None, message.blob), ARTIFACT_BYTES)
             self._streams.fetch_before_end(order.attempt, self._logs.artifact(self.node, order, message, fetch, drop))
 
-    def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:
+    def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:  # noqa: PLR0911 (a table)
         """Return the report of an attempt's end; None: its value is fetched first, or the node runs no such attempt."""
         attempt = message.attempt
         if not self._runs(attempt):
@@ -337,6 +346,8 @@ class NodeLink(PlainOrders):
             return Finished(AttemptId(attempt), verdict(message), message, 0.0)
         value = message.value if isinstance(message, wire.Done) else message.error
         items = {*self._items.get(attempt, ())}
+        if not items and self._stays(message):
+            return self._kept(message)
         if items or (value is not None and value.blob is not None and not self._same_host):
             self._fetching.add(attempt)
             self._transfers.spawn(self._end_later(message, value, items))
@@ -348,6 +359,28 @@ class NodeLink(PlainOrders):
         except Exception as error:  # noqa: BLE001  no memory, say: this task's, and no other's of the same read
             return self._failed(attempt, "fetch", error)
         return self._finished(message, received)
+
+    def _stays(self, message: wire.Done | wire.Failed) -> TypeGuard[wire.Done]:
+        """Return whether a result stays on the node."""
+        if not isinstance(message, wire.Done) or (name := message.value.blob) is None or name.startswith(wire.LOST):
+            return False
+        if cast("Payload", self._orders[message.attempt].task.content).keep is None:
+            return False
+        if not message.value.sizes or self.objects.memory.has(name):
+            raise ProtocolError(f"node {self.node} keeps a result, and does not say how large and where it is")
+        return True
+
+    def _kept(self, message: wire.Done) -> Finished:
+        """Return the report of a result that stays on the node."""
+        attempt, sizes, name = message.attempt, message.value.sizes, message.value.blob
+        payload = cast("Payload", self._orders[attempt].task.content)
+        assert payload.keep is not None, "it stays"
+        assert sizes is not None, "it stays"
+        assert name is not None, "it stays"
+        at = Whereabouts(f"kept-{attempt}", sizes, size_of(sizes), made_by=f"{payload.name} on node {self.node}")
+        stored = payload.keep.keep(self.objects.kept(at, name))
+        self._over(attempt)
+        return Finished(AttemptId(attempt), Verdict.RETURNED, stored, message.duration_us / 1e6)
 
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
         """Return the report of a result. Its outcome is what was received alone: ten thousand of them may wait."""
@@ -371,11 +404,14 @@ class NodeLink(PlainOrders):
                 for shared in payload.shared:
                     await self._transfers.ensure_placed(shared.blob)
                 self.send(wire.Lend(run.attempt, tuple(shared.blob.name for shared in payload.shared)))
+            if payload.objects:
+                await self.objects.refer(run.attempt, payload.objects)
             if payload.blob is not None:
-                await self._transfers.ensure_placed(payload.blob)
+                run = run._replace(args=await self.objects.place_arguments(run.attempt, run.args, payload.blob))
         except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
             del self._held_back[run.attempt]
-            self._reports([self._failed(run.attempt, "send", error)])
+            phase = "lost" if isinstance(error, ObjectLost) else "send"
+            self._reports([self._failed(run.attempt, phase, error)])
         else:
             del self._held_back[run.attempt]
             order = self._orders[run.attempt]
@@ -407,8 +443,11 @@ class NodeLink(PlainOrders):
                 await asyncio.wait(items)
                 if any(map(is_lost, items)):
                     return
-            received = None if value is None else await self._transfers.bring(value, message.duration_us)
-            finished = self._finished(message, received)
+            if self._stays(message):
+                finished = self._kept(message)
+            else:
+                received = None if value is None else await self._transfers.bring(value, message.duration_us)
+                finished = self._finished(message, received)
         except ConnectionError:
             return
         except Exception as error:  # noqa: BLE001  it will not come: whoever waits for it is told
@@ -424,6 +463,8 @@ class NodeLink(PlainOrders):
         self.stacks.signs.pop(attempt, None)
         if self._items:
             self._items.pop(attempt, None)
+        if self.objects.users:
+            self.objects.over(attempt)
         if self._awaited:
             self._awaited.discard(attempt)
             if not self._awaited:

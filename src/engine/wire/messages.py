@@ -64,6 +64,7 @@ class RunFlag(IntFlag):
     FRESH = 8  # in a process of its own that ends with it
     LISTENS = 16  # its rank has a port of this node in its world, and it belongs to that rank from now on
     BESIDE = 32  # beside the slots, which stay free for tasks; comes with FRESH
+    KEEP = 64  # a result in a blob stays there: its `sizes` are given in any case
 
 
 class Cause(StrEnum):
@@ -151,6 +152,20 @@ class Lend(NamedTuple):
     """Names blobs that an attempt refers to, whose `Run` follows; other attempts may as well: the node keeps them."""
 
     attempt: Number
+    blobs: tuple[str, ...]
+
+
+class Refer(NamedTuple):
+    """Lends an attempt, whose `Run` follows, blobs to which its arguments refer by other ``names``, one for each."""
+
+    attempt: Number
+    names: tuple[str, ...]
+    blobs: tuple[str, ...]
+
+
+class MoveToDisk(NamedTuple):
+    """Moves blobs from the node's memory to its disk, under the same names. `NotMoved` says which have not."""
+
     blobs: tuple[str, ...]
 
 
@@ -360,6 +375,13 @@ class Ports(NamedTuple):
     ports: tuple[Port, ...]
 
 
+class NotMoved(NamedTuple):
+    """Says that a blob stays in the node's memory, as its disk has no room for it, or cannot be written."""
+
+    blob: str
+    reason: Text
+
+
 # --- both ways ------------------------------------------------------------------------------------------------------
 
 
@@ -444,10 +466,11 @@ class Missing(NamedTuple):
     blob: str
 
 
-_Orders = View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Hold | StopAt | ShowStacks | Profile
-ToNode = Hello | _Orders | Bye | Input
+_Orders = View | Define | Run | Kill | Recall | Hold | StopAt | ShowStacks | Profile
+_Blobs = Drop | Adopt | Lend | Refer | MoveToDisk
+ToNode = Hello | _Orders | _Blobs | Bye | Input
 _Answers = Started | Done | Failed | Ended | Returned | Yield | Output | Logged | Sampled | Stacks | Profiled
-ToClient = Welcome | Refused | _Answers | Asked | Ports | Unfit
+ToClient = Welcome | Refused | _Answers | Asked | Ports | Unfit | NotMoved
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing
 Message = ToNode | ToClient | BothWays | Bulk

@@ -78,7 +78,12 @@ def load(data: Any, sizes: Sequence[int] | None = None) -> Any:
     if sizes is None:
         return pickle.loads(data) if len(data) <= PIECE_BYTES else _in_pieces(memoryview(data), ())
     view = memoryview(bytearray(data) if isinstance(data, bytes) else data)  # arrays must be writable
-    head, *buffers = _cut(view, sizes)
+    head, *buffers = cut(view, sizes)
+    return load_parts(head, buffers)
+
+
+def load_parts(head: memoryview, buffers: Sequence[memoryview]) -> Any:
+    """Return the object of a pickle and its buffers."""
     return pickle.loads(head, buffers=buffers) if len(head) <= PIECE_BYTES else _in_pieces(head, buffers)
 
 
@@ -130,7 +135,8 @@ def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: b
     return whole
 
 
-def _cut(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
+def cut(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
+    """Give the parts of a value of these sizes."""
     at = 0
     for size in sizes:
         yield view[at : at + size]

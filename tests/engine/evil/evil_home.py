@@ -53,6 +53,7 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
     ),
     m.Stacks: lambda attempt: m.Stacks(attempt % 7, attempt if attempt % 3 else None, "forged\x1b[2J" * 9, 2**63 - 1),
     m.Profiled: lambda attempt: m.Profiled(attempt, "forged\x1b[2J", f"forged {attempt}", "forged\x1b[2J" * 9),
+    m.NotMoved: lambda attempt: m.NotMoved(f"forged {attempt}", "forged\x1b[2J" * 9),
     m.Ping: m.Ping,
     m.Pong: lambda attempt: m.Pong(attempt, 2**63 - 1),
 }

@@ -151,7 +151,7 @@ async def test_large_transfers_in_flight_start_over(way: str, tmp_path: Path) ->
     data = os.urandom(LARGE_BYTES)
     async with Pool(provider=WAYS[way], nodes=1, console="silent") as pool:
         job = pool.submit(measure(str(tmp_path), data))
-        await until(lambda: connections(pool)[0].link._transfers.placed)
+        await until(lambda: connections(pool)[0].link.objects._placing)
         await asyncio.sleep(0.01)  # some of it is on the way
         cut(pool)
         await until((tmp_path / "large").exists, 20)

@@ -35,7 +35,7 @@ class Bulk:
 
     async def put(self, blob: Blob, progress: TransferProgress) -> None:
         self.put_names.append(blob.name)
-        await self._come(blob.name, progress)
+        await self._come(blob.name.partition("#")[0], progress)  # each try to have it there has a number
 
     async def get(self, name: str, progress: TransferProgress) -> Part:
         await self._come(name, progress)

@@ -107,7 +107,7 @@ def test_numbers_in_the_text_are_the_codes() -> None:
 
 def test_the_layout_of_a_value_is_as_computed() -> None:
     view = memoryview(bytearray(262))
-    cut = [len(part) for part in values._cut(view, [100, 8, 70])]
+    cut = [len(part) for part in values.cut(view, [100, 8, 70])]
     assert cut == [100, 8, 70]
     starts = [100 + (-100 % values.ALIGN_BYTES), 136 + (-136 % values.ALIGN_BYTES)]
     assert f"buffers lie at {starts[0]} and at {starts[1]}" in PAGE

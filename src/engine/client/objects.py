@@ -1,0 +1,97 @@
+"""The objects of an open pool: what `Pool.put` and `keep=True` have stored, here and on its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ...providers.threads import in_thread
+from ..api.errors import NodeLost, TransferError
+from ..serialization.error_translation import load_value
+from ..serialization.payload import Received, map_shared
+from ..serialization.stored_objects import StoredObject, Whereabouts
+from .refs import Ref, Reference
+
+if TYPE_CHECKING:
+    from ...actors.interfaces import NodeId
+    from ..serialization.packer import Packer
+    from ..serialization.payload import Blob
+
+
+class Objects:
+    """Implements `serialization.stored_objects.Keeps`. It is for the thread of the pool's loop."""
+
+    def __init__(self, packer: Callable[[], Packer], drop: Callable[[Blob], None]) -> None:
+        """``packer`` raises where the pool is not open. ``drop`` is told of a blob that no call refers to any more."""
+        self._packer, self._drop = packer, drop
+        self._loop = asyncio.get_running_loop()
+        self.reference: Callable[[StoredObject], Reference[Any]] = lambda stored: Ref(stored, self)
+
+    async def put(self, value: object) -> Reference[Any]:
+        dumped, blob = self._packer().dump(value)
+        if blob is None:
+            return self.reference(self._small(dumped.data, dumped.sizes, ""))
+        await in_thread(blob.snapshot, abandon=True)
+        return self.reference(self.keep(Whereabouts(blob.name, dumped.sizes, blob.size_bytes, blob=blob)))
+
+    async def get(self, stored: StoredObject) -> Any:
+        self._packer()
+        at = stored.at
+        received = await self._received(at)
+        name = at.made_by or "pool.put"
+        if received.is_long_to_load:
+            return await in_thread(load_value, received, name, abandon=True)
+        return load_value(received, name)
+
+    async def _received(self, at: Whereabouts) -> Received:
+        if at.small is not None:
+            return Received(at.small, at.sizes)
+        if at.blob is not None:
+            return Received(map_shared(await in_thread(at.blob.share, abandon=True)), at.sizes)
+        if at.home is None:
+            raise _lost(at)
+        try:
+            return await at.home.bring(at)
+        except ConnectionError:
+            raise _lost(at) from None
+        except (OSError, LookupError, RuntimeError) as error:
+            story = f"What {at.made_by} has returned could not be fetched: {type(error).__name__}: {error}"
+            raise TransferError(f"{story}. See whether this computer and the node have memory left.") from error
+
+    def keep(self, at: Whereabouts) -> StoredObject:
+        return StoredObject(self, at, self._free)
+
+    def result(self, outcome: Received | StoredObject, made_by: str) -> Reference[Any]:
+        if isinstance(outcome, StoredObject):
+            return self.reference(outcome)
+        return self.reference(self._small(bytes(outcome.data), outcome.sizes, made_by))
+
+    def _small(self, data: bytes, sizes: tuple[int, ...] | None, made_by: str) -> StoredObject:
+        return self.keep(Whereabouts("", sizes, len(data), small=data, made_by=made_by))
+
+    def _free(self, at: Whereabouts) -> None:
+        """Free an object's bytes, from whatever thread noticed that nobody refers to it any more."""
+        if at.small is None:
+            with suppress(RuntimeError):  # the loop has ended, and the nodes with it
+                self._loop.call_soon_threadsafe(self._freed, at)
+
+    def _freed(self, at: Whereabouts) -> None:
+        if at.home is not None:
+            at.home.let_go(at.kept_as)
+        if at.blob is not None:
+            self._drop(at.blob)
+
+
+def home_of(stored: tuple[StoredObject, ...]) -> NodeId | None:
+    """Return the node that keeps most bytes of what a call refers to, if one does."""
+    held: dict[NodeId, int] = {}
+    for each in stored:
+        if (home := each.at.home) is not None:
+            held[home.node] = held.get(home.node, 0) + each.at.size_bytes
+    return max(held, key=lambda node: held[node]) if held else None
+
+
+def _lost(at: Whereabouts) -> NodeLost:
+    return NodeLost(f"{at.story[0].upper()}{at.story[1:]}. Run that again.", task=at.made_by.partition(" on node ")[0])

@@ -1,0 +1,65 @@
+"""`Ref`: what `Pool.put` and ``keep=True`` give in place of a value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from ..serialization.stored_objects import StoredObject
+
+T = TypeVar("T")
+
+
+class Reference(Generic[T]):
+    """The base of `Ref` and `SyncRef`: it stands for a value in the arguments of calls of its pool."""
+
+    __slots__ = ("_stored", "_within")
+
+    def __init__(self, stored: StoredObject, within: Any) -> None:
+        """Take the object, and what `get` asks for it (``within``)."""
+        self._stored, self._within = stored, within
+
+    @property
+    def typed(self) -> T:
+        """The reference itself, which has the type of its value for type checkers: ``f(ref.typed)`` is ``f(ref)``."""
+        return self  # type: ignore[return-value]  # what a task gets for it is of that type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._stored.__reduce__()
+
+    def __repr__(self) -> str:
+        at = self._stored.at
+        where = " (lost)" if at.lost else f" on node {at.home.node}" if at.home is not None else ""
+        made_by = f" of {at.made_by.partition(' on node ')[0]}" if at.made_by else ""
+        return f"<{type(self).__name__}{made_by}: {at.size_bytes:,} bytes{where}>"
+
+
+class Ref(Reference[T]):
+    """A value that nodes have, or that is on its way to them: `Pool.put` gives one, and so does ``keep=True``.
+
+    A call of the same pool that is given it, also within lists, dicts and objects, gets the value. The value is freed
+    when nothing refers to it any more.
+    """
+
+    __slots__ = ()
+
+    async def get(self) -> T:
+        """Return the value, anew each time.
+
+        Raises:
+            NodeLost: it was kept on a node that is lost.
+            PoolClosed
+        """
+        objects: Any = self._within
+        return await objects.get(self._stored)  # type: ignore[no-any-return]
+
+
+class SyncRef(Reference[T]):
+    """A `Ref` of a pool that was opened by `with`."""
+
+    __slots__ = ()
+
+    def get(self) -> T:
+        """See `Ref.get`."""
+        pool: Any = self._within
+        return pool._wait(pool._get, self._stored)  # type: ignore[no-any-return]
