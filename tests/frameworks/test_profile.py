@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -97,3 +99,50 @@ async def test_it_is_named_ten_times_of_ten_and_nobody_else_ever(folder: Path) -
     found = await profiles(folder, sleepers)
     named = [[*each.table.stragglers] if each.table is not None else None for each in found]
     assert named == [[int(word)] if word else [] for word in sleepers], [lines_of(each) for each in found]
+
+
+@compute
+def train_on_gpu(folder: str) -> int:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data, steps = torch.randn(1024, 1024, device="cuda"), 0
+    while not Path(folder, "end").exists():
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        steps += 1
+        Path(folder, "begun-0").touch()
+    return steps
+
+
+@pytest.mark.nightly
+async def test_kernels_of_a_gpu_are_in_the_trace(folder: Path) -> None:
+    """For a machine with a GPU: ``pytest -s -m '' tests/frameworks/test_profile.py -k gpu``."""
+    look = [sys.executable, "-c", "import torch; exit(not torch.cuda.is_available())"]  # in a process that ends
+    if subprocess.run(look, check=False).returncode:
+        pytest.skip("there is no GPU")
+    async with Pool(provider=Local(), plugins=[plugins.torch()], console="silent", run="gpu") as pool:
+        running = asyncio.ensure_future(pool.broadcast(train_on_gpu(str(folder))))
+        while not (folder / "begun-0").exists():
+            assert not running.done(), await running
+            await asyncio.sleep(0.05)
+        (run,) = found_runs(runs_folder())
+        found = [await asyncio.to_thread(take_profile, run, steps=5, seconds=30.0) for _ in range(2)]
+        (folder / "end").touch()
+        await running
+    for merged in found:
+        print("\n".join(lines_of(merged)))
+        assert merged.trace is not None, lines_of(merged)
+        events = json.loads(gzip.decompress(merged.trace.read_bytes()))["traceEvents"]
+        kernels = [each for each in events if each.get("cat") == "kernel"]
+        names = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
+        print(len(kernels), "kernels of", {names[each["pid"]] for each in kernels})
+        assert kernels
+        assert all("GPU" in names[each["pid"]] for each in kernels)
+        steps = [each for each in events if each["name"].startswith("step ")]
+        began, ended = min(each["ts"] for each in steps), max(each["ts"] + each["dur"] for each in steps)
+        inside = [each for each in kernels if began <= each["ts"] <= ended]
+        assert len(inside) >= 5 * len(steps), "the GPU's clock is that of the steps"

@@ -96,6 +96,7 @@ class TaskProfile:
             self._said.append(f"it has failed: {torch_profile.one_line(error)}")
         finally:
             self._scratch.unlink(missing_ok=True)
+            self._spans = StackSpans()  # the task may go on for long, and keeps this object
             self._over(self, Left(fd, size_bytes, sha256, "; ".join(self._said)))
 
     def _sample(self) -> None:

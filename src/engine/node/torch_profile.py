@@ -26,7 +26,7 @@ def begin() -> Begun:
     try:
         config = _all_threads(torch)
         if config is None:
-            return Begun(None, f"torch {torch.__version__} cannot profile all threads of a process: 2.8 can")
+            return Begun(None, f"torch {torch.__version__} cannot profile all threads of a process: 2.7 can")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)

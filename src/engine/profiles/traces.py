@@ -16,7 +16,7 @@ from .stragglers import Interval, RankTimes
 COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")  # how torch.distributed names what it does
 KERNEL = re.compile(r"(?i)(nccl|rccl)")  # and NCCL what it runs on a GPU
 STEPS, PYTHON = "steps", "Python functions (sampled)"  # tracks of ours, in place of a thread
-MOST_BYTES = 2 << 30  # of one rank's trace, as it is read: what is larger was not made by a node of ours
+MOST_BYTES = 1100 << 20  # of one rank's trace, as it is read: what is larger no node of ours has made
 
 
 class Whose(NamedTuple):
