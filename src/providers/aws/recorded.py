@@ -6,13 +6,14 @@ RECORDED-3: everything that is created has its intent's token among its tags fro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from ..cloud.labels import LAUNCH
 from ..cloud.recorder import Recorder
 from ..cloud.written import FLEET
-from .api import Api, Service
+from .api import Api
 
 
 def machines_in(answer: Mapping[str, Any]) -> list[str] | None:
@@ -35,42 +36,21 @@ class RecordedApi(Api):
 
     recorder: Recorder
 
-    async def call(
-        self,
-        operation: str,
-        /,
-        *,
-        service: Service = "ec2",
-        timeout_s: float = 30.0,
-        idempotent: bool | None = None,
-        lag_s: float = 0.0,
-        **parameters: Any,
-    ) -> dict[str, Any]:
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
         """Call AWS like `Api.call`. A create call is shielded from cancellation, and recorded in the journal before.
 
         Raises:
             JournalError: the intent could not be recorded, so nothing was created.
             ProviderError: as `Api.call` does.
         """
-
-        async def ask() -> dict[str, Any]:
-            return await Api.call(
-                self,
-                operation,
-                service=service,
-                timeout_s=timeout_s,
-                idempotent=idempotent,
-                lag_s=lag_s,
-                **said,
-            )
-
-        said = parameters
         if not operation.startswith("create_"):
-            return await ask()
+            return await Api.call(self, operation, **parameters)
         kind, ids_in = _MAKES[operation]
         token = str(parameters.get("ClientToken") or uuid4().hex)
         said = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
-        return await self.recorder.create(kind, token, _facts(parameters), ask, ids_in)
+        return await self.recorder.create(
+            kind, token, _facts(parameters), partial(Api.call, self, operation, **said), ids_in
+        )
 
 
 def _facts(parameters: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from outrider.providers.aws import launch
 from outrider.providers.aws.images import Ami
 from outrider.providers.aws.launch import LaunchTemplate, Shape
 from outrider.providers.base import AcceleratorRequest, LaunchRequest, MachineId
-from outrider.providers.cloud.failures import most_telling
-from outrider.providers.cloud.offers import InstanceType, Offer, in_one_place
-from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.cloud.offers import InstanceType, Offer
 
 AMI = Ami("ami-1", "ubuntu", "/dev/sda1", 8)
 SHAPE = Shape(AMI, "spot", 0, "ssh-ed25519 CLIENT", 120.0, None, ("sg-1",), public=True)
@@ -162,20 +159,6 @@ def test_several_machines_of_several_devices_are_side_by_side() -> None:
     assert not launch.is_together(replace(REQUEST, accelerator=AcceleratorRequest("A100", 1)))
 
 
-def test_those_that_are_side_by_side_are_of_one_type_in_one_zone() -> None:
-    rounds = [[offer(zone="a"), offer("c7i.large", "a")], [offer(zone="b")]]
-    assert in_one_place(rounds, ()) == [[offer(zone="a")], [offer("c7i.large", "a")], [offer(zone="b")]]
-
-
-def test_others_join_those_that_are_there() -> None:
-    rounds = [[offer(zone="a"), offer("c7i.large", "b")], [offer(zone="b")]]
-    living = {("m7i.large", "us-east-1b")}
-    assert in_one_place(rounds, living) == [[offer(zone="b")], [offer("c7i.large", "b")]]
-    with pytest.raises(NoCapacity, match="us-east-1c") as told:
-        in_one_place(rounds, {("m7i.large", "us-east-1c")})
-    assert told.value.retry_after_s is not None
-
-
 # --- the answer -------------------------------------------------------------------------------------------------------
 
 
@@ -218,26 +201,6 @@ def test_what_is_asked_is_found_again_in_the_answer(places: list[tuple[str, str]
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
-
-
-def test_a_quota_comes_before_missing_capacity_and_both_are_told() -> None:
-    capacity = NoCapacity("AWS has none", retry_after_s=10.0, code="InsufficientInstanceCapacity")
-    quota = QuotaExceeded("the quota is used up", code="VcpuLimitExceeded")
-    refused = BadRequest("not with this type", code="Unsupported")
-    for errors in permutations([capacity, quota, refused]):
-        told = most_telling(errors)
-        assert isinstance(told, QuotaExceeded)
-        assert told.code == "VcpuLimitExceeded"
-        assert told.retry_after_s == 10.0  # the capacity may come back
-        assert "the quota is used up; also: AWS has none" in str(told)
-
-
-def test_without_rights_trying_again_is_of_no_use() -> None:
-    told = most_telling([NoCapacity("none", retry_after_s=1.0), NotAuthorized("no right")])
-    assert isinstance(told, NotAuthorized)
-    assert told.retry_after_s is None
-    one: ProviderError = most_telling([NoCapacity("none", retry_after_s=1.0)])
-    assert (type(one), str(one), one.retry_after_s) == (NoCapacity, "none", 1.0)
 
 
 @pytest.mark.parametrize("cards", [0, 4])

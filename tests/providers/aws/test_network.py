@@ -243,17 +243,6 @@ def test_nothing_is_open_but_port_22_for_the_client(given_: list[str], efa: bool
     assert (Rule("egress", "sg-1") in said) is efa
 
 
-@pytest.mark.parametrize("text", ["", "me", "300.0.0.1", "10.0.0.0/40", "AUTO", ["10.0.0.1", "x"], []])
-def test_invalid_ssh_from_is_refused(text: str | list[str]) -> None:
-    with pytest.raises(ValueError, match="ssh_from"):
-        sources(text)
-
-
-def test_an_address_is_a_network_of_one() -> None:
-    assert sources(["203.0.113.7", "2001:db8::1", "10.1.2.3/8", "203.0.113.7/32"]) == (
-        "203.0.113.7/32", "2001:db8::1/128", "10.0.0.0/8")  # fmt: skip
-
-
 async def test_the_pools_group_is_tagged_as_it_is_made(ec2: EC2) -> None:
     made = await prepare(ec2)
     assert made == Network("vpc-1", {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}, "sg-1", (CLIENT,))

@@ -5,13 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from outrider import AWS
 from outrider.providers.aws import listing
@@ -20,12 +16,10 @@ from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.aws.surveyor import AWSSurveyor
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
 from outrider.providers.cloud import fleet as fleets
-from outrider.providers.cloud import teardown, written
-from outrider.providers.cloud.end_tracker import LEASE_MORE_S, EndTracker
-from outrider.providers.cloud.instance_inventory import GRACE_S, InstanceView, State
+from outrider.providers.cloud import teardown
+from outrider.providers.cloud.end_tracker import LEASE_MORE_S
 from outrider.providers.errors import NotGone
-from outrider.providers.journal import Intent, Journal
-from outrider.providers.resource_ownership import Claim
+from outrider.providers.journal import Journal
 from outrider.testing import EC2
 from outrider.testing import aws_faults as faults
 
@@ -136,38 +130,3 @@ async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2,
         machines = [machine.id for machine in await fleet.launch(REQUEST, 5)]
         said = await teardown.end(EC2Cloud(api), [*machines[:3], "i-0123456789abcdef0", *machines[3:]])
         assert {view.id for view in said} == set(machines)
-
-
-@pytest.mark.parametrize(("age_s", "unsure_s"), [(0.0, 150.0), (70.0, 80.0), (200.0, 0.0)])
-def test_a_call_that_was_sent_again_until_its_client_died_is_waited_for(age_s: float, unsure_s: float) -> None:
-    now, unanswered = 1000.0, Intent("pool", written.FLEET, "token", {}, at=1000.0 - age_s)
-    record = written.Written(Claim("pool"), [unanswered, replace(unanswered, at=now, token="t", ids=())], now)
-    (unsure,) = record.unsure({}).values()
-    assert (max(0.0, unsure.seconds), unsure.count) == (unsure_s, inf)
-    assert record.unsure({"token": 7.0})["token"].seconds == 7.0
-
-
-# --- which are left: pure ---------------------------------------------------------------------------------------------
-
-names = st.sampled_from([MachineId("i-1"), MachineId("i-2"), MachineId("i-3")])
-states = st.sampled_from(["pending", "running", "stopped", "shutting-down", "terminated"])
-answers = st.lists(st.tuples(st.floats(0.1, 40), st.dictionaries(names, states), st.sets(names)), max_size=15)
-
-
-@given(st.sets(names), answers)
-def test_a_machine_is_left_until_its_end_is_shown_or_nothing_shows_it(
-    known: set[MachineId], shown: list[tuple[float, dict[MachineId, State], set[MachineId]]]
-) -> None:
-    tracker = EndTracker(dict.fromkeys(known, 0.0))
-    now, last, terminated, ending = 0.0, dict.fromkeys(known, 0.0), set[MachineId](), set[MachineId]()
-    for later_s, answer, told in shown:
-        now += later_s
-        tracker.full_answer([InstanceView(machine, state) for machine, state in answer.items()], now)
-        terminated |= {machine for machine, state in answer.items() if state == "terminated"}
-        ending |= {machine for machine, state in answer.items() if state in {"shutting-down", "terminated"}}
-        last |= dict.fromkeys(answer, now)
-        assert tracker.left == {each for each, at in last.items() if now - at < GRACE_S} - terminated
-        assert set(tracker.to_end) == tracker.left - ending
-        assert set(tracker.hidden) == tracker.left - answer.keys()
-        tracker.partial_answer([InstanceView(machine, "shutting-down") for machine in told])
-        ending |= told

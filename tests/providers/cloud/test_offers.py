@@ -23,6 +23,7 @@ from outrider.providers.cloud.offers import (
     Market,
     Offer,
     choose,
+    in_one_place,
 )
 from outrider.providers.errors import BadRequest, NoCapacity, QuotaExceeded
 
@@ -321,6 +322,27 @@ def test_where_all_were_taken_the_longest_ago_comes_first() -> None:
         cooldowns.interrupted(M5.name, zone, float(number))
     rounds = choose(asking(allocation="spot"), there_is(M5), cooldowns, 3.0)
     assert [[offer.zone for offer in offers] for offers in rounds] == [[zone] for zone in reversed(ZONES)]
+
+
+# --- in one place -----------------------------------------------------------------------------------------------------
+
+
+def offer(name: str = "m7i.large", zone: str = "a") -> Offer:
+    return Offer(machine(name), f"us-east-1{zone}", "spot", 0.1)
+
+
+def test_those_that_are_side_by_side_are_of_one_type_in_one_zone() -> None:
+    rounds = [[offer(zone="a"), offer("c7i.large", "a")], [offer(zone="b")]]
+    assert in_one_place(rounds, ()) == [[offer(zone="a")], [offer("c7i.large", "a")], [offer(zone="b")]]
+
+
+def test_others_join_those_that_are_there() -> None:
+    rounds = [[offer(zone="a"), offer("c7i.large", "b")], [offer(zone="b")]]
+    living = {("m7i.large", "us-east-1b")}
+    assert in_one_place(rounds, living) == [[offer(zone="b")], [offer("c7i.large", "b")]]
+    with pytest.raises(NoCapacity, match="us-east-1c") as told:
+        in_one_place(rounds, {("m7i.large", "us-east-1c")})
+    assert told.value.retry_after_s is not None
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

@@ -8,16 +8,12 @@ from typing import Any, cast
 import anyio
 import pytest
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
 
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.cloud import EC2Cloud
-from outrider.providers.base import MachineId
 from outrider.providers.cloud import teardown
-from outrider.providers.cloud.end_tracker import CONFIRM_S, LEASE_MORE_S, EndTracker, Unsure, patience_s
+from outrider.providers.cloud.end_tracker import patience_s
 from outrider.providers.cloud.failures import CallRefused
-from outrider.providers.cloud.instance_inventory import InstanceView
 from outrider.providers.cloud.labels import LAUNCH, POOL
 from outrider.providers.cloud.teardown import sweep
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
@@ -153,67 +149,3 @@ async def test_machines_that_are_known_to_have_ended_are_not_named() -> None:
     with pytest.raises(NotGone) as caught:
         await sweep(EC2Cloud(cast("Api", ec2)), "p", journal=None, made=made, known=(), ended=MACHINES, lease_s=LEASE_S)
     assert not caught.value.costs
-
-
-# --- the decider ------------------------------------------------------------------------------------------------------
-
-names = st.sampled_from([MachineId("i-1"), MachineId("i-2"), MachineId("i-3")])
-states = st.sampled_from(["pending", "running", "stopped", "shutting-down", "terminated"])
-errors = st.sampled_from([AWAY, NotAuthorized("no"), ProviderError("x", retry_after_s=0.0)])
-steps = st.lists(st.tuples(st.floats(0.0, 60.0), st.one_of(st.dictionaries(names, states), errors)), max_size=20)
-
-
-@given(st.sets(names), st.floats(0, 200), st.one_of(st.none(), st.floats(1, 2000)), steps)
-def test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease(
-    known: set[MachineId], unsure_s: float, lease_s: float | None, steps: list[tuple[float, Any]]
-) -> None:
-    patience = 0.0 if lease_s is None else patience_s(lease_s)
-    tracker = EndTracker(
-        dict.fromkeys(known, 0.0),
-        unsure={"token": Unsure(unsure_s)},
-        patience_s=patience,
-        lease_s=lease_s,
-        all_known=True,
-    )
-    now, ended, ever = 0.0, set[MachineId](), set(known)
-    for later_s, what in steps:
-        now += later_s
-        if isinstance(what, ProviderError):
-            again_s = tracker.again_s(what, now)
-            passes = what.retry_after_s is not None
-            assert (again_s is not None) == (passes and now < patience)  # TEARDOWN-2
-            if again_s is None:
-                break
-            continue
-        tracker.full_answer([InstanceView(machine, state) for machine, state in what.items()], now)
-        ended |= {machine for machine, state in what.items() if state == "terminated"}
-        ever |= what.keys()
-    error = tracker.given_up("why", now, 1e9 + now)
-    shown_alive = {each for each in ever - ended if each in tracker.left}
-    assert set(error.machines) == tracker.left == shown_alive  # TEARDOWN-1
-    assert tracker.left >= {each for each in ever - ended if now < 60.0}
-    assert error.unsure == (now < unsure_s)
-    assert error.by == (None if lease_s is None else pytest.approx(1e9 + lease_s + LEASE_MORE_S))
-    assert patience <= CONFIRM_S
-
-
-def _forgets_what_was_shown(patch: pytest.MonkeyPatch) -> None:
-    full_answer = EndTracker.full_answer
-    patch.setattr(
-        EndTracker,
-        "full_answer",
-        lambda tracker, shown, at: full_answer(tracker, [each for each in shown if each.id in tracker._at], at),
-    )
-
-
-def _gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EndTracker, "again_s", lambda tracker, error, now: None)
-
-
-@pytest.mark.parametrize(
-    ("invariant", "breaks"), [("TEARDOWN-1", _forgets_what_was_shown), ("TEARDOWN-2", _gives_up_at_once)]
-)
-def test_the_invariant_falls_without_its_guard(invariant: str, breaks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    breaks(monkeypatch)
-    with pytest.raises(AssertionError):
-        test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease()
