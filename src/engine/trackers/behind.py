@@ -13,8 +13,9 @@ from ..runs.metrics import METRICS, metrics_in
 from .base import Ranks, Tracker
 from .cursor import Cursor
 from .selection import Redone, Selection
-from .state_file import StateFile
+from .state_file import FOLDER, LOG, StateFile
 
+WORDS_BYTES = 4096  # at the end of the process's log
 COUNTED_BYTES = 4 * 1024 * 1024  # of metrics whose points are counted; of more the number is an estimate
 
 
@@ -42,7 +43,19 @@ def behind_of(directory: Path, name: str, ranks: Ranks) -> Behind:
     reason = cursor.reasons[-1] if cursor.reasons else ""
     if cursor.ended:
         return Behind(name, 0, cursor.rejected, reason, whole=True)
-    return Behind(name, _points(directory, cursor, ranks), cursor.rejected, cursor.problem or reason, whole=False)
+    problem = cursor.problem or reason or ("" if cursor.begun else _last_words(directory))
+    return Behind(name, _points(directory, cursor, ranks), cursor.rejected, problem, whole=False)
+
+
+def _last_words(directory: Path) -> str:
+    """Return the last line that the process has written, as of one that cannot import a tracker's module."""
+    try:
+        with (directory / FOLDER / LOG).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - WORDS_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
 
 
 def _points(directory: Path, cursor: Cursor, ranks: Ranks) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -100,7 +101,7 @@ class Feed:
             self._look()
             self._moved = self._advance()
         except Exception as error:  # noqa: BLE001  a tracker of the user's own may raise anything
-            self._failed(error if isinstance(error, Away) else Away(f"{type(error).__name__}: {error}"))
+            self._failed(error)
             return True
         if self._moved or self.failing_since is not None:
             self._taken()
@@ -120,12 +121,15 @@ class Feed:
             self._save()
         self._told(self)
 
-    def _failed(self, away: Away) -> None:
+    def _failed(self, error: Exception) -> None:
+        away = error if isinstance(error, Away) else Away(f"{type(error).__name__}: {error}")
         if self.failing_since is None:
             self.failing_since = self._clock()
         said = str(away)[:500]
         if self.cursor.problem != said:
             self.cursor.problem = said
+            if away is not error:  # whoever writes a tracker wants to know where
+                traceback.print_exception(error)
             try:
                 self._save()
             except OSError:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +21,12 @@ from ..api.checks import refuse
 from ..api.secrets import allow_secrets
 from ..api.settings import RunOption
 from .base import Tracker, check_trackers
-from .state_file import FOLDER
+from .state_file import FOLDER, LOG
 
 DELAY_S = 0.5  # after the record is made: a pool that opens has better use for the processor
 AGAIN_S, AGAIN_MOST_S = 1.0, 60.0  # before another one, where it has died; doubles
+CLOSING_AGAIN_S = 0.5  # the same, while the end of the block waits
 END_S = 1.0  # between SIGTERM and SIGKILL
-LOG = "process.log"
 
 
 def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
@@ -67,7 +66,7 @@ class TrackerProcess:
         self._done = threading.Event()  # no process is left, and none will be started
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._killed = False
+        self._killing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, directory: Path) -> None:
@@ -77,10 +76,6 @@ class TrackerProcess:
             self._thread.start()
         except RuntimeError:
             self._done.set()
-
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
 
     def close(self, within_s: float) -> None:
         """Wait for the process to end by itself, since the run has, for ``within_s``; then end it. It is gone then."""
@@ -94,7 +89,7 @@ class TrackerProcess:
     def kill(self) -> None:
         """End the process and what it has started, if it runs, and start no other."""
         with self._lock:
-            self._killed = True
+            self._killing.set()
             process = self._process
         self._closing.set()
         if process is not None:
@@ -112,12 +107,12 @@ class TrackerProcess:
         try:
             self._closing.wait(DELAY_S)
             while self._once(directory) != 0:
-                if self._killed:
+                if self._killing.is_set():
                     return
-                closing = self._closing.is_set()
-                self._closing.wait(pause)
-                if closing:
-                    time.sleep(0.1)
+                if self._closing.is_set():
+                    self._killing.wait(CLOSING_AGAIN_S)
+                else:
+                    self._closing.wait(pause)
                 pause = min(2 * pause, AGAIN_MOST_S)
         finally:
             self._done.set()
@@ -125,7 +120,7 @@ class TrackerProcess:
     def _once(self, directory: Path) -> int:
         """Run the process to its end; return its exit code. Its group ends with it."""
         with self._lock:
-            if self._killed:
+            if self._killing.is_set():
                 return 0
             try:
                 process = self._process = _started(directory)

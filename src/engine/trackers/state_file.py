@@ -13,6 +13,7 @@ from ..runs.reader import read_json
 from .cursor import Cursor
 
 FOLDER = "trackers"  # below the record
+LOG = "process.log"  # there: what the process that sends has printed
 
 
 class Busy(Exception):
