@@ -22,6 +22,7 @@ OF_VALUES = {  # used of a value, whose class the source does not name
     "asyncio.Handle._run",
     "traceback.TracebackException._str",
 }
+BY_NAME = {"torch._dynamo"}  # imported as a text says
 DOCUMENTED = {"os._exit", "sys._current_frames", "sys._getframe"}
 
 
@@ -50,7 +51,7 @@ def private_names(source: str) -> Iterator[str]:
 def test_each_private_name_of_a_library_has_a_line_with_its_reason() -> None:
     sources = (ROOT / "src").rglob("*.py")
     used = {name for path in sources for name in private_names(path.read_text())} - DOCUMENTED
-    assert used | OF_VALUES == {name for name in LISTED if not name.startswith("outrider.")}
+    assert used | OF_VALUES | BY_NAME == {name for name in LISTED if not name.startswith("outrider.")}
 
 
 def test_they_are_found() -> None:

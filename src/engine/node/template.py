@@ -29,7 +29,7 @@ from . import limits, process
 
 _READY = b"+"
 _MESSAGE_BYTES = 64 * 1024
-IMPORT_S = 20.0  # after that nobody waits for it: each process imports for itself
+IMPORT_S = 30.0  # after that nobody waits for it: each process imports for itself
 _FORK_S = 10.0  # for an answer; after that it is no template any more
 
 Become = Callable[[Any, list[int]], NoReturn]  # (order, descriptors)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LEAVE_S = 5.0  # how long a task waits for its process group to be destroyed
 GONE_S = 30.0  # how much longer the next task in the same process waits for that
+_COMPILER = "torch._dynamo"  # which the first optimizer of each process would import, for 1.3 s
 
 _ALONE = {  # the variables of a task that is no rank of a broadcast; ranks have theirs from the node
     "WORLD_SIZE": "1",
@@ -77,7 +78,7 @@ class Torch(Plugin):
     name: ClassVar[str] = "torch"
     collective: ClassVar[bool] = True
     ports: ClassVar[Ports] = "head"
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed", _COMPILER)
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
         return (same_version("torch"),)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import forkserver, process, template
+from outrider.engine.plugins.torch import Torch
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.messages import Cause, RunFlag
 
@@ -208,3 +209,23 @@ async def test_random_numbers_differ(make: Callable[..., Any]) -> None:
     client = await make(preload=["numpy.random", "torch"])
     drawn = [await client.call(draw, flags=RunFlag.FRESH) for _ in range(3)]
     assert len({number for numbers in drawn for number in numbers}) == 9
+
+
+async def test_an_optimizer_finds_what_it_needs_and_no_gpu_was_touched(
+    make: Callable[..., Any],
+) -> None:
+    def step() -> tuple[bool, bool, list[str]]:
+        import sys
+
+        import torch
+
+        touched = torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()  # type: ignore[attr-defined]
+        weight = torch.nn.Parameter(torch.ones(1))
+        before = {*sys.modules}
+        optimizer = torch.optim.Adam([weight])
+        weight.sum().backward()
+        optimizer.step()
+        return *touched, [each for each in {*sys.modules} - before if "dynamo" in each]
+
+    client = await make(preload=Torch.preload)
+    assert await client.call(step, flags=RunFlag.FRESH) == (False, False, [])
