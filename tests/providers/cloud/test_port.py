@@ -18,8 +18,9 @@ from outrider.providers.base import (
     Machine,
     MachineEvent,
     MachineGone,
+    MachineId,
 )
-from outrider.providers.cloud import teardown
+from outrider.providers.cloud import labels, teardown
 from outrider.providers.errors import NoCapacity, ProviderError
 from outrider.providers.journal import Journal
 
@@ -97,10 +98,23 @@ async def test_a_dead_pools_machines_are_found_by_their_labels_and_ended(state: 
         await fleet.launch(REQUEST, 2)
         async with Clouded(sky).open("other", EntryPoints()) as other:
             (kept,) = await other.launch(REQUEST, 1)
+            copy = {**sky.machines[kept.id][1], labels.POOL: "mine", labels.OWNER: "bob@elsewhere"}
+            sky.machines[MachineId("copy")] = ("running", copy)  # only the pool's label says that it is the pool's
             swept = await teardown.sweep(SkyCloud(sky), "mine", journal=journal)
             assert len(swept.machines) == 2
-            assert sky.alive == [kept.id]
-    assert sky.alive == []
+            assert sky.alive == [kept.id, "copy"]
+    assert sky.alive == ["copy"]
+
+
+async def test_what_is_created_is_in_the_journal_before_and_after_its_answer(state: Path) -> None:
+    sky, journal = Sky(lost_answers=1), Journal.open(state)
+    async with Clouded(sky).open("pool", EntryPoints()) as fleet:
+        with pytest.raises(ProviderError, match="did not answer"):
+            await fleet.launch(REQUEST, 2)
+        assert [each.ids for each in journal.records()[0].intents] == [None]
+        machines = await fleet.launch(REQUEST, 2)
+        assert [each.ids for each in journal.records()[0].intents] == [tuple(machine.id for machine in machines)]
+    assert journal.records() == []
 
 
 async def _events(fleet: Fleet, count: int) -> list[MachineEvent]:
