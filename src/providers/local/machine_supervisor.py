@@ -37,7 +37,7 @@ from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
 OTHER_PART_S = 0.02  # when one part of a machine has ended: for the others to end too, so that the cause can say so
-IMPORT_S = 20.0  # after that, nodes import for themselves
+IMPORT_S = 30.0  # after that, nodes import for themselves
 FORK_SERVER, EXECUTOR, SSH_SERVER = "fork server", "executor", "SSH server"
 
 
