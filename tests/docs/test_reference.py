@@ -150,6 +150,6 @@ def test_every_event_is_there() -> None:
     assert told == {kind.__name__ for kind in kinds - {events.Event, events.NodeEvent, events.JobEvent}}
 
 
-@pytest.mark.parametrize("name", ["MLflow", "Webhook"])
+@pytest.mark.parametrize("name", ["JSONLines", "MLflow", "TensorBoard", "WandB", "Webhook"])
 def test_every_tracker_is_there_with_its_options(name: str) -> None:
     assert f"trackers.{signature(name, getattr(outrider.trackers, name))}" in table("tracker", section("Trackers"))

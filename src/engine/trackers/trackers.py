@@ -10,27 +10,36 @@ from ..api.checks import one_of, refuse
 from .base import Artifact, Away, End, Point, Ranks, Refused, Rejected, Sender, Text, TrackedRun, Tracker
 
 if TYPE_CHECKING:
+    from .json_lines import JSONLines
     from .mlflow import MLflow
+    from .tensorboard import TensorBoard
+    from .wandb import WandB
     from .webhook import Webhook
 
 __all__ = [
     "Artifact",
     "Away",
     "End",
+    "JSONLines",
     "MLflow",
     "Point",
     "Ranks",
     "Refused",
     "Rejected",
     "Sender",
+    "TensorBoard",
     "Text",
     "TrackedRun",
     "Tracker",
+    "WandB",
     "Webhook",
 ]
 # Each kind, as files and commands call it: its module here, and its class.
 KINDS = {
+    "jsonl": ("json_lines", "JSONLines"),
     "mlflow": ("mlflow", "MLflow"),
+    "tensorboard": ("tensorboard", "TensorBoard"),
+    "wandb": ("wandb", "WandB"),
     "webhook": ("webhook", "Webhook"),
 }
 _OF_CLASS = {name: module for module, name in KINDS.values()}

@@ -1,0 +1,108 @@
+"""Append what a tracker gets to files, each delivery once, though the process that does it may be killed at any moment.
+
+After each append the sizes of all files are noted in the record, with the delivery's key. What stands behind a noted
+size was never reported as taken: it is cut off, and comes again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .base import Away, TrackedRun
+
+_NOTE = "files"
+
+
+class ExactFiles:
+    """Files below ``folder``. ``more``: whatever else is noted with each delivery, as JSON has it."""
+
+    def __init__(self, folder: Path, run: TrackedRun) -> None:
+        self.folder, self._run = folder, run
+        noted = _read(run.ids.get(_NOTE, ""))
+        self._sizes: dict[str, int] = noted.get("sizes", {})
+        self._keys: dict[str, str] = noted.get("keys", {})  # the newest of each kind of delivery
+        self.more: dict[str, Any] = noted.get("more", {})
+
+    def recover(self, there: Iterable[Path]) -> None:
+        """Cut off what was not noted. ``there``: the files that are there, all of them this run's own.
+
+        Raises:
+            Away: the disk cannot be written.
+        """
+        try:
+            for path in there:
+                size = self._sizes.get(str(path.relative_to(self.folder)), 0)
+                if path.stat().st_size > size:
+                    os.truncate(path, size)
+        except OSError as error:
+            raise _away(error) from error
+
+    def has(self, key: str) -> bool:
+        """Return whether a delivery was appended already."""
+        return self._keys.get(_kind(key)) == key
+
+    def append(self, key: str, contents: Mapping[str, bytes], more: dict[str, Any] | None = None) -> None:
+        """Append to files, by their paths below the folder, and note it. ``more``: the new one; None: as it was.
+
+        Raises:
+            Away: the disk cannot be written; nothing has changed.
+        """
+        if self.has(key):
+            return
+        try:
+            for name, content in contents.items():
+                self._append(name, content)
+        except OSError as error:
+            raise _away(error) from error
+        self.more = self.more if more is None else more
+        sizes = {name: self._sizes.get(name, 0) + len(content) for name, content in contents.items()}
+        self._sizes |= sizes
+        self._keys[_kind(key)] = key
+        self._run.keep(_NOTE, json.dumps({"sizes": self._sizes, "keys": self._keys, "more": self.more}))
+
+    def _append(self, name: str, content: bytes) -> None:
+        path, size = self.folder / name, self._sizes.get(name, 0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(file).st_size > size:  # an append that has failed half way
+                os.ftruncate(file, size)
+            os.lseek(file, 0, os.SEEK_END)
+            left = memoryview(content)
+            while left:
+                left = left[os.write(file, left) :]
+        finally:
+            os.close(file)
+
+
+def check_folder(owner: str, folder: object) -> str:
+    """Return a folder's absolute path.
+
+    Raises:
+        SpecError
+    """
+    from ..api.checks import refuse, shown
+
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder) or "://" in str(folder):
+        refuse(f"{owner} takes a folder of this computer, as in {owner}('/shared/runs'), not {shown(folder)}.")
+    return str(Path(os.fspath(folder)).expanduser().absolute())
+
+
+def _kind(key: str) -> str:
+    return ":".join(key.split(":")[:2])  # the run and what is sent, as `Sender.key` begins
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        said = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _away(error: OSError) -> Away:
+    return Away(f"{error.filename or 'the disk'}: {error.strerror or error}")

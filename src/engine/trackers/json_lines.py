@@ -1,0 +1,84 @@
+"""Runs as lines of JSON in a folder elsewhere, such as a disk that several people share: a file for each run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...lazy_dataclass import dataclass
+from ..api.checks import checks_options
+from .base import Artifact, End, Point, Ranks, Sender, Text, TrackedRun, Tracker, check_name, check_ranks
+from .exact_files import ExactFiles, check_folder
+
+
+@checks_options
+@dataclass(frozen=True, slots=True)
+class JSONLines(Tracker):
+    """A folder of this computer, which has a file ``RUN.jsonl`` for each run, made where it is missing.
+
+    ``ranks``: whose points: rank 0's, those of all with the rank in their names, or of each step the mean.
+
+    Raises:
+        SpecError: an option means nothing.
+    """
+
+    kind: ClassVar[str] = "jsonl"
+
+    folder: str | PathLike[str]
+    ranks: Ranks = "head"
+    name: str = "jsonl"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", check_folder("JSONLines", self.folder))
+        check_ranks("JSONLines", self.ranks)
+        check_name("JSONLines", self.name)
+
+    def open(self, run: TrackedRun) -> Sender:
+        return JSONLinesSender(Path(self.folder), run)
+
+
+class JSONLinesSender(Sender):
+    """Writes one run's file. Each line says by ``kind`` what it is."""
+
+    def __init__(self, folder: Path, run: TrackedRun) -> None:
+        self._run, self._file = run, f"{run.id}.jsonl"
+        self._files = ExactFiles(folder, run)
+
+    def begun(self) -> None:
+        path = self._files.folder / self._file
+        self._files.recover([path] if path.exists() else [])
+        run = self._run
+        about = {"began": run.began, "user": run.user, "provider": run.provider, "argv": run.about.get("argv")}
+        self._write("begun", [{"run": run.id, "name": run.name, **about, "git": dict(run.git)}])
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        self._write("params", [{"params": values}])
+
+    def points(self, points: Sequence[Point]) -> None:
+        self._write("metric", [point_facts(point) for point in points])
+
+    def artifact(self, artifact: Artifact) -> None:
+        about = {"name": artifact.name, "path": str(artifact.path), "size_bytes": artifact.size_bytes}
+        more = {"sha256": artifact.sha256, "at": artifact.at, "rank": artifact.rank}
+        self._write("artifact", [about | more])
+
+    def text(self, text: Text) -> None:
+        self._write("text", [text._asdict()])
+
+    def ended(self, end: End) -> None:
+        self._write("ended", [end._asdict()])
+
+    def _write(self, kind: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps({"kind": kind, **line}, default=str) + "\n" for line in lines)
+        self._files.append(self.key, {self._file: text.encode()})
+
+
+def point_facts(point: Point) -> dict[str, Any]:
+    """Return a point as JSON has it: nan and infinities as texts."""
+    said = point._asdict()
+    del said["number"]
+    return said | {"value": point.value if math.isfinite(point.value) else str(point.value)}

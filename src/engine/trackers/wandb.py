@@ -1,0 +1,243 @@
+"""Runs at Weights & Biases, by its package, in the process of the trackers: online, or in files for ``wandb sync``.
+
+Its package writes from a process of its own, and loses what that has not written when it is killed. So all that is to
+be sent stands in a journal in the record first, and each row there is a step of W&B's. Another process sends what W&B
+lacks of the journal: online W&B says which step is next, and offline its files are made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+from ...lazy_dataclass import dataclass
+from ..api.checks import checks_options, one_of, refuse, shown
+from ..api.secrets import Secret, revealed
+from .base import Artifact, Away, End, Point, Ranks, Refused, Sender, TrackedRun, Tracker, check_name, check_ranks
+from .exact_files import ExactFiles, check_folder
+from .state_file import FOLDER
+
+Mode = Literal["online", "offline"]
+STEP = "outrider/step"  # our steps: those of W&B only rise, and a training may go back to a checkpoint
+CONNECT_S = 60.0
+CLOSE_S = 1.0  # that W&B has for writing what it holds, where the run is not over
+FINISHED = "finished"
+QUIET: Mapping[str, Any] = {  # what of its own it would send or print, as far as its version knows these
+    "console": "off",
+    "disable_git": True,
+    "disable_job_creation": True,
+    "init_timeout": CONNECT_S,
+    "save_code": False,
+    "silent": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+}
+
+
+@checks_options
+@dataclass(frozen=True, slots=True)
+class WandB(Tracker):
+    """Weights & Biases, by its package ``wandb``, which has to be installed here.
+
+    ``project``, ``entity``, ``mode`` and ``api_key``: default ``WANDB_PROJECT``, ``WANDB_ENTITY``, ``WANDB_MODE`` and
+    ``WANDB_API_KEY`` of the environment, or what ``wandb login`` has kept. ``url``: of a server of your own.
+    ``folder``: where its files are, by default in the run's record. ``ranks``: whose points: rank 0's, those of all
+    with the rank in their names, or of each step the mean. ``artifacts=False``: files that were logged are not sent.
+
+    Raises:
+        SpecError: wandb is not installed, or an option means nothing.
+    """
+
+    kind: ClassVar[str] = "wandb"
+
+    project: str | None = None
+    entity: str | None = None
+    mode: Mode | None = None
+    ranks: Ranks = "head"
+    api_key: Secret | str | None = field(default=None, repr=False)
+    url: str | None = None
+    folder: str | os.PathLike[str] | None = None
+    artifacts: bool = True
+    name: str = "wandb"
+
+    def __post_init__(self) -> None:
+        if find_spec("wandb") is None:
+            refuse("WandB needs the package wandb, which is not installed: pip install wandb.")
+        for option in ("project", "entity", "url"):
+            if not isinstance(value := getattr(self, option), str | None):
+                refuse(f"WandB({option}=...) takes a text, not {shown(value)}.")
+        if self.mode is not None:
+            one_of("WandB: mode", self.mode, get_args(Mode))
+        if isinstance(self.api_key, str):
+            object.__setattr__(self, "api_key", Secret(self.api_key))
+        if self.folder is not None:
+            object.__setattr__(self, "folder", check_folder("WandB(folder=...)", self.folder))
+        check_ranks("WandB", self.ranks)
+        check_name("WandB", self.name)
+
+    @property
+    def is_offline(self) -> bool:
+        return (self.mode or os.environ.get("WANDB_MODE", "")) == "offline"
+
+    def open(self, run: TrackedRun) -> Sender:
+        return (WandBSender if self.artifacts else _WithoutArtifacts)(self, run)
+
+
+class WandBSender(Sender):
+    """Sends one run. ``_next``: the step that W&B gets next; ``_rows``: how many rows of the journal were passed."""
+
+    def __init__(self, tracker: WandB, run: TrackedRun) -> None:
+        self._tracker, self._run = tracker, run
+        self._name = f"{tracker.name}.journal.jsonl"
+        self._journal = ExactFiles(run.directory / FOLDER, run)
+        self._folder = Path(tracker.folder or run.directory)
+        self._waiting: list[dict[str, Any]] = []  # in the journal, and not given to W&B yet
+        self._wandb: Any = None
+        self._next = self._rows = 0
+
+    def begun(self) -> None:
+        if self._run.ids.get(FINISHED):
+            return
+        path = self._journal.folder / self._name
+        self._journal.recover([path] if path.exists() else [])
+        self._wandb = self._started()
+        self._waiting = list(_lines(path))
+        self._give()
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        self._take([{"params": dict(values)}])
+
+    def points(self, points: Sequence[Point]) -> None:
+        self._take(list(rows(points)))
+
+    def artifact(self, artifact: Artifact) -> None:
+        self._take([{"artifact": artifact.path.name, "name": artifact.name}])
+
+    def ended(self, end: End) -> None:
+        if not self._run.ids.get(FINISHED):
+            self._give()
+            self._wandb.finish(exit_code=0 if end.state == "finished" else end.exit_code or 1)
+            self._run.keep(FINISHED, "1")
+        with suppress(OSError):
+            (self._journal.folder / self._name).unlink()
+
+    def close(self) -> None:
+        if self._wandb is not None and not self._run.ids.get(FINISHED):
+            last = threading.Thread(target=self._finish, args=(0,), name="outrider-wandb-end", daemon=True)
+            last.start()
+            last.join(CLOSE_S)
+
+    def _finish(self, code: int) -> None:
+        with suppress(Exception):
+            self._wandb.finish(exit_code=code)
+
+    def _take(self, lines: list[dict[str, Any]]) -> None:
+        if self._run.ids.get(FINISHED):
+            return
+        if not self._journal.has(self.key):
+            text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
+            self._journal.append(self.key, {self._name: text.encode()})
+            self._waiting += lines
+        self._give()
+
+    def _give(self) -> None:
+        """Give W&B what waits. After an error the rest waits on."""
+        while self._waiting:
+            line = self._waiting[0]
+            if "row" in line:
+                if self._rows >= self._next:
+                    row = {name: float(value) for name, value in line["row"].items()}
+                    step = {} if line["step"] is None else {STEP: line["step"]}
+                    self._wandb.log({**row, **step, "_timestamp": line["at"]}, step=self._rows, commit=True)
+                self._rows += 1
+            elif "params" in line:
+                self._wandb.config.update(line["params"], allow_val_change=True)
+            else:
+                self._upload(line)
+            del self._waiting[0]
+
+    def _upload(self, line: Mapping[str, Any]) -> None:
+        path = self._run.directory / "artifacts" / line["artifact"]
+        if not path.exists():
+            return
+        made = import_module("wandb").Artifact(_artifact_name(f"{self._run.id}-{line['artifact']}"), type="file")
+        made.add_file(str(path), name=line["name"].lstrip("/") or line["artifact"])
+        self._wandb.log_artifact(made)
+
+    def _started(self) -> Any:
+        """Return a run of W&B, which goes on where W&B has it. Offline it is made anew: its files may lack the end."""
+        tracker, run = self._tracker, self._run
+        if tracker.is_offline:
+            for left in (self._folder / "wandb").glob(f"offline-run-*-{run.id}"):
+                shutil.rmtree(left, ignore_errors=True)
+        if tracker.api_key is not None:
+            os.environ["WANDB_API_KEY"] = revealed(tracker.api_key)
+        wandb = import_module("wandb")
+        known = getattr(wandb.Settings, "model_fields", None)
+        settings = {name: value for name, value in QUIET.items() if known is None or name in known}
+        if tracker.url is not None:
+            settings["base_url"] = tracker.url
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            started = wandb.init(
+                dir=str(self._folder),
+                project=tracker.project,
+                entity=tracker.entity,
+                id=run.id,
+                name=run.id,
+                tags=[run.name] if run.name else None,
+                mode="offline" if tracker.is_offline else "online",
+                resume="allow",
+                reinit="create_new",
+                settings=wandb.Settings(**settings),
+            )
+        except wandb.errors.UsageError as error:  # no key, for one
+            raise Refused(f"wandb: {error}") from error
+        except (wandb.errors.Error, OSError) as error:
+            raise Away(f"wandb: {error}") from error
+        started.define_metric(STEP)
+        started.define_metric("*", step_metric=STEP)
+        self._rows, self._next = 0, 0 if tracker.is_offline else int(started.step or 0)
+        about = {"id": run.id, "provider": run.provider, "user": run.user, "git": dict(run.git)}
+        started.config.update({"outrider": about}, allow_val_change=True)
+        return started
+
+
+class _WithoutArtifacts(WandBSender):
+    artifact = Sender.artifact
+
+
+def rows(points: Sequence[Point]) -> Iterator[dict[str, Any]]:
+    """Yield rows for W&B: values that one call has logged stand in one."""
+    row: dict[str, Any] = {}
+    of: tuple[object, ...] = ()
+    for point in points:
+        now = (point.step, point.at, point.rank, point.function, point.job, point.generation)
+        if row and (now != of or point.name in row["row"]):
+            yield row
+            row = {}
+        if not row:
+            row, of = {"row": {}, "step": point.step, "at": point.at}, now
+        row["row"][point.name] = point.value if math.isfinite(point.value) else str(point.value)
+    if row:
+        yield row
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with suppress(FileNotFoundError), path.open() as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _artifact_name(name: str) -> str:
+    return "".join(each if each.isalnum() or each in "-_." else "-" for each in name)[:128]
