@@ -45,7 +45,7 @@ class Blob:
     parts: Sequence[Part]
     size_bytes: int
     _shared: int | None = field(default=None, init=False)
-    _key: str | None = field(default=None, init=False)
+    known_key: str | None = field(default=None, init=False)  # once `key` was called
     _pieces: tuple[Piece, ...] | None = field(default=None, init=False)
     _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes ask for it at once
 
@@ -73,14 +73,14 @@ class Blob:
         if self.size_bytes > KEYED_BYTES:
             return ""
         with self._sharing:
-            if self._key is None:
+            if self.known_key is None:
                 if self._shared is None:
                     self.parts = [_copy_of(self.parts, self.size_bytes)]
                 digest = hashlib.sha256()
                 for part in self.parts:
                     digest.update(part)
-                self._key = digest.hexdigest()
-        return self._key
+                self.known_key = digest.hexdigest()
+        return self.known_key
 
     @classmethod
     def opened(cls, name: str, size_bytes: int, path: str) -> Blob:

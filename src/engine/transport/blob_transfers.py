@@ -103,6 +103,11 @@ class BlobTransfers:
             if error is not None:
                 raise error
 
+    def has(self, blob: Blob) -> bool:
+        """Return whether the node has a blob that was placed there, for certain."""
+        placing = self.placed.get(blob.name)
+        return placing is not None and placing.done() and not placing.cancelled() and placing.exception() is None
+
     async def place(self, blob: Blob) -> None:
         await self._across_losses(lambda progress: self._place(blob, progress))
 

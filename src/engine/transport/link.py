@@ -117,7 +117,8 @@ class NodeLink(PlainOrders):
         run = wire.Run(
             order.attempt, payload.function, payload.args, order.task.job, order.number, payload.timeout_s, flags, world
         )
-        if known and payload.blob is None and not payload.shared and not payload.objects and payload.needs is None:
+        at_once = known and payload.blob is None and not payload.shared and payload.needs is None
+        if at_once and (not payload.objects or self.objects.refer_at_once(order.attempt, payload.objects)):
             self._send_run(run)
             if idle:
                 self.flush()  # it begins while we are still at it; what a busy node is sent gathers for a tick

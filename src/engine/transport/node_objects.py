@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -111,7 +111,31 @@ class NodeObjects:
         self.memory.unused(name)
         self._carry_out()
 
-    async def refer(self, attempt: int, stored: Iterable[StoredObject]) -> None:
+    def refer_at_once(self, attempt: int, stored: Sequence[StoredObject]) -> bool:
+        """Lend the attempt what its arguments refer to; return False if the node has yet to be given some of it."""
+        blobs = [self._there_at_once(each.at) for each in stored]
+        if None in blobs:
+            return False
+        names = tuple(blob for blob in blobs if blob is not None)
+        for name in names:
+            if self.memory.has(name):
+                self._use(attempt, name)
+        self._send(wire.Refer(attempt, tuple(each.at.name for each in stored), names))
+        return True
+
+    def _there_at_once(self, at: Whereabouts) -> str | None:
+        """Return the object's name on the node; None: it is not there, or that is not known without waiting."""
+        if at.home is self:
+            return at.kept_as
+        blob = at.blob
+        if blob is None:
+            return None
+        if self.same_host:
+            return blob.name if self._transfers.has(blob) else None
+        name = None if blob.known_key is None else self.memory.find(blob.known_key)
+        return None if name in self._placing else name
+
+    async def refer(self, attempt: int, stored: Sequence[StoredObject]) -> None:
         """Have the node have what the attempt's arguments refer to.
 
         Raises:
