@@ -24,8 +24,8 @@ class Deliveries:
     def expect(self, run: wire.Run) -> bool:
         """Prepare for an attempt; return False if the node could not keep a blob that it needs."""
         code = self.functions.get(run.function, (b"", None))[1]
-        lent = (blob for _, blob in self.lent.get(run.attempt, ()))
-        if self._store.lacks((run.args.blob, code, *lent)):
+        lent = self.lent.get(run.attempt)
+        if self._store.lacks((run.args.blob, code, *([blob for _, blob in lent] if lent else ()))):
             return False
         if run.world is not None:  # the next view may come before a worker is given this
             self._views[run.attempt] = self.view

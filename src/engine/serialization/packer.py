@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..api.settings import WorkerKind
     from .client_streams import RankValues, Values
     from .function_pickling import ImportableModules
+    from .stored_objects import StoredObject
 
 
 WARNED_BYTES = 1 << 30  # of a call's pickled arguments: seconds in which nothing else of the program goes on
@@ -82,7 +83,9 @@ class Packer:
         defined = self.definitions.get(call.function) or self._define(call.function)
         name = options.name or call.function.__name__
         flags = defined.flags if options.needs is None else self._flags(defined.flags, options.needs, call.function)
-        packing.begin(self._objects)
+        objects: tuple[StoredObject, ...] = ()
+        if packing.ever:
+            packing.begin(self._objects)
         try:
             if defined.copied is None and self.node_modules is None:
                 value, blob = self._dump((args, kwargs), name, call.function)
@@ -93,7 +96,8 @@ class Packer:
                 ):
                     value, blob = self._dump((args, kwargs), name, call.function, by_reference=False)
         finally:
-            objects = packing.end()
+            if packing.ever:
+                objects = packing.end()
         return Payload(
             name,
             defined.digest,

@@ -66,6 +66,7 @@ class StoredObject:
 
     def __init__(self, owner: object, at: Whereabouts, free: Callable[[Whereabouts], None]) -> None:
         """``owner``: its pool's. ``free`` is called in any thread."""
+        packing.ever = True
         self.owner, self.at = owner, at
         weakref.finalize(self, free, at).atexit = False
 
@@ -86,28 +87,40 @@ class Keeps(Protocol):
         ...
 
 
-class Packing(threading.local):
-    """The call that is being pickled in this thread, and what it refers to."""
+class InThread(threading.local):
+    owner: object = None  # of the call that is being pickled in this thread
+    found: tuple[StoredObject, ...] = ()  # what it refers to
 
-    owner: object = None
-    found: list[StoredObject]
+
+class Packing:
+    """The calls that are being pickled, one in a thread, and what they refer to."""
+
+    ever = False  # whether there has been any object: until then calls need not be looked at
+
+    def __init__(self) -> None:
+        self._here = InThread()
 
     def begin(self, owner: object) -> None:
-        self.owner, self.found = owner, []
+        self._here.owner = owner
 
     def end(self) -> tuple[StoredObject, ...]:
         """Return the objects that the call refers to, each once."""
-        found, self.owner, self.found = self.found, None, []
-        return tuple(dict.fromkeys(found)) if found else ()
+        here = self._here
+        here.owner = None
+        if not here.found:
+            return ()
+        found, here.found = here.found, ()
+        return tuple(dict.fromkeys(found))
 
     def reference(self, stored: StoredObject) -> tuple[Any, ...]:
-        if self.owner is None:
+        here = self._here
+        if here.owner is None:
             raise SerializationError(
                 "A Ref is an argument of calls of its pool and cannot be pickled otherwise, as with a function that "
                 "uses it as a global: give it to the call, or get its value.",
                 kind="outrider.Ref",
             )
-        if self.owner is not stored.owner:
+        if here.owner is not stored.owner:
             raise SerializationError(
                 "This Ref is of another pool, whose nodes have the value: get it there, and put it into this one.",
                 kind="outrider.Ref",
@@ -115,7 +128,7 @@ class Packing(threading.local):
         at = stored.at
         if at.small is not None:
             return values.load, (at.small, at.sizes)
-        self.found.append(stored)
+        here.found += (stored,)
         return blobs.resolve_object, (at.name, at.sizes)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -62,17 +63,16 @@ def pid(*_data: Any) -> int:
     return os.getppid()
 
 
-@compute
-def files(node_folder: str) -> list[str]:
-    return [str(each) for each in Path(node_folder).iterdir() if each.name.startswith("object-")]
-
-
 def traffic(pool: Pool) -> int:
     """The bytes that the pool's client has sent and received since the last call."""
     now = sum(node.sent_bytes + node.received_bytes for node in pool.snapshot().nodes)
     before = getattr(pool, "traffic_before", 0)
     vars(pool)["traffic_before"] = now
     return now - before
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def objects(pool: Pool) -> list[Any]:
@@ -119,6 +119,28 @@ async def test_a_pipeline_stays_on_its_node(pool: Pool) -> None:
     assert len({await pool.run(where(ref)) for ref in (begun, second, third)}) == 1
     assert traffic(pool) < FEW
     assert (await third.get())[:2] == b"\x03\x03"
+
+
+@pytest.mark.nightly
+async def test_a_gigabyte_of_a_pipeline_never_comes_here(pool: Pool) -> None:
+    begun = await pool.run(made(1, 10**9), keep=True)
+    memory, _ = resident_bytes(), traffic(pool)
+    second = await pool.run(increased(begun), keep=True)
+    assert await pool.run(first(second)) == 2
+    assert resident_bytes() - memory < 20_000_000
+    assert traffic(pool) < FEW
+
+
+async def test_a_call_whose_node_has_its_objects_is_sent_at_once(pool: Pool) -> None:
+    ref = await pool.put(bytearray(BYTES))
+    core = pool._core
+    assert core is not None
+    links = core.connector.links
+    await pool.broadcast(first(ref))
+    job = pool.submit(first(ref))
+    await anyio.lowlevel.checkpoint()
+    assert not any(link._held_back for link in links)
+    assert await job == 0
 
 
 async def test_another_node_gets_it_too(pool: Pool) -> None:
