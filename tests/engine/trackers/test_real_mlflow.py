@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -223,3 +225,34 @@ def test_a_server_that_is_killed_and_away_for_a_minute(server: Server) -> None:
     (run,) = server.runs("away")
     assert server.rows(run["info"]["run_id"], NAMES) == recorded("away")
     assert run["info"]["status"] == "FINISHED"
+
+
+@compute
+def timed(steps: int) -> float:
+    """Return the median time of steps of some work, in seconds."""
+    took = []
+    for step in range(steps):
+        began = time.perf_counter()
+        sum(range(15_000))
+        time.sleep(0.01)
+        log_metrics({"loss": 1 / (step + 1), "rank": instance_info().rank}, step=step)
+        took.append(time.perf_counter() - began)
+    return statistics.median(took)
+
+
+def test_steps_take_as_long_with_a_tracker_and_with_one_that_is_away(server: Server) -> None:
+    """Each of several turns has all three, in an order of its own: other work on the machine hits them alike."""
+    given: dict[str, list[trackers.Tracker]] = {
+        "none": [],
+        "there": [trackers.MLflow(server.address, experiment="steps")],
+        "away": [trackers.MLflow("http://127.0.0.1:1")],
+    }
+    took: dict[str, list[float]] = {kind: [] for kind in given}
+    for turn in range(5):
+        for kind in random.Random(turn).sample([*given], len(given)):
+            with Pool(provider=Local(), nodes=4, run="steps", trackers=given[kind], flush_timeout=0) as pool:
+                time.sleep(2)  # the process has begun
+                took[kind].append(statistics.median(timed(300) @ pool))
+    for kind in ("there", "away"):
+        pairs = [one / other for one, other in zip(took[kind], took["none"], strict=True)]
+        assert statistics.median(pairs) < 1.02, took
