@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPResponse, InvalidURL
 from typing import IO, Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -47,7 +47,10 @@ class Calls:
             self._headers.setdefault("Authorization", basic(*login.partition(":")[::2]))
         context = None
         if urlsplit(address).scheme == "https":
-            context = ssl.create_default_context(cafile=cafile or None)
+            try:
+                context = ssl.create_default_context(cafile=cafile or None)
+            except OSError as error:
+                raise Refused(f"the certificates in {cafile!r} cannot be used ({error.strerror or error})") from None
             if insecure:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         self._opener = build_opener(_AsItIs(), *([] if context is None else [HTTPSHandler(context=context)]))
@@ -88,6 +91,11 @@ class Calls:
                 if 200 <= answer.status < 300:
                     return read
                 raise self._failure(answer.status, answer.reason, read, answer.headers.get("Retry-After"))
+        except (InvalidURL, ValueError):  # whose texts have a header or the address as a whole, and so a secret
+            raise Refused(
+                f"a header or the path for {self.host} has a character that HTTP does not take, such as a line's end: "
+                "look at the token and the address"
+            ) from None
         except (URLError, HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
             said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
@@ -97,7 +105,9 @@ class Calls:
         said = f"{self.host} answered {code} {_message(text) or one_line(reason)}".strip()
         if code in _LATER or code >= 500:
             return Away(said, _retry_after(retry_after))
-        if code in _ASKS or code < 400:
+        if code < 400:
+            return Refused(f"{said}: redirects are not followed, so take the address that it leads to")
+        if code in _ASKS:
             return Refused(said)
         return Rejected(said)
 
@@ -118,7 +128,7 @@ def _retry_after(said: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header: a number, or a date (RFC 9110, 10.2.3)."""
     if not said:
         return None
-    if said.strip().isdigit():
+    if said.strip().isdecimal():
         return float(said)
     try:
         return max(0.0, (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds())

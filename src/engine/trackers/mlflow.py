@@ -20,8 +20,21 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from ...lazy_dataclass import dataclass
 from ..api.checks import checks_options, refuse, shown
 from ..api.secrets import Secret, revealed
-from .addresses import basic, check_address, variable
-from .base import Artifact, End, Point, Ranks, Refused, Rejected, Sender, TrackedRun, Tracker, check_name, check_ranks
+from .addresses import basic, check_address, check_header, variable
+from .base import (
+    Artifact,
+    Away,
+    End,
+    Point,
+    Ranks,
+    Refused,
+    Rejected,
+    Sender,
+    TrackedRun,
+    Tracker,
+    check_name,
+    check_ranks,
+)
 
 if TYPE_CHECKING:
     from .http_calls import Calls
@@ -73,6 +86,10 @@ class MLflow(Tracker):
         for option in ("experiment", "username"):
             if not isinstance(value := getattr(self, option), str | None):
                 refuse(f"MLflow({option}=...) takes a text, not {shown(value)}.")
+        for option in ("token", "password"):
+            if not isinstance(value := getattr(self, option), Secret | str | None):
+                refuse(f"MLflow({option}=...) takes a text or a Secret, not {shown(type(value))}.")
+        check_header("MLflow(token=...)", "Authorization", revealed(self.token or ""))
         parts = urlsplit(url)
         own = {
             "url": urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")).rstrip(
@@ -115,6 +132,15 @@ class MLflowSender(Sender):
         self._id = self._artifacts = ""
 
     def begun(self) -> None:
+        """Make or find the run. A server that takes no run keeps nothing of it either, so none of it is left out."""
+        try:
+            self._begin()
+        except Rejected as rejected:
+            raise Refused(f"{rejected}: no run could be begun there") from None
+        except (KeyError, TypeError, AttributeError):
+            raise Away(f"{self._calls.host} answered what no MLflow would: is this its address?") from None
+
+    def _begin(self) -> None:
         address, before = self._tracker.url or "", self._run.ids.get("address")
         if before not in {None, address}:
             raise Refused(f"this run was sent to {before}, and {address} is another server: give it a name of its own")

@@ -22,7 +22,7 @@ from ...lazy_dataclass import dataclass
 from ..api.checks import checks_options, refuse, shown
 from ..api.secrets import Secret, revealed
 from ..runs.checkpoints import SAVED
-from .addresses import check_address
+from .addresses import check_address, check_header
 from .base import Artifact, End, Point, Ranks, Sender, TrackedRun, Tracker, check_name, check_ranks
 
 VERSION = 1
@@ -78,6 +78,8 @@ class Webhook(Tracker):
             isinstance(name, str) and isinstance(value, str | Secret) for name, value in self.headers.items()
         ):
             refuse("Webhook(headers=...) takes names and texts, as in {'Authorization': Secret.env('HOOK')}.")
+        for name, value in self.headers.items():
+            check_header(f"Webhook(headers=...): {shown(name)}", name, revealed(value))
         check_ranks("Webhook", self.ranks)
         check_name("Webhook", self.name)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracker_servers import FakeMLflow, serving, wait_until
+from tracker_servers import Answer, FakeMLflow, serving, wait_until
 
 from outrider import Local, Pool, compute, errors, instance_info, log_artifact, log_metrics, log_params, trackers
 from outrider.engine.runs.metrics import read_metrics
@@ -88,7 +88,7 @@ def redo() -> None:
 def test_of_redone_steps_the_newest_is_sent_after_an_outage(
     server: FakeMLflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "DELAY_S", 2.0)  # the process begins when all is over
+    monkeypatch.setattr(processes, "DELAY_S", 600.0)  # the process begins when the block ends
     with Pool(provider=Local(), run="redo", trackers=[trackers.MLflow(server.address)], flush_timeout=30) as pool:
         redo() @ pool
     assert len(recorded({0})) == 20
@@ -111,6 +111,26 @@ def test_params_that_are_long_or_change_are_kept_as_far_as_there_is_room(server:
         params({"lr": 0.2}) >> pool
     assert server.params[server.only()] == {"long": "x" * 500, "lr": "0.1"}
     assert server.tags[server.only()]["param.lr"] == "0.2"
+
+
+def test_a_server_that_takes_no_run_loses_none_of_it(server: FakeMLflow, capfd: pytest.CaptureFixture[str]) -> None:
+    def fails(method: str, path: str) -> None:
+        raise Answer(400, "The plain HTTP request was sent to HTTPS port")
+
+    server.fails = fails
+    tracker = trackers.MLflow(server.address)
+    with Pool(provider=Local(), run="plain", trackers=[tracker], flush_timeout=0, console="plain") as pool:
+        names() >> pool
+        wait_until(lambda: [*runs_folder().glob("*-plain-*/trackers/mlflow.json")])
+    assert "mlflow lacks 4 points of this run (127.0.0.1:" in capfd.readouterr().err
+    assert {path.partition("?")[0] for _, path, _, _ in server.requests} == {"/api/2.0/mlflow/experiments/get-by-name"}
+
+
+def test_answers_of_another_server_are_told_as_such(server: FakeMLflow) -> None:
+    server.take = lambda *_: {}  # type: ignore[method-assign]
+    run = trackers.TrackedRun("1", "run", Path(), 0.0, {}, {}, lambda name, text: None)
+    with pytest.raises(trackers.Away, match="what no MLflow would: is this its address"):
+        trackers.MLflow(server.address).open(run).begun()
 
 
 @compute

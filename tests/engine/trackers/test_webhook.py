@@ -23,6 +23,7 @@ from outrider import (
     trackers,
 )
 from outrider.engine.runs.names import runs_folder
+from outrider.engine.trackers.http_calls import Calls
 
 
 @compute
@@ -104,7 +105,51 @@ def test_what_the_receiver_will_never_take_is_left_out(capfd: pytest.CaptureFixt
     assert "answered 422 no params please)" in told
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "host/hook", "", 3])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://host", "host/hook", "", 3, "http://host:99999/hush", "http://[::1/hush", "http://host/hush hush",
+     "http://host/hush\n", "http://host/hush\u20ac"],
+)  # fmt: skip
 def test_addresses_that_are_none_are_refused(url: str) -> None:
-    with pytest.raises(errors.OutriderError):
+    with pytest.raises(errors.SpecError) as refused:
         trackers.Webhook(url)
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("token", ["hush\n", "hush\r\nX: y", "hush\u20ac"])
+def test_a_secret_that_no_header_takes_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(errors.SpecError, match="strip") as refused:
+        trackers.Webhook("http://host", headers={"Authorization": Secret(token)})
+    assert "hush" not in str(refused.value)
+    with pytest.raises(errors.SpecError, match="strip") as refused:
+        trackers.MLflow("http://host", token=Secret(token))
+    assert "hush" not in str(refused.value)
+    with pytest.raises(errors.SpecError, match="names of HTTP headers"):
+        trackers.Webhook("http://host", headers={"X Y": "z"})
+
+
+def test_what_http_itself_refuses_shows_no_secret() -> None:
+    for calls, path in (
+        (Calls("http://127.0.0.1:9", {"Authorization": "Bearer hush\n"}), "/x"),
+        (Calls("http://127.0.0.1:9", {}), "/hush hush"),
+    ):
+        with pytest.raises(trackers.Refused, match=r"127\.0\.0\.1:9") as refused:
+            calls.send("POST", path, b"")
+        assert "hush" not in str(refused.value)
+
+
+def test_a_redirect_is_told_and_not_followed() -> None:
+    hook = Hook()
+
+    def fails(method: str, path: str) -> None:
+        raise Answer(307, "elsewhere", {"Location": f"{hook.address}/elsewhere"})
+
+    hook.fails = fails
+    with serving(hook), pytest.raises(trackers.Refused, match="307 elsewhere: redirects are not followed"):
+        Calls(hook.address, {}).send("POST", "/hook", b"")
+    assert [path for _, path, _, _ in hook.requests] == ["/hook"]
+
+
+def test_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(trackers.Refused, match=r"none\.pem' cannot be used \(No such file"):
+        Calls("https://127.0.0.1:9", {}, cafile=str(tmp_path / "none.pem"))
