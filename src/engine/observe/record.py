@@ -84,6 +84,7 @@ class RecordSink(Sink):
         self.calls = RecordedCalls()
         self._told_at: dict[int, float] = {}  # by map
         self._observe: Callable[[ev.Event], object] | None = None  # None: its failure has been told
+        self._observe_end: Callable[[ev.Event], object] | None = None  # of the trackers, be the record whole or not
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer = RunWriter(plan, self._failed, made=self._made)
         self._writer.calls = lambda: Calls(*jobs(), self.calls.failed_calls)
@@ -95,7 +96,8 @@ class RecordSink(Sink):
 
     def open(self, observe: Callable[[ev.Event], object]) -> None:
         """``observe`` gets the event that the record has failed, on the loop that calls this."""
-        self._observe, self._loop = observe, asyncio.get_running_loop()
+        self._observe = self._observe_end = observe
+        self._loop = asyncio.get_running_loop()
         self._writer.start()
         program_log.opened(self._writer)
 
@@ -115,8 +117,8 @@ class RecordSink(Sink):
             except RuntimeError:  # the system has no thread that could wait
                 self._writer.close(end)
             self._tell_failure()
-            if self._tracking is not None and (observe := self._observe) is not None:
-                await self._tracking.aclose(observe)
+            if self._tracking is not None and self._observe_end is not None:
+                await self._tracking.aclose(self._observe_end)
 
     def show(self, event: ev.Event) -> None:
         """Record an event if it is one of those that are; it need not be complete."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tracker_servers import Answer, FakeMLflow, serving, wait_until
+from tracker_servers import Answer, FakeMLflow, Hook, serving, wait_until
 
 from outrider import Local, Pool, compute, errors, log_metrics, trackers
 from outrider.engine.runs.metrics import read_metrics
@@ -143,6 +144,20 @@ def test_a_process_that_cannot_begin_is_told(capfd: pytest.CaptureFixture[str]) 
         train(3) >> pool
         wait_until(lambda: "ModuleNotFoundError: No" in said_by_the_process())
     assert "elsewhere lacks 3 points of this run (ModuleNotFoundError: No module named" in capfd.readouterr().err
+
+
+def test_the_process_of_a_record_that_failed_is_ended_too(capfd: pytest.CaptureFixture[str]) -> None:
+    hook = Hook()
+    with serving(hook):
+        tracker = trackers.Webhook(hook.address)
+        with Pool(provider=Local(), run="gone", trackers=[tracker], flush_timeout=0, console="plain") as pool:
+            train(3) >> pool
+            wait_until(senders)
+            shutil.rmtree(record())
+            train(3) >> pool
+            train(3) >> pool
+        assert senders() == []
+    assert "this run is not recorded" in capfd.readouterr().err
 
 
 PROGRAM = """
