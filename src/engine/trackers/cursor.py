@@ -15,6 +15,7 @@ from dataclasses import asdict, field, fields
 from typing import Any
 
 from ...lazy_dataclass import dataclass
+from ..runs.metrics import METRICS
 
 CHUNK_BYTES = 256 * 1024  # of a file that are sent at once, and
 CHUNK_LINES = 1000
@@ -75,18 +76,19 @@ class Cursor:
     def position(self, file: str) -> int:
         return self.at.get(file, 0)
 
-    def mark(self, file: str, size: int) -> None:
-        """Note that the next ``size`` bytes are sent now."""
-        self.until = self.position(file) + size if size else None
+    def mark(self, size: int) -> None:
+        """Note that the next ``size`` bytes of `metrics.jsonl` are sent now."""
+        self.until = self.position(METRICS) + size if size else None
 
-    def marked(self, file: str) -> int:
+    def marked(self) -> int:
         """Return how many bytes were being sent when the process before was killed; 0: none."""
-        return 0 if self.until is None else max(0, self.until - self.position(file))
+        return 0 if self.until is None else max(0, self.until - self.position(METRICS))
 
     def done(self, file: str, size: int) -> None:
-        """Note that so many bytes were taken, or rejected."""
+        """Note that so many bytes were taken, or rejected. What is being sent of another file stays so."""
         self.at[file] = self.position(file) + size
-        self.until = None
+        if file == METRICS:
+            self.until = None
 
     def new_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in params.items() if self.params.get(name) != digest(value)}

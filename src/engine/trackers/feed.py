@@ -304,7 +304,7 @@ class Feed:
         """Return the points that are to be sent together, and how many bytes of the file these are."""
         self._look_ahead()
         cursor = self.cursor
-        if size := cursor.marked(METRICS):
+        if size := cursor.marked():
             return self._selected(self._read(METRICS, cursor.position(METRICS), size)), size
         points: list[Point] = []
         at = cursor.position(METRICS)
@@ -317,7 +317,7 @@ class Feed:
             if len(points) >= POINTS:
                 break
         size = at - cursor.position(METRICS)
-        cursor.mark(METRICS, size)
+        cursor.mark(size)
         return points, size
 
     def _selected(self, content: bytes) -> list[Point]:
