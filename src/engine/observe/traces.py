@@ -65,9 +65,10 @@ class Traces(Sink):
         try:
             yield carrier
         except BaseException as error:
-            span.record_exception(error)
-            _fail(span, type(error).__qualname__, str(error))
-            span.end()
+            with _guarded():
+                span.record_exception(error)
+                _fail(span, type(error).__qualname__, str(error))
+                span.end()
             raise
         self._packed = span
 

@@ -14,7 +14,7 @@ from outrider import BroadcastFailed, Local, Pool, SerializationError, SpecError
 
 pytest.importorskip("opentelemetry.sdk")  # of the group dev, which CI installs
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -166,6 +166,27 @@ async def test_what_cannot_be_packed_or_is_not_taken_ends_its_span() -> None:
     ended = span("sleep")
     assert facts(ended)["outrider.ending"] in {"cancelled", "killed"}
     assert ended.status.status_code is StatusCode.UNSET, "its caller gave it up"
+
+
+class Raises(SpanProcessor):
+    """A processor of the application's own with a mistake in it."""
+
+    on = False
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self.on:
+            raise RuntimeError("a mistake")
+
+
+async def test_a_processor_that_raises_changes_no_result_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = trace.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    provider.add_span_processor(Raises())
+    monkeypatch.setattr(Raises, "on", True)
+    async with pool() as opened:
+        with pytest.raises(SerializationError):
+            await opened.run(fail(__import__("threading").Lock()))
+        assert await opened.broadcast(rank_of(fails=False)) == [0]
 
 
 @compute
