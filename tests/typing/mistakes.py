@@ -60,12 +60,12 @@ Pool.attach("left", provider=AWS(), ndoes=3)  # type: ignore[call-arg]
 
 
 async def with_an_async_pool(pool: Pool) -> None:
-    await pool.run(plain)  # type: ignore[arg-type]
+    await pool.run(plain)  # type: ignore[call-overload]
     pool.map(train, [1], limt=3)  # type: ignore[call-overload]
     pool.map(train, [1], errors="ignore")  # type: ignore[call-overload]
-    await pool.run(train)  # type: ignore[arg-type]
-    await pool.run(train(1), on="tail")  # type: ignore[arg-type]
-    await pool.run(rows(1))  # type: ignore[arg-type]
+    await pool.run(train)  # type: ignore[call-overload]
+    await pool.run(train(1), on="tail")  # type: ignore[call-overload]
+    await pool.run(rows(1))  # type: ignore[call-overload]
     await train(1)  # type: ignore[misc]
     a: float = train(1) >> pool  # type: ignore[assignment]
     await (rows(1) > pool)  # type: ignore[operator]
@@ -75,7 +75,7 @@ async def with_an_async_pool(pool: Pool) -> None:
 
 
 def with_a_sync_pool(pool: SyncPool) -> None:
-    pool.run(plain)  # type: ignore[arg-type]
+    pool.run(plain)  # type: ignore[call-overload]
     a: str = train(1) >> pool  # type: ignore[assignment]
     b: int = (train(1) & train(2)) >> pool  # type: ignore[assignment]
     print(a, b)
