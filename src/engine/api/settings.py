@@ -416,7 +416,9 @@ def traces_option(traces: object) -> bool:
 
 def flush_option(flush: object) -> float:
     """Return for how long the end of a pool waits for its trackers; 0: not at all."""
-    return 0.0 if flush == 0 and not isinstance(flush, bool) else seconds("flush_timeout", flush)
+    if isinstance(flush, int | float) and not isinstance(flush, bool) and not 0 < flush < float("inf"):
+        return 0.0 if flush == 0 else refuse(f"flush_timeout takes seconds, 0 or more, not {flush}.")
+    return seconds("flush_timeout", flush)
 
 
 def idle_option(idle: object, every_s: float | None) -> float | None:

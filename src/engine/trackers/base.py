@@ -195,6 +195,7 @@ def check_trackers(trackers: object) -> tuple[Tracker, ...]:
     for each in trackers:
         if not isinstance(each, Tracker):
             call = f": write trackers.{each.__name__}(...)" if isinstance(each, type) else ""
+            call = call or (": a name is for outrider.toml and `outrider run --track`" if isinstance(each, str) else "")
             refuse(f"trackers takes trackers, not {shown(each)}{call}.")
         check_name(type(each).__name__, each.name)
         check_ranks(type(each).__name__, each.ranks)

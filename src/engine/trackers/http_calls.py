@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -22,6 +23,7 @@ from .addresses import basic
 from .base import Away, Refused, Rejected
 
 TIMEOUT_S = 30.0  # of a server that says nothing
+ANSWER_S = 30.0  # of an answer that has begun
 ANSWER_BYTES = 4 * 1024 * 1024
 SAID_CHARS = 200  # of what a server says in an error
 _ASKS = frozenset({401, 403, 404, 405, 407})  # who asks, or where: nothing is wrong with what is sent
@@ -87,7 +89,7 @@ class Calls:
         )
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                read: bytes = answer.read(ANSWER_BYTES)
+                read = self._read(answer)
                 if 200 <= answer.status < 300:
                     return read
                 raise self._failure(answer.status, answer.reason, read, answer.headers.get("Retry-After"))
@@ -98,8 +100,19 @@ class Calls:
             ) from None
         except (URLError, HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise Refused(f"the certificate of {self.host} is not trusted here ({reason.verify_message})") from None
             said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
             raise Away(f"{self.host} does not answer ({one_line(str(said))})") from None
+
+    def _read(self, answer: HTTPResponse) -> bytes:
+        """Return what a server answers, if it does so in time: one that sends a byte now and then has no end."""
+        until, read = time.monotonic() + ANSWER_S, b""
+        while len(read) < ANSWER_BYTES and (some := answer.read1(ANSWER_BYTES - len(read))):
+            read += some
+            if time.monotonic() > until:
+                raise Away(f"{self.host} has not ended its answer for {ANSWER_S:g} s")
+        return read
 
     def _failure(self, code: int, reason: str, text: bytes, retry_after: str | None) -> Exception:
         said = f"{self.host} answered {code} {_message(text) or one_line(reason)}".strip()

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import socket
+import ssl
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import OpenerDirector
 
 import pytest
 from tracker_servers import Answer, Hook, serving
@@ -23,6 +29,7 @@ from outrider import (
     trackers,
 )
 from outrider.engine.runs.names import runs_folder
+from outrider.engine.trackers import http_calls
 from outrider.engine.trackers.http_calls import Calls
 
 
@@ -153,3 +160,41 @@ def test_a_redirect_is_told_and_not_followed() -> None:
 def test_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(trackers.Refused, match=r"none\.pem' cannot be used \(No such file"):
         Calls("https://127.0.0.1:9", {}, cafile=str(tmp_path / "none.pem"))
+
+
+def test_an_answer_that_has_no_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_calls, "ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                for _ in range(1000):
+                    connection.sendall(b" ")
+                    time.sleep(0.01)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(trackers.Away, match=r"has not ended its answer for 0\.1 s"):
+            Calls(f"http://127.0.0.1:{server.getsockname()[1]}", {}).send("GET", "/", None)
+        thread.join()
+
+
+def test_a_certificate_that_is_not_trusted_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ssl.SSLCertVerificationError(1, "of which")
+    error.verify_message = "self-signed certificate"
+
+    def fails(*_: object, **__: object) -> None:
+        raise URLError(error)
+
+    monkeypatch.setattr(OpenerDirector, "open", fails)
+    with pytest.raises(trackers.Refused, match=r"of host is not trusted here \(self-signed certificate\)"):
+        Calls("https://host", {}).send("GET", "/", None)
+
+
+def test_options_of_pools_that_mean_nothing_are_refused_with_what_is_meant() -> None:
+    with pytest.raises(errors.SpecError, match="flush_timeout takes seconds, 0 or more, not -1"):
+        Pool(provider=Local(), flush_timeout=-1)
+    with pytest.raises(errors.SpecError, match=r"not 'mlflow': a name is for outrider\.toml"):
+        Pool(provider=Local(), trackers=["mlflow"])  # type: ignore[list-item]
