@@ -162,7 +162,11 @@ class Pool(PoolLife):
     def submit(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
     ) -> Any:
-        """Submit a call as `run` does, without waiting: the job that it returns can be awaited, and cancelled."""
+        """Submit a call as `run` does, without waiting: the job that it returns can be awaited, and cancelled.
+
+        Arrays and tensors above 64 KiB are not copied at once: do not change them before the job has ended, or give the
+        call a `put` of them, which is a copy.
+        """
         if more:
             raise surplus("submit", call, more)
         return self._submit(call, on, keep=keep)
