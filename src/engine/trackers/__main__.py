@@ -21,7 +21,7 @@ from ..runs.reader import at_present, run_of
 from .base import Tracker
 from .endings import end_of
 from .feed import POLL_S, Feed
-from .state_file import Busy
+from .state_file import Busy, StateFile
 
 NICE = 10
 OWNER_S = 10.0  # after the run's end beside what its owner waits: it ends this process itself, if it can
@@ -34,12 +34,29 @@ def main() -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # where the program has a real-time one
     with suppress(OSError):
         os.nice(NICE)
-    trackers, flush_s = pickle.load(sys.stdin.buffer)
+    order, flush_s = pickle.load(sys.stdin.buffer)
     sys.stdin.close()
-    done = send(Path(sys.argv[1]), trackers, flush_s)
+    directory = Path(sys.argv[1])
+    trackers = [tracker for name, pickled in order if (tracker := _loaded(directory, name, pickled)) is not None]
+    done = send(directory, trackers, flush_s) and len(trackers) == len(order)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0 if done else 1)  # a thread may wait for a server that says nothing
+
+
+def _loaded(directory: Path, name: str, pickled: bytes) -> Tracker | None:
+    """Return a tracker; None: it cannot be loaded here, as its module is not found, which its state says then."""
+    try:
+        tracker: Tracker = pickle.loads(pickled)
+    except Exception as error:  # noqa: BLE001  of a class of the user's own
+        traceback.print_exc()
+        file = StateFile(directory, name)
+        with suppress(Busy, OSError), file.locked():
+            cursor = file.load()
+            cursor.problem = f"{type(error).__name__}: {error}"[:500]
+            file.save(cursor)
+        return None
+    return tracker
 
 
 def send(directory: Path, trackers: Sequence[Tracker], flush_s: float) -> bool:

@@ -49,12 +49,14 @@ def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
 def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
     """Return what the process gets on its stdin. A class of the program's own script goes along as a copy.
 
+    Each tracker is a pickle of its own beside its name, so that one that cannot be loaded there keeps no other.
+
     Raises:
         Exception: a tracker cannot be pickled.
     """
     with allow_secrets():
-        order: bytes = cloudpickle.dumps((tuple(trackers), flush_s), protocol=pickle.HIGHEST_PROTOCOL)
-    return order
+        each = [(tracker.name, cloudpickle.dumps(tracker, protocol=pickle.HIGHEST_PROTOCOL)) for tracker in trackers]
+    return pickle.dumps((each, flush_s), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 class TrackerProcess:

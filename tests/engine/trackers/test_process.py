@@ -145,6 +145,17 @@ def test_a_process_that_cannot_begin_is_told(capfd: pytest.CaptureFixture[str]) 
     assert "elsewhere lacks 3 points of this run (ModuleNotFoundError: No module named" in capfd.readouterr().err
 
 
+def test_one_that_cannot_be_loaded_keeps_no_other_from_sending(capfd: pytest.CaptureFixture[str]) -> None:
+    hook = Hook()
+    with serving(hook):
+        both = [Elsewhere(), trackers.Webhook(hook.address)]
+        with Pool(provider=Local(), run="broken", trackers=both, flush_timeout=0, console="plain") as pool:
+            train(3) >> pool
+            wait_until(lambda: "metrics" in hook.kinds())
+            wait_until(lambda: (record() / "trackers" / "elsewhere.json").exists())
+    assert "elsewhere lacks 3 points of this run (ModuleNotFoundError: No module named" in capfd.readouterr().err
+
+
 def test_the_process_of_a_record_that_failed_is_ended_too(capfd: pytest.CaptureFixture[str]) -> None:
     hook = Hook()
     with serving(hook):
