@@ -76,10 +76,10 @@ async def beside_ssh(lab: Lab, rounds: int) -> dict[str, list[float]]:
             command = f"cd; {step} cat value"
             subprocess.run([*ssh, command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
 
-        data = os.urandom(VALUE_BYTES)
         for number in range(rounds + 1):  # the first is not counted
             took = {"cat": _timed(cat)}
             for name, pool in pools.items():
+                data = os.urandom(VALUE_BYTES)  # a node remembers those that it has
                 for way, call in (("from", value(VALUE_BYTES)), ("to", length(data))):
                     began = time.monotonic()
                     await pool.run(call)
