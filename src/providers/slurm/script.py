@@ -37,8 +37,10 @@ REFUSED_S = 2  # in which an ssh that is refused has ended
 SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the last part of so many
 
 # From the login host to a node. Nobody is asked anything, and a node that does not answer is noticed.
+# Those that processors have instructions for: large values take a fifth less time than by OpenSSH's first choice.
+_CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr"
 SSH = (
-    *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=8"),
+    *("ssh", "-T", "-c", _CIPHERS, "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=8"),
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
 )
 # A step that has all of its job's share of a node, and leaves room for others to be run beside it.
