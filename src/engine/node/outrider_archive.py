@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PACKAGE = "outrider"
-# The command, its reports and the test cloud: no task imports them.
-_AT_THE_CLIENT = ("engine/cli/", "engine/report/", "providers/aws/testing/")
+# The command, its reports and pages, and the test cloud: no task imports them.
+_AT_THE_CLIENT = ("engine/cli/", "engine/profiles/", "engine/report/", "engine/ui/", "providers/aws/testing/")
 _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
 
@@ -29,7 +29,7 @@ class OutriderArchive(NamedTuple):
 
 @cache
 def build() -> OutriderArchive:
-    """Pack it: about 0.85 MB, in 0.2 s; once per process."""
+    """Pack it: about 0.95 MB, in 0.2 s; once per process."""
     files = {
         "__main__.py": (Path(__file__).parent / "boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),

@@ -224,10 +224,10 @@ def _stalled(event: ev.Stalled) -> str:
 
 
 def _tracker(event: ev.TrackerBehind) -> str:
-    lacks = f"{event.tracker} lacks {count(event.points, 'point')} of this run" if event.points else ""
-    told = lacks or f"{event.tracker} lacks something of this run"
+    lacks = count(event.points, "point") if event.points else "something"
+    told = f"{_line(event.tracker)} lacks {lacks} of this run"
     told += f" ({_line(event.problem)})" if event.problem else ""
-    return f"{told}: {event.command} sends it" if event.command else told
+    return f"{told}: {_line(event.command)} sends it" if event.command else told
 
 
 def upload(event: ev.UploadProgress) -> str:

@@ -202,8 +202,8 @@ async def test_a_broadcast_has_a_span_for_each_rank() -> None:
         with pytest.raises(BroadcastFailed):
             await opened.broadcast(rank_of(True))
     good, bad = sorted(spans("rank_of"), key=lambda each: each.start_time or 0)
-    assert [each.name for each in below(good)] == ["queue", "rank 0", "rank 1"]
-    assert [facts(each)["outrider.node"] for each in below(good)[1:]] == [0, 1]
+    assert sorted(each.name for each in below(good)) == ["queue", "rank 0", "rank 1"]
+    assert sorted(facts(each)["outrider.node"] for each in below(good) if each.name != "queue") == [0, 1]
     assert [each.name for each in good.events] == ["outrider.generation_started"]
     assert bad.status.description == "KeyError: 'x'"
     failed = next(each for each in below(bad) if each.name == "rank 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from outrider.engine.transport import channels
 from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import Channel, Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.route import TRANSFERS, Route
 from outrider.engine.transport.ssh_route import _SSHChannel
 from outrider.engine.wire import messages as wire
@@ -163,6 +164,7 @@ async def test_no_more_than_so_many_transfers_are_open_at_a_time() -> None:
 
     connection = NodeConnection.__new__(NodeConnection)
     connection._route = Way(Machine(MachineId("m"), None, ""))
+    connection.link = cast("NodeLink", SimpleNamespace(received_bytes=0))
     getting = [asyncio.ensure_future(connection.get(f"b{number}", TransferProgress(8))) for number in range(100)]
     for number in range(100):
         for _ in range(5):  # turns of the loop for those whose turn it is
