@@ -130,7 +130,7 @@ def test_its_files_have_each_point_once(tmp_path: Path, kills: int) -> None:
     with serving() as server:
         env = {**os.environ, "WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address}
         sync = [sys.executable, "-m", "wandb", "sync", "--yes", str(path.parent)]
-        done = subprocess.run(sync, capture_output=True, text=True, env=env, timeout=120, check=False)
+        done = subprocess.run(sync, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120, check=False)
     assert [row["_step"] for row in server.rows] == list(range(len(rows))), done.stderr
 
 
