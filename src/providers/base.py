@@ -1,8 +1,9 @@
 """The protocols of a provider: it launches machines, reports what becomes of them, and reliably terminates them.
 
 A `Provider` is what users configure; its `Fleet` has the machines of one pool. That is all that a provider must have.
-The protocols at the end are what it may have besides: `Priced`, `Keyless`, `Lasting` and `Offering` of the provider,
-`Quoting` and `Adopting` of its fleets. A machine that is warned before the cloud takes it says so in `Machine.notices`.
+The protocols at the end are what it may have besides: `Priced`, `Keyless`, `Containing`, `Lasting` and `Offering` of
+the provider, `Quoting` and `Adopting` of its fleets. A machine that is warned before the cloud takes it says so in
+`Machine.notices`.
 ``docs/providers/writing-one.md`` leads to a provider of 60 lines; ``contract`` has the checks that each must pass.
 """
 
@@ -52,11 +53,11 @@ class EntryPoints:
     providers know nothing of the layers above. Other providers ignore them.
     """
 
-    fork_server: str = ""  # (control: socket.socket) -> Never; light, imported before anything heavy
+    fork_server: str = ""  # (control: socket.socket) -> Never; light, imported after the executor's code
     executor: str = ""  # (listener, forks, *, directory, same_host, accelerators, sharing): serves until it ends
     template: str = ""  # (modules, become, *, lead) -> a process that imports them, and forks fork servers
     preload: tuple[str, ...] = ()  # the modules; none: fork servers need no template
-    shared: tuple[str, ...] = ()  # light modules that the processes of all machines have: imported once, before them
+    shared: tuple[str, ...] = ()  # light modules that fork servers and workers have: imported once, before them
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class LaunchRequest:
     allocation: Allocation = "spot-if-available"
     interconnect: Literal["efa"] | None = None
     lease_s: float = 120.0  # after its client's last word a machine ends itself
+    container: str = ""  # the image of containers, where the provider has some; empty: the provider's own
     max_lifetime_s: float | None = None  # after its launch it ends itself, whoever speaks
 
 
@@ -114,7 +116,10 @@ class Machine:
     address: Address | None
     host_key: str  # the OpenSSH public key to pin, "ssh-ed25519 AAAA..."; empty: the login's known_hosts know it
     executor_socket: str = ""  # where an executor runs already, as a process of this computer: nothing to ship
-    ssh: bool = True  # False: the address is the executor's own socket, and is connected to without SSH
+    ssh: bool = True  # False: the address is the executor's own socket, or the machine is a container; no SSH to it
+    # Of a container: the command that runs a program in it, whose argv follows: ("podman", "exec", "-i", "NAME"). The
+    # host at the address runs it, which the user's login leads to; this computer does where the address names no host.
+    inside: tuple[str, ...] = ()
     private_address: str = ""  # by which the pool's machines reach each other; empty: where SSH arrives
     login: Login | None = None  # None: the pool's own key
     rotate_host_key: bool = False  # replace it at first contact: others may have seen it on its way to the machine
@@ -326,6 +331,16 @@ class Keyless(Protocol):
 
 
 @runtime_checkable
+class Containing(Protocol):
+    """A provider that says whether its machines are containers. One that does not say so has none."""
+
+    @property
+    def containers(self) -> bool:
+        """Return whether `LaunchRequest.container` says which image they have, if it says one."""
+        ...
+
+
+@runtime_checkable
 class Lasting(Protocol):
     """A provider that says whether its machines outlive their client. One that does not say so ends them with it."""
 
@@ -349,6 +364,7 @@ class MachineOffer:
     architecture: str = ""
     accelerator: str = ""
     accelerators: int | None = None
+    stock: str = ""  # how many the cloud says that it has: "3", "low"; empty: it does not say
     attempt: int = 1  # offers of one attempt are asked for together, those of the next when it gives too few
 
 

@@ -33,6 +33,12 @@ class NoCapacity(ProviderError):
     """No such machine is to be had here now: try elsewhere, or later."""
 
 
+class HostAway(ProviderError):
+    """A host, or the service there that is asked, does not answer at present. Whether the command was carried out,
+    nobody knows.
+    """
+
+
 class QuotaExceeded(ProviderError):
     """The account's limit, not the cloud's stock: ask for more quota, or for less."""
 

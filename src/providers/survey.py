@@ -1,6 +1,6 @@
 """The part of a provider for `outrider ps` and `outrider gc`, which own none of the machines that they find.
 
-A provider whose machines outlive their client has a `Surveyor`. ``outrider.engine.cli.surveys`` has the list of them.
+A provider whose machines outlive their client has a `Surveyor`. `registry` has the list of them.
 Places are as its fleets have written them into the `journal`: texts by which the same provider finds them again, as in
 ``{"region": "us-east-1"}``.
 """
@@ -29,6 +29,7 @@ class FoundMachine(Thing):
     launched_at: float  # unix time
     address: str = ""
     hourly_usd: float | None = None  # None: unknown
+    until: float | None = None  # unix time at which its pool's max_lifetime is over, if the machine says so
 
 
 @dataclass(frozen=True, slots=True)

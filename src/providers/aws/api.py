@@ -7,28 +7,27 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import field, replace
-from email.utils import parsedate_to_datetime
+from dataclasses import KW_ONLY, field, replace
 from time import time
 from typing import Any, Literal
 
 import anyio
 
 from ...lazy_dataclass import dataclass
-from ..cloud import retries
-from ..cloud.failures import AGAIN_S, CallRefused
+from ..cloud.http_failures import date_of
+from ..cloud.pages import every_page
+from ..cloud.retries import Tries
 from ..cloud.token_bucket import Bucket, wait_for_token
-from ..errors import NotAuthorized, ProviderError
+from ..errors import ProviderError
 from ..threads import in_thread
 from . import answers, api_retries
 from .errors import DENIED, EXPIRED, Failure, translate
 from .sessions import check_endpoint, choose_region, new_session, regions
 from .token_buckets import bucket_for
 
-Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
+Service = Literal["ec2", "pricing", "ssm", "sts"]
 
 CONNECT_S = 5.0
-TRY_S = 10.0  # the least that one try gets of the time for a call
 CONNECTIONS = 64
 CLOSE_S = 5.0
 LAG_PAUSE_S = (0.1, 0.9)  # the shortest pause, and its jitter
@@ -43,34 +42,24 @@ class Credentials:
     token: str | None = field(repr=False, default=None)
 
 
+@dataclass(eq=False)
 class Api:
     """One region's services with one set of credentials: ``async with Api.open(region=...) as api``.
 
     Any number of tasks may use it at the same time; they share its connections and rate limits.
     """
 
-    def __init__(
-        self,
-        region: str,
-        session: Any,
-        clients: AsyncExitStack,
-        *,
-        endpoint_url: str | None,
-        profile: str | None,
-        credentials: Credentials | None,
-        luck: Callable[[], float],
-    ) -> None:
-        """Use `open` instead."""
-        self.region = region
-        self.endpoint_url = endpoint_url
-        self.profile = profile
-        self._session = session
-        self._credentials = credentials
-        self._luck = luck
-        self._open = clients
-        self._clients: dict[str, Any] = {}
-        self._opening = anyio.Lock()
-        self._buckets: dict[str, Bucket] = {}
+    region: str
+    _session: Any
+    _open: AsyncExitStack  # closes the clients
+    _: KW_ONLY
+    endpoint_url: str | None
+    profile: str | None
+    credentials: Credentials | None
+    luck: Callable[[], float]
+    _clients: dict[str, Any] = field(init=False, default_factory=dict)
+    _opening: anyio.Lock = field(init=False, default_factory=anyio.Lock)
+    _buckets: dict[str, Bucket] = field(init=False, default_factory=dict)
 
     @classmethod
     @asynccontextmanager
@@ -93,7 +82,8 @@ class Api:
         profile = profile or os.environ.get("AWS_PROFILE")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await in_thread(new_session, profile)
-        check_endpoint(endpoint_url)
+        if endpoint_url:
+            check_endpoint(endpoint_url)
         chosen = choose_region(region, os.environ, session.get_config_variable("region"))
         clients = AsyncExitStack()
         try:
@@ -135,7 +125,7 @@ class Api:
         """
         token = "ClientToken" in parameters
         safe = api_retries.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
-        call = _Call(operation, service, parameters, safe=safe, try_s=max(TRY_S, timeout_s / 3) if safe else timeout_s)
+        call = _Call(operation, service, parameters, safe=safe, timeout_s=timeout_s)
         started = anyio.current_time()
         with anyio.move_on_after(timeout_s):
             while True:
@@ -144,7 +134,7 @@ class Api:
                     return call.answer
                 pause_s = await self._pause(call, failure, lasted_s=anyio.current_time() - started, lag_s=lag_s)
                 if pause_s is None:
-                    raise self._error(call, await self._decoded(failure))
+                    raise translate(await self._decoded(failure), unsure=call.unsure)
                 await anyio.sleep(pause_s)
         raise translate(call.failure or self._failure(call, "TimedOut"))
 
@@ -156,14 +146,13 @@ class Api:
         Raises:
             ProviderError: as `call` does.
         """
-        items: list[dict[str, Any]] = []
-        while True:
-            answer = await self.call(operation, service=service, timeout_s=timeout_s, **parameters)
-            items += answer.get(key) or []
-            token = answer.get("NextToken")
-            if not token or token == parameters.get("NextToken"):
-                return items
-            parameters["NextToken"] = token
+
+        async def page(token: str) -> tuple[list[dict[str, Any]], str]:
+            asked = {**parameters, **page_of(token)}
+            answer = await self.call(operation, service=service, timeout_s=timeout_s, **asked)
+            return answer.get(key) or [], answer.get("NextToken") or ""
+
+        return await every_page(page)
 
     async def client(self, service: Service) -> Any:
         """aiobotocore's client, for what `call` cannot do, such as streams. It is closed with this Api."""
@@ -221,27 +210,18 @@ class Api:
 
     async def _pause(self, call: _Call, failure: Failure, *, lasted_s: float, lag_s: float) -> float | None:
         """Return the seconds to wait before the next try; None: do not retry."""
-        if failure.code in EXPIRED and not call.renewed and self._credentials is None:
+        if failure.code in EXPIRED and not call.renewed and self.credentials is None:
             call.renewed = True
             await self._renew(call.session)
             return 0.0
         if failure.code.endswith("NotFound") and lasted_s < lag_s:
-            return LAG_PAUSE_S[0] + self._luck() * LAG_PAUSE_S[1]
-        trouble = api_retries.trouble(failure.code, failure.status)
-        creates = not api_retries.idempotent(failure.operation, token=False)
-        call.unsure = call.unsure or (creates and trouble in {"broken", "lost"})
-        if trouble == "throttled" and call.service == "ec2":
+            return LAG_PAUSE_S[0] + self.luck() * LAG_PAUSE_S[1]
+        if failure.trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
-        return retries.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
+        reads = api_retries.idempotent(failure.operation, token=False)  # or sets what is set already
+        return call.pause_s(failure.trouble, reads=reads, luck=self.luck())
 
     # --- failures -----------------------------------------------------------------------------------------------------
-
-    def _error(self, call: _Call, failure: Failure) -> ProviderError:
-        error = translate(failure)
-        if call.unsure and isinstance(error, NotAuthorized):  # says nothing about the earlier try without an answer
-            told = f"AWS did not answer {failure.operation}: whether it was done is not known, and now {error}"
-            return CallRefused(told, retry_after_s=AGAIN_S, code=error.code)
-        return error
 
     def _failure(self, call: _Call, code: str, message: str = "", status: int = 0, skew_s: float = 0.0) -> Failure:
         market = call.parameters.get("InstanceMarketOptions") or {}
@@ -264,7 +244,8 @@ class Api:
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
         if not code.strip("0123456789"):  # the answer had no code, and botocore made one of the status
             code = code if api_retries.trouble(code, int(code or 0)) else answers.UNREADABLE
-        skew_s = _skew_s(metadata.get("HTTPHeaders", {}).get("date", ""), time())
+        now, theirs = time(), date_of(metadata.get("HTTPHeaders", {}).get("date", ""))
+        skew_s = 0.0 if theirs is None else now - theirs
         return self._failure(call, code, message, int(metadata.get("HTTPStatusCode", 0)), skew_s)
 
     async def _decoded(self, failure: Failure) -> Failure:
@@ -291,7 +272,7 @@ class Api:
     def _new_client(self, service: str) -> Any:
         from aiobotocore.config import AioConfig
 
-        given = self._credentials
+        given = self.credentials
         keys = (
             {"aws_access_key_id": given.key_id, "aws_secret_access_key": given.secret, "aws_session_token": given.token}
             if given is not None
@@ -302,7 +283,6 @@ class Api:
             read_timeout=3600,  # each call has a deadline of its own
             max_pool_connections=CONNECTIONS,
             retries={"mode": "standard", "total_max_attempts": 1},  # `call` retries, as it knows what is idempotent
-            s3={"addressing_style": "path"} if self.endpoint_url else None,
             user_agent_extra="outrider",
         )
         # Prices are served from few regions, all the same: "Price List Query API endpoints".
@@ -321,27 +301,19 @@ class Api:
 
 
 @dataclass(slots=True)
-class _Call:
+class _Call(Tries):
     operation: str
     service: Service
     parameters: Mapping[str, Any]
-    safe: bool
-    try_s: float
     action: str = ""  # AWS's name of the operation
-    tries: int = 0
     session: Any = None
-    renewed: bool = False
-    unsure: bool = False  # an earlier try without an answer may have created something
     failure: Failure | None = None
     answer: dict[str, Any] = field(default_factory=dict)
 
 
-def _skew_s(date: str, now: float) -> float:
-    """Return the seconds by which this computer's clock is ahead of the server's ``Date``; 0 if there is none."""
-    try:
-        return now - parsedate_to_datetime(date).timestamp()
-    except (TypeError, ValueError):
-        return 0.0
+def page_of(token: str) -> dict[str, Any]:
+    """The parameter for the page that a ``NextToken`` stands for; none for the first."""
+    return {"NextToken": token} if token else {}
 
 
 def _camel(operation: str) -> str:

@@ -7,19 +7,22 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import time
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
-from ..cloud.answer_cache import cached
+from ..cloud.answer_cache import kept_for
 from ..cloud.offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
-from ..cloud.single_flight import side_by_side
+from ..side_by_side import all_of
 from . import prices
+from .filters import batches, where
 from .vendor import VENDOR
+
+if TYPE_CHECKING:
+    from .api import Api
 
 TYPES_S: Final = 600.0  # how long types and their zones are cached
 SPOT_S: Final = 60.0  # how long spot prices are cached; they change a few times a day
-VALUES_IN_A_FILTER: Final = 200
 CLOCK_AHEAD: Final = timedelta(minutes=10)  # a clock that is off by more than five invalidates every signature
 TYPES_AT_MOST: Final = 100  # of the suitable types, those that cost least
 # Families by the beginnings of their names. Each list is one chain of pages; chains are read concurrently.
@@ -39,15 +42,6 @@ NAMES: Final[Mapping[str, str]] = {
 }
 
 
-class Api(prices.Api, Protocol):
-    """The part of `api.Api` that this module needs."""
-
-    @property
-    def profile(self) -> str | None: ...
-
-    async def pages(self, operation: str, key: str, /, **parameters: Any) -> list[dict[str, Any]]: ...
-
-
 async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[str] | None = None) -> Catalogue:
     """Return the part of the region's catalogue that this request can use. ``instance_types``: consider only these.
 
@@ -60,25 +54,11 @@ async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[s
     """
     types = await _types(api, request, instance_types)
     names = _shortlist(suitable(request, types, VENDOR, api.region, instance_types), api.region)
-    zones: dict[str, frozenset[str]] = {}
-    spot: dict[tuple[str, str], float] = {}
-    on_demand: dict[str, float] = {}
-
-    async def find_zones() -> None:
-        zones.update(await _zones(api, names))
-
-    async def find_spot() -> None:
-        spot.update(await spot_prices(api, names))
-
-    async def find_on_demand() -> None:
-        on_demand.update(await on_demand_prices(api, names))
-
-    jobs = [find_zones]
-    if request.allocation != "on-demand":
-        jobs.append(find_spot)
-    if request.allocation != "spot":
-        jobs.append(find_on_demand)
-    await side_by_side(jobs)
+    zones, spot, on_demand = await all_of(
+        partial(_zones, api, names),
+        partial(spot_prices, api, [] if request.allocation == "on-demand" else names),
+        partial(on_demand_prices, api, [] if request.allocation == "spot" else names),
+    )
     return Catalogue(VENDOR, api.region, {each.name: each for each in types}, zones, spot, on_demand)
 
 
@@ -106,8 +86,8 @@ def parse(answer: Mapping[str, Any]) -> InstanceType | None:
         accelerator_share=device.share,
         network_gbps=_gbps(network),
         network_cards=network.get("MaximumNetworkCards", 1),
-        efa=network.get("EfaSupported", False),
-        efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+        interconnect="efa" if network.get("EfaSupported") else "",
+        interconnect_cards=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
         cluster="cluster" in answer.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
         spot="spot" in usage,
         on_demand="on-demand" in usage,
@@ -170,26 +150,22 @@ def _place(api: Api) -> Hashable:
 async def _types(api: Api, request: LaunchRequest, instance_types: Collection[str] | None) -> list[InstanceType]:
     """Describe the types concurrently, a chain of pages for each list of names."""
     if instance_types is not None:
-        chains: Sequence[Sequence[str]] = _batches(sorted(set(instance_types)))
+        chains: Sequence[Sequence[str]] = batches(sorted(set(instance_types)))
         usual: list[dict[str, Any]] = []
     else:
         chains = ACCELERATED if request.accelerator is not None else GENERAL
-        usual = [_filter("bare-metal", ["false"]), _filter("burstable-performance-supported", ["false"])]
+        usual = [where("bare-metal", "false"), where("burstable-performance-supported", "false")]
         if request.accelerator is None:
-            usual += [_filter("current-generation", ["true"]), *_sizes(request)]
-    found: dict[str, InstanceType] = {}
+            usual += [where("current-generation", "true"), *_sizes(request)]
+    found = await all_of(*(partial(_described, api, names, usual) for names in chains))
+    return sorted((each for types in found for each in types), key=lambda each: each.name)
 
-    async def follow(names: Sequence[str]) -> None:
-        async def find() -> list[InstanceType]:
-            filters = [_filter("instance-type", names), *usual]
-            answers = await api.pages("describe_instance_types", "InstanceTypes", Filters=filters)
-            return [each for each in map(parse, answers) if each is not None]
 
-        for each in await cached(("types", _place(api), repr([names, usual])), TYPES_S, find):
-            found[each.name] = each
-
-    await side_by_side([partial(follow, names) for names in chains])
-    return [found[name] for name in sorted(found)]
+@kept_for(TYPES_S, by=_place)
+async def _described(api: Api, names: Sequence[str], usual: Sequence[dict[str, Any]]) -> list[InstanceType]:
+    filters = [where("instance-type", *names), *usual]
+    answers = await api.pages("describe_instance_types", "InstanceTypes", Filters=filters)
+    return [each for each in map(parse, answers) if each is not None]
 
 
 def _sizes(request: LaunchRequest) -> list[dict[str, Any]]:
@@ -201,37 +177,40 @@ def _sizes(request: LaunchRequest) -> list[dict[str, Any]]:
         return []
     most = 2 * SPAN * max(request.vcpus, request.memory_gb / 8, LEAST_VCPUS)
     sizes = [str(vcpus) for vcpus in VCPUS if request.vcpus <= vcpus <= most]
-    return [_filter("vcpu-info.default-vcpus", sizes)] if sizes else []
+    return [where("vcpu-info.default-vcpus", *sizes)] if sizes else []
 
 
+@kept_for(TYPES_S, by=_place)
 async def _zones(api: Api, names: Sequence[str]) -> dict[str, frozenset[str]]:
-    async def find() -> dict[str, frozenset[str]]:
-        found: dict[str, set[str]] = {}
-        for some in _batches(names):
-            for each in await api.pages(
-                "describe_instance_type_offerings",
-                "InstanceTypeOfferings",
-                LocationType="availability-zone",
-                Filters=[_filter("instance-type", some)],
-            ):
-                found.setdefault(each["InstanceType"], set()).add(each["Location"])
-        return {name: frozenset(zones) for name, zones in found.items()}
-
-    return await cached(("zones", _place(api), tuple(names)), TYPES_S, find)
+    found: dict[str, set[str]] = {}
+    for some in batches(names):
+        for each in await api.pages(
+            "describe_instance_type_offerings",
+            "InstanceTypeOfferings",
+            LocationType="availability-zone",
+            Filters=[where("instance-type", *some)],
+        ):
+            found.setdefault(each["InstanceType"], set()).add(each["Location"])
+    return {name: frozenset(zones) for name, zones in found.items()}
 
 
+@kept_for(SPOT_S, by=_place)
 async def spot_prices(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
-    async def find() -> dict[tuple[str, str], float]:
-        answers = await api.pages(
-            "describe_spot_price_history",
-            "SpotPriceHistory",
-            InstanceTypes=list(names),
-            ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
-            StartTime=datetime.now(UTC) - CLOCK_AHEAD,  # gives the prices valid at that time, and all changes since
-        )
-        return latest(answers)
+    if not names:  # EC2 would tell those of all types
+        return {}
+    answers = await api.pages(
+        "describe_spot_price_history",
+        "SpotPriceHistory",
+        InstanceTypes=list(names),
+        ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
+        StartTime=datetime.now(UTC) - CLOCK_AHEAD,  # gives the prices valid at that time, and all changes since
+    )
+    return latest(answers)
 
-    return await cached(("spot", _place(api), tuple(names)), SPOT_S, find)
+
+@kept_for(TYPES_S, by=_place)
+async def on_demand_prices(api: Api, names: Sequence[str]) -> dict[str, float]:
+    return await prices.on_demand(api, names, now=time(), kept=prices.cache_file(api.region))
 
 
 def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
@@ -244,24 +223,9 @@ def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]
     return {key: usd for key, (_, usd) in found.items()}
 
 
-async def on_demand_prices(api: Api, names: Sequence[str]) -> dict[str, float]:
-    async def find() -> dict[str, float]:
-        return await prices.on_demand(api, names, now=time(), kept=prices.cache_file(api.region))
-
-    return await cached(("on-demand", _place(api), tuple(names)), TYPES_S, find)
-
-
 def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
     """The types that cost least on demand. Others are never chosen, so their zones and spot prices are not read."""
     known = {each.name: prices.bundled(each.name, region) for each in types}
     unknown = max((price.usd for price in known.values() if price is not None), default=0.0)
     cost = {name: unknown if price is None else price.usd for name, price in known.items()}
     return sorted(sorted(cost, key=lambda name: (cost[name], name))[:TYPES_AT_MOST])
-
-
-def _batches(names: Sequence[str]) -> list[Sequence[str]]:
-    return [names[start : start + VALUES_IN_A_FILTER] for start in range(0, len(names), VALUES_IN_A_FILTER)]
-
-
-def _filter(name: str, values: Sequence[str]) -> dict[str, Any]:
-    return {"Name": name, "Values": list(values)}

@@ -7,10 +7,11 @@ from difflib import get_close_matches
 
 from ...lazy_dataclass import dataclass
 from ..cloud import failures
-from ..cloud.failures import AGAIN_S, ELSEWHERE, CallRefused, Meanings, meaning, quoting, until_raised
+from ..cloud.call_failures import meant, passing, said, settled
+from ..cloud.failures import AGAIN_S, CallRefused, Meanings
+from ..cloud.retries import Trouble
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
-from . import quotas
-from .api_retries import trouble
+from . import api_retries, quotas
 
 CAPACITY_AGAIN_S = 10.0
 SKEW_S = 240.0  # AWS refuses signatures that are 5 minutes off: "Signing AWS API requests", IAM User Guide
@@ -40,6 +41,23 @@ class Failure:
     spot: bool = False
     endpoint_url: str = ""  # the user's own, if any
     regions: tuple[str, ...] = ()  # known to botocore
+    retry_after_s: float = 0.0  # AWS never says it
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return api_retries.trouble(self.code, self.status)
+
+    @property
+    def call(self) -> str:
+        return " in ".join(filter(None, (self.operation or "the call", self.region)))
+
+    @property
+    def reads(self) -> bool:
+        return self.operation.startswith(api_retries.READS)
+
+    @property
+    def words(self) -> str:
+        return redacted(self.message)
 
     @property
     def where(self) -> str:
@@ -51,18 +69,20 @@ class Failure:
         return f"{market}{self.instance_type or 'machines'}"
 
 
-def translate(failure: Failure) -> ProviderError:
-    """The error for the caller, whose class says what can be done about it; with AWS's own ``code``."""
-    for read in (_access, _passing, _limit, _meant):
-        error = read(failure)
-        if error is not None:
-            break
-    else:
-        error = CallRefused(_said(failure, f"{failure.operation or 'the call'} failed"))
-    error.code = failure.code
-    if isinstance(error, NoCapacity):
-        error.advice = ELSEWHERE
-    return error
+def translate(failure: Failure, *, unsure: bool = False) -> ProviderError:
+    """The error for the caller, whose class says what can be done about it; with AWS's own ``code``.
+
+    ``unsure``: an earlier try of the same call may have been carried out.
+    """
+    error = (
+        _access(failure)
+        or _unreached(failure)
+        or passing("AWS", failure, f"in {failure.region}", unsure=True)  # it says nothing of the tries before it
+        or _limit(failure)
+        or _meant(failure)
+        or CallRefused(said(failure, f"{failure.operation or 'the call'} failed"))
+    )
+    return settled("AWS", failure, error, unsure=unsure)
 
 
 def _access(failure: Failure) -> ProviderError | None:
@@ -72,24 +92,8 @@ def _access(failure: Failure) -> ProviderError | None:
     if code in DENIED:
         return NotAuthorized(_denied(failure))
     if code == "AuthFailure" and "image" in failure.message:
-        return BadRequest(_said(failure, "the AMI is not shared with this account"))
+        return BadRequest(said(failure, "the AMI is not shared with this account"))
     return None
-
-
-def _passing(failure: Failure) -> ProviderError | None:
-    """An error for a transient failure, which `api` would have hidden with more time; None for other failures."""
-    match trouble(failure.code, failure.status):
-        case None:
-            return None
-        case "throttled":
-            told = _said(failure, f"the account calls {failure.operation} too often in {failure.region}")
-        case "unreached":
-            return _unreached(failure)
-        case "lost":
-            told = f"AWS did not answer {failure.operation}: whether it was done is not known ({failure.code})"
-        case "broken":
-            told = _said(failure, f"AWS failed at {failure.operation} in {failure.region}")
-    return CallRefused(told, retry_after_s=AGAIN_S)
 
 
 def _limit(failure: Failure) -> ProviderError | None:
@@ -100,20 +104,15 @@ def _limit(failure: Failure) -> ProviderError | None:
         told = f"a quota of the account is used up in {failure.where}: ask for more in Service Quotas"
     else:
         told = f"{quota} is used up in {failure.region or 'the region'}: ask for more, {quota.console(failure.region)}"
-    return QuotaExceeded(_said(failure, told), advice=until_raised("AWS"))
+    return QuotaExceeded(said(failure, told))
 
 
 def _meant(failure: Failure) -> ProviderError | None:
     if failure.code == "Unsupported" and _of_the_zone(failure.message):
-        return NoCapacity(_said(failure, f"{failure.what} cannot be had in {failure.where}"))
+        return NoCapacity(said(failure, f"{failure.what} cannot be had in {failure.where}"))
     code = "InvalidIamInstanceProfile" if "iamInstanceProfile" in failure.message else failure.code
-    found = meaning(code, _MEANINGS)
-    if found is None:
-        return None
-    told = found.sentence.format(
-        call=failure.operation or "request", region=failure.region, what=failure.what, where=failure.where
-    )
-    return found.kind(_said(failure, told), retry_after_s=_AGAIN_AFTER_S.get(found.codes))
+    facts = {"call": failure.operation or "request", "region": failure.region}
+    return meant(failure, _MEANINGS, _AGAIN_AFTER_S, code=code, what=failure.what, where=failure.where, **facts)
 
 
 # "Error codes for the Amazon EC2 API", EC2 Developer Guide; names that end in Error are botocore's. The first match
@@ -192,7 +191,7 @@ _AGAIN_AFTER_S = {
 
 def _clock(failure: Failure) -> str:
     if not failure.skew_s:
-        return _said(failure, "this computer's clock is wrong: set it, best by NTP")
+        return said(failure, "this computer's clock is wrong: set it, best by NTP")
     side = "ahead of" if failure.skew_s > 0 else "behind"
     return f"this computer's clock is {abs(failure.skew_s):.0f} s {side} AWS's: set it, best by NTP ({failure.code})"
 
@@ -200,7 +199,7 @@ def _clock(failure: Failure) -> str:
 def _denied(failure: Failure) -> str:
     """Explain ``...is not authorized to perform: ec2:RunInstances on resource: arn:... because no ... policy...``."""
     text = failure.message
-    action = _found(r"perform: ([\w-]+:\w+)", text) or f"{failure.service}:{_action(failure)}"
+    action = _found(r"perform: ([\w-]+:\w+)", text) or f"{failure.service}:{failure.operation or '?'}"
     who, resource = _found(r"User: (\S+)", text), _found(r"on resource: (\S+)", text)
     why = _found(r"(with an explicit deny[^.:]*|because no [^.:]* allows)", text)
     told = f"the action {action} is not allowed" + (f" on {resource}" if resource else "")
@@ -209,15 +208,9 @@ def _denied(failure: Failure) -> str:
     return redacted(f"{told}: {cure}" + (f" of {who}" if who else ""))
 
 
-def _action(failure: Failure) -> str:
-    """The IAM action of an operation. S3's differ: "Actions, resources, and condition keys for Amazon S3"."""
-    if failure.service == "s3":
-        other = {"HeadObject": "GetObject", "ListObjectsV2": "ListBucket", "HeadBucket": "ListBucket"}
-        return other.get(failure.operation, failure.operation)
-    return failure.operation or "?"
-
-
-def _unreached(failure: Failure) -> ProviderError:
+def _unreached(failure: Failure) -> ProviderError | None:
+    if failure.trouble != "unreached":
+        return None
     region = failure.region
     if failure.endpoint_url:
         told = f"nothing answers at endpoint_url={redacted(failure.endpoint_url)}: check it, and that it runs"
@@ -226,17 +219,12 @@ def _unreached(failure: Failure) -> ProviderError:
         close = " or ".join(get_close_matches(region, failure.regions, n=2))
         hint = f"did you mean {close}?" if close else "'aws ec2 describe-regions' lists them"
         return BadRequest(f"there is no AWS region {region!r}: {hint}")
-    told = f"AWS cannot be reached ({failure.service} in {region}): check this computer's network"
-    return CallRefused(told, retry_after_s=AGAIN_S)
+    return None
 
 
 def _of_the_zone(message: str) -> bool:
     """Return whether EC2's text says that only this zone lacks the type, permanently or today."""
     return "Availability Zone" in message or "requested configuration is currently not supported" in message
-
-
-def _said(failure: Failure, sentence: str) -> str:
-    return quoting(sentence, failure.code, redacted(failure.message))
 
 
 def redacted(text: str) -> str:

@@ -109,9 +109,9 @@ def cards(offer: Offer, *, together: bool, public: bool) -> int:
     EC2 gives no public address to a machine with several interfaces ("Assign a public IPv4 address at launch"), so
     with public addresses it is one; all of them need ``address="private"``.
     """
-    if not (together and offer.type.efa):
+    if not (together and offer.type.interconnect == "efa"):
         return 0
-    return 1 if public else max(1, offer.type.efa_interfaces)
+    return 1 if public else max(1, offer.type.interconnect_cards)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 def machine(name: MachineId, offer: Offer, of: LaunchTemplate, *, notices: tuple[str, ...], lease: str) -> Machine:
     """The machine as it is known before it has an address."""
     shape = of.shape
-    cards = {"efa": f"{shape.cards} of {max(1, offer.type.efa_interfaces)} interfaces"} if shape.cards else {}
+    cards = {"efa": f"{shape.cards} of {max(1, offer.type.interconnect_cards)} interfaces"} if shape.cards else {}
     return new_machine(
         name,
         offer,

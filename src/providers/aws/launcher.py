@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -16,18 +17,20 @@ from ..cloud.failures import AGAIN_S, CallRefused
 from ..cloud.labels import labels_of
 from ..cloud.offers import Offer
 from ..cloud.port import Answer, Made, Order
+from ..cloud.single_flight import Shared
 from ..cloud.userdata import LEASE
 from ..errors import ProviderError
-from . import launch
+from . import launch, network
 from .errors import Failure, translate
-from .launch import LaunchTemplate, Refusal
-from .plan import EC2Plan, Planner
+from .launch import LaunchTemplate, Refusal, Shape
+from .plan import EC2Plan, image_key, images_of, make_plan
 from .recorded import RecordedApi, machines_in
 from .templates import Templates
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from .network import Network
     from .provider import AWS
 
 LAG_S = 15.0  # after so long, a new resource is known everywhere in EC2
@@ -46,24 +49,28 @@ class EC2Launcher:
     """Implements `providers.cloud.port.Launcher`."""
 
     def __init__(self, provider: AWS, pool: str, api: RecordedApi, tasks: TaskGroup) -> None:
-        self._api = api
+        self._provider, self._api = provider, api
         self._notices = ("aws", "aws-rebalance") if provider.rebalance else ("aws",)
-        self._labels = labels_of(pool, dict(provider.tags))
-        self._planner = Planner(provider, api, self._labels, tasks)
+        self._labels = labels_of(pool, dict(provider.tags or ()))
+        self._network = Shared(tasks, partial(self._prepared, efa=False))
+        self._efa_network = Shared(tasks, partial(self._prepared, efa=True))
+        self._images = images_of(provider, api)
         self._templates = Templates(api, pool, self._labels)
 
     def start(self) -> None:
-        self._planner.start()
+        self._network.start()
 
     async def stop(self) -> None:
-        await self._planner.stop()
+        await self._network.stop()
+        await self._efa_network.stop()
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> EC2Plan:
-        return await self._planner.plan(request, cooldowns, living)
+        provider, network, image = self._provider, self._network.get, self._images.get
+        return await make_plan(provider, self._api, request, cooldowns, living, find_network=network, find_image=image)
 
     async def order(self, plan: EC2Plan, chosen: Sequence[Offer], count: int) -> FleetOrder:
         cluster = await self._templates.cluster() if plan.together else ""
-        shapes = {offer: await self._planner.shape(plan, offer, cluster=cluster) for offer in chosen}
+        shapes = {offer: await self._shape(plan, offer, cluster) for offer in chosen}
         templates = {shape: await self._templates.of(shape) for shape in dict.fromkeys(shapes.values())}
         of = {offer: templates[shape] for offer, shape in shapes.items()}
         token, subnets = uuid4().hex, plan.network.subnets
@@ -104,6 +111,41 @@ class EC2Launcher:
 
     def forget(self, order: FleetOrder) -> None:
         self._templates.forget(order.of.values())
+
+    async def _shape(self, plan: EC2Plan, offer: Offer, cluster: str) -> Shape:
+        """The shape of machines of this offer. ``cluster``: the name of their placement group, or ""."""
+        request, provider = plan.request, self._provider
+        cards = launch.cards(offer, together=plan.together, public=provider.public)
+        place = await self._efa_network.get() if cards else plan.network
+        return Shape(
+            ami=await self._images.get(image_key(provider, request, offer.type.architecture)),
+            market=offer.market,
+            disk_gb=request.disk_gb,
+            client_key=request.client_key,
+            lease_s=request.lease_s,
+            max_lifetime_s=request.max_lifetime_s,
+            groups=tuple(provider.security_groups or (place.group,)),
+            public=provider.public,
+            profile=provider.instance_profile or "",
+            cluster=cluster,
+            cards=cards,
+        )
+
+    async def _prepared(self, *, efa: bool) -> Network:
+        """The pool's network, whose group is made if it is missing. ``efa``: for machines with EFA interfaces."""
+        provider = self._provider
+        return await network.prepare(
+            self._api,
+            await self._api.recorder.claim(),
+            self._labels,
+            vpc=provider.vpc,
+            subnets=provider.subnets,
+            zones=provider.zones,
+            security_groups=provider.security_groups,
+            address=provider.address,
+            ssh_from=provider.ssh_from,
+            efa=efa,
+        )
 
     async def _read_again(self, fleet: str, token: str) -> dict[str, Any]:
         """Ask for the machines of a fleet: a repeated CreateFleet may be answered with the fleet's id alone."""

@@ -10,13 +10,13 @@ from ...lazy_dataclass import dataclass
 from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
 from ..cloud.labels import LAUNCH
-from ..cloud.single_flight import side_by_side
 from ..resource_ownership import Claim, Others, Thing
+from ..side_by_side import all_of
 from ..survey import FoundMachine
 from . import tags
 from .api import Api
-
-VALUES = 200  # values that a filter takes: "DescribeInstances", EC2 API Reference
+from .filters import batches, where
+from .leftovers import all_shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,59 +34,22 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
         ProviderError: EC2 did not answer, or refused.
     """
     any_pool = tags.of_any_pool()
-    found: list[list[Thing]] = [[], [], []]
-    machines: list[dict[str, Any]] = []
-
-    async def look() -> None:
-        machines.extend(await _instances(api, any_pool, known))
-
-    async def look_for(place: int, operation: str, key: str, name: str) -> None:
-        found[place] = await _things(api, operation, key, name, any_pool)
-
-    kinds = enumerate((_GROUPS, _TEMPLATES, _PLACEMENTS))
-    await side_by_side([look, *(partial(look_for, place, *kind) for place, kind in kinds)])
-    living = [_machine(each) for each in machines if each["State"]["Name"] != "terminated"]
-    return Survey(tuple(living), tuple(each for some in found for each in some))
-
-
-async def instances(api: Api, pool: str, *, also: Collection[str] = ()) -> list[dict[str, Any]]:
-    """The instances with the pool's tag, as DescribeInstances shows them.
-
-    Includes those of ``also``, by id, whose tags are not set yet or have been removed.
-    """
-    return await _instances(api, tags.of(pool), also)
-
-
-async def security_groups(api: Api, pool: str) -> list[Thing]:
-    return await _things(api, *_GROUPS, tags.of(pool))
-
-
-async def templates(api: Api, pool: str) -> list[Thing]:
-    return await _things(api, *_TEMPLATES, tags.of(pool))
-
-
-async def placement_groups(api: Api, pool: str) -> list[Thing]:
-    return await _things(api, *_PLACEMENTS, tags.of(pool))
+    machines, others = await all_of(partial(instances, api, any_pool, also=known), partial(all_shown, api, any_pool))
+    return Survey(tuple(_machine(each) for each in machines if each["State"]["Name"] != "terminated"), tuple(others))
 
 
 # --- one request ------------------------------------------------------------------------------------------------------
 
-# (operation, key of the list in the answer, key of the name that the journal uses)
-_GROUPS = ("describe_security_groups", "SecurityGroups", "GroupId")
-_TEMPLATES = ("describe_launch_templates", "LaunchTemplates", "LaunchTemplateName")
-_PLACEMENTS = ("describe_placement_groups", "PlacementGroups", "GroupName")
 
+async def instances(api: Api, which: dict[str, Any], *, also: Collection[str] = ()) -> list[dict[str, Any]]:
+    """The instances that a filter lets through, as DescribeInstances shows them.
 
-async def _things(api: Api, operation: str, key: str, name: str, which: dict[str, Any]) -> list[Thing]:
-    return [tags.thing(each[name], each) for each in await api.pages(operation, key, Filters=[which])]
-
-
-async def _instances(api: Api, which: dict[str, Any], also: Collection[str]) -> list[dict[str, Any]]:
+    Includes those of ``also``, by id, whose tags are not set yet or have been removed.
+    """
     found = await _described(api, which)
     shown = {instance["InstanceId"] for instance in found}
-    hidden = sorted(set(also) - shown)
-    for start in range(0, len(hidden), VALUES):
-        found += await _described(api, {"Name": "instance-id", "Values": hidden[start : start + VALUES]})
+    for some in batches(sorted(set(also) - shown)):
+        found += await _described(api, where("instance-id", *some))
     return found
 
 

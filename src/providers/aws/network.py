@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import anyio
-import anyio.abc
 
 from ...lazy_dataclass import dataclass
 from ..cloud import labels as marks
-from ..cloud.addresses import as_cidr, sources
+from ..cloud import teardown
+from ..cloud.addresses import sources
 from ..cloud.failures import CallRefused
+from ..cloud.own_address import own_address
 from ..errors import BadRequest, NoCapacity, ProviderError
-from ..resource_ownership import Claim, Others
-from . import listing, tags
+from ..resource_ownership import Claim
+from . import tags
 from .api import Api
 from .errors import Failure, translate
+from .filters import where
 from .firewall import OUT, Rule, rules_of, wanted
 
-CHECKIP = "https://checkip.amazonaws.com"  # answers with the client's address
-CHECKIP_S = 5.0
 LAG_S = 30.0  # EC2 knows new resources by then: "Ensure idempotency / eventual consistency", EC2 Developer Guide
-UNSHOWN_S = 10.0  # for so long, a group that was made and cannot be found counts as new, not as deleted
-IN_USE_S = 120.0  # a terminated machine's network interface may use its group for a while
-IN_USE = frozenset({"DependencyViolation", "InvalidGroup.InUse"})
+
+AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn", ".aws")
 
 Addressed = Literal["public", "private"]
 
@@ -78,57 +76,28 @@ async def prepare(
         await _check_groups(api, place.vpc, security_groups)
         return Network(place.vpc, chosen, "", ())
     if not named:
-        named = place.cidrs if address == "private" else (await own_address(api.endpoint_url),)
+        named = place.cidrs if address == "private" else (await _own_address(api.endpoint_url),)
     group, rules = await _group(api, claim, labels, place.vpc)
     await _permit(api, group, rules, wanted(group, named, efa=efa))
     return Network(place.vpc, chosen, group, named)
 
 
-async def zones(
-    api: Api, *, vpc: str | None, subnets: Collection[str] | None, zones: Collection[str] | None, public: bool
-) -> frozenset[str]:
-    """Return the zones that `prepare` would use. Nothing is made.
+async def look(
+    api: Api, vpc: str | None, subnets: Collection[str] | None, *, zones: Collection[str] | None, public: bool
+) -> Network:
+    """Return the network that `prepare` would use, without a group. Nothing is made.
 
     Raises:
-        ProviderError: there are none, or EC2 did not answer.
+        ProviderError: there is none, or EC2 did not answer.
     """
-    return frozenset(choose(await _vpc_subnets(api, vpc, subnets), zones=zones, public=public))
+    place = await _vpc_subnets(api, vpc, subnets)
+    return Network(place.vpc, choose(place, zones=zones, public=public), "", ())
 
 
-async def remove(
-    api: Api, what: Claim | Others, *, known: Iterable[str] = (), timeout_s: float = IN_USE_S
-) -> list[str]:
-    """Delete a pool's groups, and the ``known`` ones, which EC2 may not show yet; return those that were deleted.
-
-    Raises:
-        Refused: one is still in use after ``timeout_s``.
-        ProviderError: as `Api.call` does.
-    """
-    groups = await listing.security_groups(api, what.pool)
-    lags = dict.fromkeys(known, UNSHOWN_S) | {group.id: 0.0 for group in groups if what.has(group)}
-    deadline = anyio.current_time() + timeout_s
-    return [group for group in sorted(lags) if await _delete(api, group, deadline, lag_s=lags[group])]
-
-
-async def own_address(endpoint_url: str | None = None) -> str:
-    """Find out this computer's public address as AWS sees it, as a CIDR.
-
-    For another cloud (``endpoint_url``), the local address from which that cloud is reached.
-
-    Raises:
-        BadRequest: the address cannot be found out.
-    """
-    host = urlsplit(endpoint_url or "").hostname
-    try:
-        if host and not host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".aws")):
-            async with await anyio.create_connected_udp_socket(host, 9) as there:  # sends nothing
-                return as_cidr(there.extra(anyio.abc.SocketAttribute.local_address)[0])  # noqa: S610 (no Django)
-        return as_cidr(await _asked(CHECKIP))
-    except (OSError, TimeoutError, ValueError) as error:
-        raise BadRequest(
-            f"this computer's public address could not be learnt from {host or CHECKIP} "
-            f"({error or type(error).__name__}): give AWS(ssh_from='203.0.113.7/32'), with its own"
-        ) from None
+async def _own_address(endpoint_url: str | None) -> str:
+    """The address by which AWS itself, or another cloud with its interface, sees this computer."""
+    host = urlsplit(endpoint_url or "").hostname or ""
+    return await own_address("AWS", None if host.endswith(AWS_HOSTS) else endpoint_url)
 
 
 # --- subnets ----------------------------------------------------------------------------------------------------------
@@ -153,14 +122,14 @@ async def _vpc_subnets(api: Api, vpc: str | None, subnets: Collection[str] | Non
             raise BadRequest(f"the subnets are of {' and '.join(homes)}: give those of one VPC, and no other VPC")
         vpc = homes[0]
     if vpc is None:
-        vpcs = (await api.call("describe_vpcs", Filters=[_filter("is-default", "true")]))["Vpcs"]
+        vpcs = (await api.call("describe_vpcs", Filters=[where("is-default", "true")]))["Vpcs"]
     else:
         vpcs = (await api.call("describe_vpcs", VpcIds=[vpc]))["Vpcs"]
     if not vpcs:
         raise translate(Failure(code="DefaultVpcDoesNotExist", region=api.region))
     home = vpcs[0]["VpcId"]
     if subnets is None:
-        found = await api.pages("describe_subnets", "Subnets", Filters=[_filter("vpc-id", home)])
+        found = await api.pages("describe_subnets", "Subnets", Filters=[where("vpc-id", home)])
     return VpcSubnets(home, _cidrs(vpcs[0]), found, given=subnets is not None)
 
 
@@ -238,15 +207,15 @@ async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) ->
 
 async def _named(api: Api, name: str, vpc: str) -> dict[str, Any]:
     """Find the security group ``name``. EC2 has said that it exists, but may not show it everywhere yet."""
-    deadline, pauses = anyio.current_time() + LAG_S, _Pauses()
+    deadline, pauses = anyio.current_time() + LAG_S, teardown.pauses()
     while True:
-        filters = [_filter("group-name", name), _filter("vpc-id", vpc)]
+        filters = [where("group-name", name), where("vpc-id", vpc)]
         groups = await api.pages("describe_security_groups", "SecurityGroups", Filters=filters)
         if groups:
             return groups[0]
         if anyio.current_time() >= deadline:
             raise CallRefused(f"EC2 has a security group {name!r} and does not show it", code="InvalidGroup.Duplicate")
-        await pauses.next()
+        await anyio.sleep(next(pauses))
 
 
 async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> None:
@@ -272,29 +241,6 @@ async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]
                 await _authorize(api, group, direction, [rule])
 
 
-async def _delete(api: Api, group: str, deadline: float, *, lag_s: float) -> bool:
-    """Delete a group; False where it did not exist."""
-    pauses = _Pauses()
-    while True:
-        try:
-            await api.call("delete_security_group", lag_s=lag_s, GroupId=group)
-        except ProviderError as error:
-            if error.code in {"InvalidGroup.NotFound", "InvalidGroupId.NotFound"}:
-                return False
-            if error.code not in IN_USE:
-                raise
-            if anyio.current_time() >= deadline:
-                _give_up(group, error)
-        else:
-            return True
-        await pauses.next()
-
-
-def _give_up(group: str, error: ProviderError) -> NoReturn:
-    told = f"something uses the security group {group} still: 'outrider gc' deletes it when that is gone"
-    raise CallRefused(told, retry_after_s=IN_USE_S, code=error.code) from error
-
-
 async def _check_groups(api: Api, vpc: str, groups: Collection[str]) -> None:
     found = (await api.call("describe_security_groups", GroupIds=sorted(groups)))["SecurityGroups"]
     strangers = sorted(each["GroupId"] for each in found if each["VpcId"] != vpc)
@@ -303,34 +249,6 @@ async def _check_groups(api: Api, vpc: str, groups: Collection[str]) -> None:
 
 
 # --- small ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Pauses:
-    """Pauses between requests: half a second, then longer, five seconds at most."""
-
-    seconds: float = field(default=0.5)
-
-    async def next(self) -> None:
-        await anyio.sleep(self.seconds)
-        self.seconds = min(5.0, 1.5 * self.seconds)
-
-
-async def _asked(url: str) -> str:
-    """The text at a URL, at most 100 bytes of it."""
-    import aiohttp
-
-    with anyio.fail_after(CHECKIP_S):
-        try:
-            async with aiohttp.ClientSession(trust_env=True) as session, session.get(url) as answer:
-                answer.raise_for_status()
-                return (await answer.content.read(100)).decode("ascii", "replace")
-        except aiohttp.ClientError as error:
-            raise OSError(str(error)) from error
-
-
-def _filter(name: str, value: str) -> dict[str, Any]:
-    return {"Name": name, "Values": [value]}
 
 
 def _said(rules: Iterable[Rule]) -> list[dict[str, Any]]:

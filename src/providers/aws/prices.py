@@ -7,39 +7,25 @@ all sizes of a family share. A general-purpose family has one size; the prices o
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
-
-import anyio
+from typing import TYPE_CHECKING, Any, Final
 
 from ..cloud import price_table
-from ..cloud.price_table import Price
+from ..cloud.pages import every_page
+from ..cloud.price_table import Price, bundled_table, cheapest_first
 from ..private import cache_root
+from .api import page_of
+
+if TYPE_CHECKING:
+    from .api import Api
 
 PATIENCE_S: Final = 5.0
 TYPES_IN_A_QUESTION: Final = 40  # a filter's value has at most 1024 characters
-PAGES_AT_MOST: Final = 10
 FRACTIONS_OF_LARGE: Final = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "medium": 1 / 2, "large": 1.0}
-
-
-class Api(Protocol):
-    """The part of `api.Api` that this module needs."""
-
-    @property
-    def region(self) -> str: ...
-
-    @property
-    def endpoint_url(self) -> str | None: ...
-
-    async def call(
-        self, operation: str, /, *, service: Literal["ec2", "pricing"] = "ec2", **parameters: Any
-    ) -> dict[str, Any]: ...
 
 
 async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path | None = None) -> dict[str, float]:
@@ -50,8 +36,15 @@ async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path 
     raised. ``now``: seconds since 1970.
     """
     known = {name: price for name in types if (price := bundled(name, api.region)) is not None}
-    file = kept if api.endpoint_url is None else None
-    return await price_table.current(types, known, partial(_ask, api, now=now), now=now, kept=file)
+    return await price_table.current(
+        types,
+        known,
+        partial(_ask, api),
+        now=now,
+        kept=kept if api.endpoint_url is None else None,
+        at_a_time=TYPES_IN_A_QUESTION,
+        patience_s=PATIENCE_S,
+    )
 
 
 def cache_file(region: str) -> Path:
@@ -64,7 +57,7 @@ def cache_file(region: str) -> Path:
 
 def bundled(type_: str, region: str) -> Price | None:
     """The price in the bundled table; None where it has none."""
-    table = _table()
+    table = bundled_table(__file__)
     family, _, size = type_.partition(".")
     entry = table["families"].get(family)
     if entry is None or region not in entry["regions"]:
@@ -79,18 +72,12 @@ def bundled(type_: str, region: str) -> Price | None:
 
 def regions_with(accelerator: str) -> list[str]:
     """Regions with types that have the accelerator, according to the table; the lowest prices first."""
-    lowest: dict[str, float] = {}
-    for entry in _table()["families"].values():
-        if entry.get("accelerator", "").lower() == accelerator.lower():
-            for region, factor in entry["regions"].items():
-                lowest[region] = min(factor, lowest.get(region, math.inf))
-    return sorted(lowest, key=lambda region: (lowest[region], region))
-
-
-@cache
-def _table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(Path(__file__).with_name("prices.json").read_text(encoding="utf-8"))
-    return table
+    having = [
+        each
+        for each in bundled_table(__file__)["families"].values()
+        if each.get("accelerator", "").lower() == accelerator.lower()
+    ]
+    return cheapest_first(price for each in having for price in each["regions"].items())
 
 
 def _times_large(size: str) -> float | None:
@@ -138,16 +125,11 @@ def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
                 yield usd
 
 
-async def _ask(api: Api, types: Sequence[str], *, now: float) -> dict[str, Price]:
-    found: dict[str, Price] = {}
-    with anyio.move_on_after(PATIENCE_S), suppress(Exception):  # refused, or in an unknown form: use the table
-        for start in range(0, len(types), TYPES_IN_A_QUESTION):
-            asked = question(types[start : start + TYPES_IN_A_QUESTION], api.region)
-            for _ in range(PAGES_AT_MOST):
-                answer = await api.call("get_products", service="pricing", **asked)
-                prices = understand(answer.get("PriceList", ()), api.region)
-                found |= {name: Price(usd, now) for name, usd in prices.items()}
-                if not answer.get("NextToken"):
-                    break
-                asked["NextToken"] = answer["NextToken"]
-    return found
+async def _ask(api: Api, types: Sequence[str]) -> dict[str, float]:
+    asked = question(types, api.region)
+
+    async def page(token: str) -> tuple[Sequence[str], str]:
+        answer = await api.call("get_products", service="pricing", **asked, **page_of(token))
+        return answer.get("PriceList", ()), answer.get("NextToken", "")
+
+    return understand(await every_page(page), api.region)

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ...lazy_dataclass import dataclass
-from ..base import EntryPoints, LaunchRequest, MachineOffer
-from ..cloud.options import Several, set_all, several
+from ..base import LaunchRequest
+from ..cloud.options import set_all
 from ..cloud.options import tags as checked_tags
+from ..cloud.provider import CloudProvider
 from ..errors import UnknownOption
 from ..option_names import checking_options
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.fleet import CloudFleet
+    from ..cloud.cooldowns import Cooldowns
     from ..cloud.recorder import Recorder
-    from .launcher import FleetOrder
+    from .cloud import EC2Cloud
+    from .launcher import EC2Launcher
     from .plan import EC2Plan
-
-    AWSFleet = CloudFleet[EC2Plan, FleetOrder]
 
 
 @partial(checking_options, error=UnknownOption)
-@dataclass(frozen=True, slots=True, init=False)
-class AWS:
+@dataclass(frozen=True, slots=True)
+class AWS(CloudProvider["EC2Cloud"]):
     """Nodes on Amazon EC2, in one region.
 
     ``region``, ``profile``: by default those of the AWS command line (``AWS_REGION``, ``AWS_PROFILE``, ``~/.aws``),
@@ -48,122 +49,58 @@ class AWS:
         TypeError: there is no such option.
     """
 
-    region: str | None
-    profile: str | None
-    ami: str | None
-    user: str | None
-    vpc: str | None
-    subnets: tuple[str, ...] | None
-    security_groups: tuple[str, ...] | None
-    instance_profile: str | None
-    instance_types: tuple[str, ...] | None
-    zones: tuple[str, ...] | None
-    address: Literal["public", "private"]
-    ssh_from: str | tuple[str, ...]
-    endpoint_url: str | None
-    rebalance: bool
-    tags: tuple[tuple[str, str], ...]
+    region: str | None = None
+    _: KW_ONLY
+    profile: str | None = None
+    ami: str | None = None
+    user: str | None = None
+    vpc: str | None = None
+    subnets: Collection[str] | None = None
+    security_groups: Collection[str] | None = None
+    instance_profile: str | None = None
+    instance_types: Collection[str] | None = None
+    zones: Collection[str] | None = None
+    address: Literal["public", "private"] = "public"
+    ssh_from: str | Sequence[str] = "auto"
+    endpoint_url: str | None = None
+    rebalance: bool = False
+    tags: Mapping[str, str] | tuple[tuple[str, str], ...] | None = None
 
-    def __init__(
-        self,
-        region: str | None = None,
-        *,
-        profile: str | None = None,
-        ami: str | None = None,
-        user: str | None = None,
-        vpc: str | None = None,
-        subnets: Several | None = None,
-        security_groups: Several | None = None,
-        instance_profile: str | None = None,
-        instance_types: Several | None = None,
-        zones: Several | None = None,
-        address: Literal["public", "private"] = "public",
-        ssh_from: str | Sequence[str] = "auto",
-        endpoint_url: str | None = None,
-        rebalance: bool = False,
-        tags: Mapping[str, str] | None = None,
-    ) -> None:
-        if address not in ("public", "private"):
-            raise ValueError(f"AWS(address=...) is 'public' or 'private', not {address!r}")
-        given: dict[str, object] = {
-            "region": region,
-            "profile": profile,
-            "ami": ami,
-            "user": user,
-            "vpc": vpc,
-            "subnets": several("AWS", "subnets", subnets),
-            "security_groups": several("AWS", "security_groups", security_groups),
-            "instance_profile": instance_profile,
-            "instance_types": several("AWS", "instance_types", instance_types),
-            "zones": several("AWS", "zones", zones),
-            "address": address,
-            "ssh_from": ssh_from if ssh_from == "auto" else _cidrs(ssh_from),
-            "endpoint_url": endpoint_url,
-            "rebalance": bool(rebalance),
-            "tags": _tags(tags or {}),
+    name = "aws"
+
+    def __post_init__(self) -> None:
+        from ..cloud.addresses import reached_by
+        from .tags import RESERVED
+
+        checked = {
+            "ssh_from": reached_by("AWS", self.address, self.ssh_from),
+            "rebalance": bool(self.rebalance),
+            "tags": checked_tags("AWS", dict(self.tags or ()), service="EC2", reserved=RESERVED),
         }
-        set_all(self, given)
+        set_all(self, checked, lists=("subnets", "security_groups", "instance_types", "zones"))
 
     @property
-    def name(self) -> str:
-        return "aws"
-
-    @property
-    def local(self) -> bool:
-        return False
-
-    @property
-    def outlives(self) -> bool:
-        """True: the machines outlive their client for some minutes; see `CloudFleet.adopt`."""
-        return True
-
-    async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
-        """Return what EC2 would be asked for, in that order. Nothing is created.
-
-        Raises:
-            BadRequest: there is no such machine, and which comes close; no region is known; or the extra is missing.
-            ProviderError: EC2 does not answer, or refuses.
-        """
-        from .offer_list import offer_list
-
-        return await offer_list(self, request)
+    def public(self) -> bool:
+        return self.address == "public"
 
     @asynccontextmanager
-    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[AWSFleet]:  # noqa: ARG002
-        """Open a fleet. Its network is prepared in the background; `launch` raises what fails there.
-
-        Raises:
-            BadRequest: no region is known, the extra ``outrider[aws]`` is not installed, or the pool has another owner.
-            NotAuthorized: there is no such profile.
-            JournalError: the journal cannot be written.
-        """
-        from ..cloud.fleet import CloudFleet
-        from ..cloud.opening import open_fleet
+    async def _reach(self) -> AsyncIterator[EC2Cloud]:
         from .cloud import EC2Cloud
-        from .launcher import EC2Launcher
         from .recorded import RecordedApi
 
         opened = RecordedApi.open(region=self.region, endpoint_url=self.endpoint_url, profile=self.profile)
         async with opened as api:
-            assert isinstance(api, RecordedApi)
-            cloud = EC2Cloud(api)
+            yield EC2Cloud(api)
 
-            def make(recorder: Recorder, tasks: TaskGroup) -> AWSFleet:
-                api.recorder = recorder
-                launcher = EC2Launcher(self, pool, api, tasks)
-                return CloudFleet(cloud, launcher, recorder, tasks, public=self.address == "public")
+    async def _first_plan(self, cloud: EC2Cloud, request: LaunchRequest, cooldowns: Cooldowns) -> EC2Plan:
+        from .plan import first_plan
 
-            async with open_fleet(pool, self.name, cloud.place, make) as fleet:
-                yield fleet
+        return await first_plan(self, cloud.api, request, cooldowns)
 
+    def _launcher(self, cloud: EC2Cloud, recorder: Recorder, tasks: TaskGroup) -> EC2Launcher:
+        from .launcher import EC2Launcher
+        from .recorded import RecordedApi
 
-def _cidrs(given: str | Sequence[str]) -> tuple[str, ...]:
-    from ..cloud.addresses import sources
-
-    return sources("AWS", given)
-
-
-def _tags(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    from .tags import RESERVED
-
-    return checked_tags("AWS", given, service="EC2", reserved=RESERVED)
+        assert isinstance(cloud.api, RecordedApi)
+        cloud.api.recorder = recorder
+        return EC2Launcher(self, recorder.pool, cloud.api, tasks)

@@ -30,33 +30,22 @@ class Quota:
         return f"https://{place}console.aws.amazon.com/servicequotas/home/services/{self.service}/quotas/{self.code}"
 
 
-# By the beginning of a type's name, up to its generation: the quotas in vCPUs, (on demand, spot).
-_STANDARD = (
-    Quota("Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", "L-1216C47A"),
-    Quota("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", "L-34B43A08"),
-)
-_G_AND_VT = (
-    Quota("Running On-Demand G and VT instances", "L-DB2E81BA"),
-    Quota("All G and VT Spot Instance Requests", "L-3819A6DF"),
-)
-_FAMILIES: dict[str, tuple[Quota, Quota | None]] = {
-    "dl": (Quota("Running On-Demand DL instances", "L-6E869C2A"), Quota("All DL Spot Instance Requests", "L-85EED4F7")),
-    "f": (Quota("Running On-Demand F instances", "L-74FC7D96"), Quota("All F Spot Instance Requests", "L-88CF9481")),
+# By the beginning of a type's name, up to its generation: the types' part of the names of two quotas in vCPUs, and the
+# codes of these, on demand and spot. An empty code: there is no such quota.
+_STANDARD = ("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-34B43A08")
+_G_AND_VT = ("G and VT", "L-DB2E81BA", "L-3819A6DF")
+_FAMILIES = {
+    "dl": ("DL", "L-6E869C2A", "L-85EED4F7"),
+    "f": ("F", "L-74FC7D96", "L-88CF9481"),
     "g": _G_AND_VT,
     "gr": _G_AND_VT,
     "vt": _G_AND_VT,
-    "hpc": (Quota("Running On-Demand HPC instances", "L-F7808C92"), None),
-    "inf": (
-        Quota("Running On-Demand Inf instances", "L-1945791B"),
-        Quota("All Inf Spot Instance Requests", "L-B5D1601B"),
-    ),
-    "p": (Quota("Running On-Demand P instances", "L-417A185B"), Quota("All P Spot Instance Requests", "L-7212CCBC")),
-    "trn": (
-        Quota("Running On-Demand Trn instances", "L-2C3B7624"),
-        Quota("All Trn Spot Instance Requests", "L-6B0D517C"),
-    ),
-    "u": (Quota("Running On-Demand High Memory instances", "L-43DA4232"), None),
-    "x": (Quota("Running On-Demand X instances", "L-7295265B"), Quota("All X Spot Instance Requests", "L-E3A00192")),
+    "hpc": ("HPC", "L-F7808C92", ""),
+    "inf": ("Inf", "L-1945791B", "L-B5D1601B"),
+    "p": ("P", "L-417A185B", "L-7212CCBC"),
+    "trn": ("Trn", "L-2C3B7624", "L-6B0D517C"),
+    "u": ("High Memory", "L-43DA4232", ""),
+    "x": ("X", "L-7295265B", "L-E3A00192"),
 }
 
 _OTHERS = {
@@ -77,8 +66,11 @@ def of_type(instance_type: str, *, spot: bool) -> Quota | None:
     letters = re.match(r"[a-z]+", instance_type)
     if letters is None:
         return None
-    known = _FAMILIES.get(letters[0]) or (_STANDARD if letters[0][0] in "acdhimrtz" else None)
-    return known and known[spot]
+    known = _FAMILIES.get(letters[0]) or (_STANDARD if letters[0][0] in "acdhimrtz" else ("", "", ""))
+    types, on_demand_code, spot_code = known
+    name = f"All {types} Spot Instance Requests" if spot else f"Running On-Demand {types} instances"
+    code = spot_code if spot else on_demand_code
+    return Quota(name, code) if code else None
 
 
 def of_code(code: str, instance_type: str, *, spot: bool) -> Quota | None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from ..cloud.extra import from_extra
+from ..cloud.http import check_url
 from ..errors import BadRequest
-from .errors import Failure, redacted, translate
+from .errors import Failure, translate
 
 
 def choose_region(given: str | None, environment: Mapping[str, str], configured: str | None) -> str:
@@ -22,27 +24,16 @@ def choose_region(given: str | None, environment: Mapping[str, str], configured:
     return chosen
 
 
-def check_endpoint(url: str | None) -> None:
+def check_endpoint(url: str) -> None:
     """Raise BadRequest for an invalid endpoint, for which botocore would raise a bare ValueError at the first call."""
     from botocore.utils import is_valid_endpoint_url
 
-    if not url:
-        return
-    try:
-        valid = url.startswith(("http://", "https://")) and is_valid_endpoint_url(url)
-    except ValueError:
-        valid = False
-    if not valid:
-        raise BadRequest(f"endpoint_url={redacted(url)!r} is no URL: write it as in http://localhost:4566")
+    check_url(url, is_valid_endpoint_url)
 
 
 def new_session(profile: str | None) -> Any:
-    try:
+    with from_extra("AWS", "aws", "aiobotocore", "aiohttp", "botocore"):
         from aiobotocore.session import AioSession
-    except ImportError as error:
-        if (error.name or "").split(".")[0] not in {"aiobotocore", "aiohttp", "botocore"}:
-            raise
-        raise BadRequest("AWS needs a part that is not installed: pip install 'outrider[aws]'") from error
     session = AioSession(profile=profile)
     try:
         session.register_component("data_loader", _loader(session.get_config_variable("data_path")))

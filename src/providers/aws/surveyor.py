@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 class AWSSurveyor(CloudSurveyor["EC2Cloud"]):
     """Implements `survey.Surveyor`. A place has a region, and optionally an endpoint_url and a profile."""
 
-    provider = "aws"
-
-    def has(self, place: Place) -> bool:
-        return "region" in place
+    provider, mark = "aws", "region"
 
     @asynccontextmanager
     async def reach(self, place: Place) -> AsyncIterator[EC2Cloud]:
@@ -60,9 +57,6 @@ async def _prices(api: Api, machines: Sequence[FoundMachine]) -> dict[tuple[str,
     found: dict[tuple[str, str], float] = {}
     with suppress(ProviderError):
         on_demand = sorted({machine.kind for machine in machines if machine.market != "spot"})
-        if on_demand:
-            found |= {(kind, ""): usd for kind, usd in (await on_demand_prices(api, on_demand)).items()}
-        spot = sorted({machine.kind for machine in machines if machine.market == "spot"})
-        if spot:
-            found |= await spot_prices(api, spot)
+        found |= {(kind, ""): usd for kind, usd in (await on_demand_prices(api, on_demand)).items()}
+        found |= await spot_prices(api, sorted({machine.kind for machine in machines if machine.market == "spot"}))
     return found

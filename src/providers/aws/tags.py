@@ -8,6 +8,7 @@ from typing import Any
 from ..cloud import labels
 from ..cloud.labels import POOL
 from ..resource_ownership import Thing
+from .filters import where
 
 RESERVED = (labels.RESERVED, "aws:")
 
@@ -29,8 +30,8 @@ def thing(name: str, resource: Mapping[str, Any]) -> Thing:
 
 def of(pool: str) -> dict[str, Any]:
     """The filter of a describe call. Some characters are wildcards to EC2: other pools' resources may match."""
-    return {"Name": f"tag:{POOL}", "Values": [pool]}
+    return where(f"tag:{POOL}", pool)
 
 
 def of_any_pool() -> dict[str, Any]:
-    return {"Name": "tag-key", "Values": [POOL]}
+    return where("tag-key", POOL)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import uuid4
 
-import anyio
-
 from ..cloud.keys import host_key
 from ..cloud.labels import name_of
+from ..cloud.single_flight import OncePerKey
 from ..cloud.userdata import user_data
 from ..errors import ProviderError
-from . import launch, listing, tags
+from . import launch, leftovers, tags
 from .launch import LaunchTemplate, Shape
 from .recorded import RecordedApi
 from .vendor import VENDOR
@@ -27,9 +26,8 @@ class Templates:
     def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
         self._api, self._labels = api, labels
         self._name = name_of(pool)
-        self._made: dict[Shape, LaunchTemplate] = {}
-        self._cluster = ""
-        self._making = anyio.Lock()
+        self._made = OncePerKey(self._make)
+        self._clusters = OncePerKey(self._make_cluster)
 
     async def of(self, shape: Shape) -> LaunchTemplate:
         """The template for a shape.
@@ -37,24 +35,16 @@ class Templates:
         Raises:
             ProviderError: it could not be made.
         """
-        async with self._making:
-            found = self._made.get(shape)
-            if found is None:
-                found = self._made[shape] = await self._make(shape)
-            return found
+        return await self._made.get(shape)
 
     def forget(self, templates: Iterable[LaunchTemplate]) -> None:
         """Forget templates that EC2 does not know any more."""
         for template in templates:
-            if self._made.get(template.shape) is template:
-                del self._made[template.shape]
+            self._made.forget(template.shape, template)
 
     async def cluster(self) -> str:
         """The name of the pool's placement group."""
-        async with self._making:
-            if not self._cluster:
-                self._cluster = await self._make_cluster()
-            return self._cluster
+        return await self._clusters.get(self._name)
 
     async def _make(self, shape: Shape) -> LaunchTemplate:
         key, token = host_key(), uuid4().hex
@@ -71,11 +61,11 @@ class Templates:
         made = await self._api.call("create_launch_template", **said)
         return LaunchTemplate(made["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
 
-    async def _make_cluster(self) -> str:
-        """Make the pool's placement group and return its name: another name if somebody else's group has the pool's."""
-        if await self._makes_cluster(self._name) or await self._has_cluster(self._name):
-            return self._name
-        other = f"{self._name}-{uuid4().hex[:8]}"
+    async def _make_cluster(self, name: str) -> str:
+        """Make the pool's placement group and return its name: another one if somebody else's group has ``name``."""
+        if await self._makes_cluster(name) or await self._has_cluster(name):
+            return name
+        other = f"{name}-{uuid4().hex[:8]}"
         await self._makes_cluster(other)  # if it exists, an earlier try of this call made it
         return other
 
@@ -98,5 +88,5 @@ class Templates:
     async def _has_cluster(self, name: str) -> bool:
         """Return whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
         claim = await self._api.recorder.claim()
-        shown = await listing.placement_groups(self._api, claim.pool)
+        shown = await leftovers.shown_of(self._api, leftovers.PLACEMENT_GROUPS, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)

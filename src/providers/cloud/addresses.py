@@ -21,6 +21,17 @@ def sources(owner: str, given: str | Sequence[str]) -> tuple[str, ...]:
         raise ValueError(f"{owner}(ssh_from=...): {error}: give 'auto', or such as '203.0.113.0/24'") from None
 
 
+def reached_by(owner: str, address: str, ssh_from: str | Sequence[str]) -> str | tuple[str, ...]:
+    """Check the options ``address`` and ``ssh_from``; return the latter: ``"auto"``, or as `sources` has it.
+
+    Raises:
+        ValueError: ``address`` is neither ``"public"`` nor ``"private"``, or ``ssh_from`` is no address.
+    """
+    if address not in ("public", "private"):
+        raise ValueError(f"{owner}(address=...) is 'public' or 'private', not {address!r}")
+    return "auto" if ssh_from == "auto" else sources(owner, ssh_from)
+
+
 def as_cidr(text: str) -> str:
     """The CIDR of an address or a network; raises ValueError for other texts."""
     return str(ipaddress.ip_network(text.strip(), strict=False))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from functools import partial, wraps
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ...lazy_dataclass import dataclass
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Api = TypeVar("Api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +30,24 @@ async def cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]]
         kept = _cache[key] = _Kept(await find(), monotonic() + seconds)
     value: T = kept.value
     return value
+
+
+def kept_for(
+    seconds: float, by: Callable[[Api], Hashable]
+) -> Callable[[Callable[Concatenate[Api, P], Awaitable[T]]], Callable[Concatenate[Api, P], Coroutine[Any, Any, T]]]:
+    """Decorate a question ``ask(api, ...)``: its answer to equal arguments, by their `repr`, holds for some seconds.
+
+    ``by``: what tells the clouds apart that may be asked. Errors are not kept.
+    """
+
+    def decorated(
+        ask: Callable[Concatenate[Api, P], Awaitable[T]],
+    ) -> Callable[Concatenate[Api, P], Coroutine[Any, Any, T]]:
+        @wraps(ask)
+        async def answer(api: Api, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            key = (ask.__module__, ask.__qualname__, by(api), repr((args, kwargs)))
+            return await cached(key, seconds, partial(ask, api, *args, **kwargs))
+
+        return answer
+
+    return decorated

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 _GRAVITY: tuple[type[ProviderError], ...] = (NotAuthorized, QuotaExceeded, NoCapacity, BadRequest, ProviderError)
 
@@ -24,7 +24,7 @@ class CallRefused(ProviderError):
 
 def is_lost(error: ProviderError) -> bool:
     """Return whether the failed call may have been carried out all the same. A refusal shows that it was not."""
-    return isinstance(error, CallRefused) and error.retry_after_s is not None
+    return isinstance(error, CallRefused | HostAway) and error.retry_after_s is not None
 
 
 # --- what an error says -----------------------------------------------------------------------------------------------
@@ -50,6 +50,15 @@ def until_raised(cloud: str) -> str:
     return (
         f"This is a limit of the account, not {cloud}'s stock: until it is raised, ask for fewer nodes, or other types."
     )
+
+
+def advised(error: ProviderError, cloud: str) -> ProviderError:
+    """The same error, with the advice for want of room, or for a quota that is reached."""
+    if isinstance(error, NoCapacity):
+        error.advice = ELSEWHERE
+    elif isinstance(error, QuotaExceeded) and error.retry_after_s is None:  # it does not pass by itself
+        error.advice = until_raised(cloud)
+    return error
 
 
 def quoting(sentence: str, code: str, words: str) -> str:

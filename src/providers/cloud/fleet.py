@@ -58,6 +58,7 @@ class CloudFleet(Generic[P, O]):
         self._news = anyio.Event()
         self._open = anyio.CancelScope()
         self._closed = False
+        self._warned = False
         self._lease_s: float | None = None  # None: unknown, or there are no machines
 
     def start(self) -> None:
@@ -81,9 +82,10 @@ class CloudFleet(Generic[P, O]):
         if repeated:
             return repeated
         plan = await self._plan(request)
+        self._warn_once(request)
         failed: list[ProviderError] = []
         for chosen in plan.rounds:
-            machines = await self._take(plan, chosen, count, failed)
+            machines = await self._take_all(plan, chosen, count, failed)
             if machines:
                 return machines
             if any(isinstance(error, NotAuthorized) for error in failed):
@@ -116,6 +118,17 @@ class CloudFleet(Generic[P, O]):
         left = ", ".join(each for each in mine if self._instances.has(each))
         service = self._cloud.vendor.service
         raise ProviderError(f"{service} has not confirmed the end of {left}: it is asked again", retry_after_s=5.0)
+
+    def warn(self, text: str) -> None:
+        """Tell the user something about these machines, as an event."""
+        self._tell(Warned(text))
+
+    def _warn_once(self, request: LaunchRequest) -> None:
+        vendor = self._cloud.vendor
+        told = [vendor.warning, vendor.warning_of_several if request.nodes > 1 else ""]
+        for text in () if self._warned else filter(None, told):
+            self.warn(text)
+        self._warned = True
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
         pass  # the next machine is another one anyway
@@ -210,7 +223,7 @@ class CloudFleet(Generic[P, O]):
                     ended=self._places.keys() - {*known},
                     lost=lost,
                     lease_s=self._lease_s,
-                    patience_s=patience_s(self._lease_s or LEASE_S),
+                    patience_s=patience_s((self._lease_s or LEASE_S) + self._cloud.vendor.first_lease_more_s),
                     warn=lambda text: self._on_changes(InventoryChanges(events=[Warned(text)])),
                 )
             else:
@@ -229,8 +242,29 @@ class CloudFleet(Generic[P, O]):
         living = {self._places[machine] for machine in self._instances.machines if machine in self._places}
         return await self._launcher.plan(request, self._cooldowns, living)
 
-    async def _take(self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]) -> list[Machine]:
-        """Create machines of these offers. The reasons why there are none, or fewer, are added to ``failed``.
+    async def _take_all(
+        self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
+    ) -> list[Machine]:
+        """Do as `_take` for as many calls as ``count`` machines take: some clouds make one in each."""
+        made: list[Machine] = []
+        while len(made) < count:
+            try:
+                machines, asked = await self._take(plan, chosen, count - len(made), failed)
+            except ProviderError:
+                if not made:
+                    raise
+                break  # the next launch meets it
+            made += machines
+            if len(machines) < asked:
+                break
+        return made
+
+    async def _take(
+        self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
+    ) -> tuple[list[Machine], int]:
+        """Create machines of these offers by one call; return them, and how many the call asked for.
+
+        The reasons why there are none, or fewer, are added to ``failed``.
 
         Raises:
             ProviderError: the same would happen with other offers.
@@ -252,7 +286,7 @@ class CloudFleet(Generic[P, O]):
             lasted_s = anyio.current_time() - began
             if machines or lasted_s >= LAG_S or not any(map(self._launcher.is_unknown_yet, errors)):
                 failed += errors
-                return machines
+                return machines, order.count
             if lasted_s >= LAG_S / 3:  # what it needs is not new any more: somebody has deleted it
                 self._launcher.forget(order)
             await anyio.sleep(min(AGAIN_S, max(AGAIN_S / 5, lasted_s)))

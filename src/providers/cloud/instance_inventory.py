@@ -45,6 +45,7 @@ class InstanceView:
     reason: str = ""  # a code, or empty
     message: str = ""
     launch: str = ""  # the token of the call that created it
+    port: int = SSH_PORT  # of its SSH server, at those addresses
 
     @property
     def step(self) -> int:
@@ -228,7 +229,7 @@ class InstanceInventory:
         if not host:
             return
         known.reachable = True
-        address = Address(host, SSH_PORT, user=known.user)
+        address = Address(host, view.port, user=known.user)
         known.machine = replace(known.machine, address=address, private_address=view.private)
         if not known.ending:
             news.events.append(MachineReachable(known.machine))

@@ -9,12 +9,16 @@ import getpass
 import re
 import socket
 from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlencode
 
+from ..errors import BadRequest
 from ..resource_ownership import Thing
 
 POOL = "outrider:pool"
 OWNER = "outrider:owner"  # user@host at that time
 LAUNCH = "outrider:launch"  # the token of the create call, which finds a resource if the answer was lost
+AT = "outrider:at"  # where a cloud does not say when a machine was created: unix time
+UNTIL = "outrider:until"  # unix time at which the pool's max_lifetime is over
 RESERVED = "outrider:"
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # characters not allowed in all kinds of names
@@ -32,6 +36,36 @@ def name_of(pool: str) -> str:
 def thing(name: str, labels: Mapping[str, str]) -> Thing:
     """A resource with these labels as a `Thing`. ``name``: its name in the journal."""
     return Thing(name, pool=labels.get(POOL, ""), owner=labels.get(OWNER, ""), launch=labels.get(LAUNCH, ""))
+
+
+def as_text(labels: Mapping[str, str], most: int) -> str:
+    """The labels of ours in one text, for a cloud whose machines have a name or a note alone: ``outrider:pool=...``.
+
+    Raises:
+        BadRequest: it has more than ``most`` characters, as names are long.
+    """
+    said = {key.removeprefix(RESERVED): value for key, value in labels.items() if key.startswith(RESERVED)}
+    text = RESERVED + urlencode(said)
+    if len(text) > most:
+        raise BadRequest(
+            f"a label has {most} characters, too few for the pool's name and its owner's: use shorter ones"
+        )
+    return text
+
+
+def of_text(text: str) -> dict[str, str]:
+    """The labels that `as_text` has written; none of a text that it has not."""
+    if not text.startswith(RESERVED):
+        return {}
+    return {RESERVED + key: value for key, value in parse_qsl(text.removeprefix(RESERVED))}
+
+
+def number(text: str) -> float | None:
+    """The number in a label; None: it has none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _owner() -> str:

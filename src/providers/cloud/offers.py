@@ -13,7 +13,7 @@ from ...lazy_dataclass import dataclass
 from ..base import AcceleratorRequest, Architecture, LaunchRequest, MachineOffer
 from ..errors import BadRequest, NoCapacity, ProviderError
 from .cooldowns import Cooldowns
-from .failures import most_telling
+from .failures import ELSEWHERE, most_telling
 from .vendor import Vendor
 
 Market = Literal["spot", "on-demand"]
@@ -23,6 +23,8 @@ CLOSE = 1.5
 # A request for 4 vCPUs may get 8 where 4 are not available, but not 96: beyond this, waiting is cheaper.
 SPAN = 4.0
 ROUND_AT_MOST = 60  # offers; EC2's CreateFleet takes 300 overrides, and answers an instant fleet faster with fewer
+SOLD_OUT = "none"  # the stock of what the cloud says that it has none of now
+SOLD_OUT_S = 30.0  # until it is asked for again
 # For requests without sizes: room for Python, its packages and the executor.
 LEAST_VCPUS = 2
 LEAST_MEMORY_GB = 4.0
@@ -42,9 +44,9 @@ class InstanceType:
     accelerator_share: float = 1.0  # less than 1: a slice of a device
     network_gbps: float = 0.0  # guaranteed, all cards together
     network_cards: int = 1
-    efa: bool = False
-    efa_interfaces: int = 0
-    cluster: bool = False  # may be in a cluster placement group
+    interconnect: str = ""  # the network for ranks that talk much which it has, as in `LaunchRequest.interconnect`
+    interconnect_cards: int = 0  # of that network
+    cluster: bool = False  # may be placed near others
     spot: bool = False
     on_demand: bool = False
     nvme_gb: float = 0.0
@@ -63,6 +65,7 @@ class Catalogue:
     zones: Mapping[str, frozenset[str]]  # by type
     spot: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by type and zone
     on_demand: Mapping[str, float] = field(default_factory=dict)  # by type
+    stock: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by type and zone, as the cloud says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Offer:
     zone: str
     market: Market
     hourly_usd: float
+    stock: str = ""  # as the cloud says it; empty: it does not
 
 
 def choose(
@@ -98,18 +102,28 @@ def choose(
 
     Raises:
         BadRequest: there is no such machine here, or none for that money.
+        NoCapacity: the cloud says that it has none of them now.
         ProviderError: all offers are in cooldown: their failure, and when to try again.
     """
     there = catalogue.vendor, catalogue.region
     types = suitable(request, catalogue.types.values(), *there, instance_types, together=together)
     priced = _priced(request, catalogue, types, zones)
-    offers = _affordable(request, priced, extras_usd, catalogue.region)
+    offers = _in_stock(_affordable(request, priced, extras_usd, catalogue.region), catalogue)
     if request.max_hourly_cost is None and instance_types is None:
         offers = _within_span(offers)
-    willing = [offer for offer in offers if cooldowns.refused_until(offer) <= now]
-    if not willing:
+    return _rounds(willing(offers, cooldowns, now), request, cooldowns, now, together)
+
+
+def willing(offers: Sequence[Offer], cooldowns: Cooldowns, now: float) -> list[Offer]:
+    """The offers that are not in cooldown.
+
+    Raises:
+        ProviderError: all are: their failure, and when to try again.
+    """
+    found = [offer for offer in offers if cooldowns.refused_until(offer) <= now]
+    if not found:
         raise _all_failed(offers, cooldowns, now)
-    return _rounds(willing, request, cooldowns, now, together)
+    return found
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
@@ -192,10 +206,10 @@ def _lacks(each: InstanceType, request: LaunchRequest, *, together: bool, named:
     least(each.memory_gb, LEAST_MEMORY_GB if unsaid else request.memory_gb, "GB of memory")
     if request.architecture not in (None, each.architecture):
         lacks.append((1.0, f"is {each.architecture}, not {request.architecture}"))
-    if request.interconnect == "efa" and not each.efa:
-        lacks.append((1.0, "has no EFA"))
+    if request.interconnect not in (None, each.interconnect):
+        lacks.append((1.0, f"has no {request.interconnect.upper()}"))
     if together and not each.cluster:
-        lacks.append((1.0, "cannot be in a cluster placement group"))
+        lacks.append((1.0, "cannot be placed near others"))
     if request.allocation == "spot" and not each.spot:
         lacks.append((1.0, "is not sold as spot"))
     if request.allocation == "on-demand" and not each.on_demand:
@@ -231,11 +245,11 @@ def _priced(
     for each in types:
         on_demand = catalogue.on_demand.get(each.name)
         for zone in sorted(places[each.name]):
-            spot = catalogue.spot.get((each.name, zone))
+            spot, stock = catalogue.spot.get((each.name, zone)), catalogue.stock.get((each.name, zone), "")
             if each.spot and spot is not None and request.allocation != "on-demand":
-                found.append(Offer(each, zone, "spot", spot))
+                found.append(Offer(each, zone, "spot", spot, stock))
             if each.on_demand and on_demand is not None and request.allocation != "spot":
-                found.append(Offer(each, zone, "on-demand", on_demand))
+                found.append(Offer(each, zone, "on-demand", on_demand, stock))
     if found:
         return found
     names = _one_of([each.name for each in types])
@@ -273,6 +287,15 @@ def _affordable(
             f"max_hourly_cost={most:g} is too little: the cheapest in {region} is {cheapest.type.name} "
             f"({cheapest.market}, {cheapest.zone}) at ${whole(cheapest):.4g} an hour, its disk included"
         )
+    return found
+
+
+def _in_stock(offers: Sequence[Offer], catalogue: Catalogue) -> list[Offer]:
+    found = [offer for offer in offers if offer.stock != SOLD_OUT]
+    if not found:
+        names = _one_of(list(dict.fromkeys(offer.type.name for offer in offers)))
+        told = f"{catalogue.vendor.name} says that it has no {names} left in {catalogue.region} now"
+        raise NoCapacity(told, retry_after_s=SOLD_OUT_S, advice=ELSEWHERE)
     return found
 
 
@@ -348,6 +371,12 @@ def _one_of(names: Sequence[str], most: int = 6) -> str:
 # --- in one place -----------------------------------------------------------------------------------------------------
 
 
+def of_one_type(rounds: Sequence[Sequence[Offer]]) -> list[list[Offer]]:
+    """The rounds, each divided by types, for a call that takes one type in any of several zones."""
+    kinds = [(number, offer.type.name) for number, each in enumerate(rounds) for offer in each]
+    return [[offer for offer in rounds[at] if offer.type.name == name] for at, name in dict.fromkeys(kinds)]
+
+
 def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str, str]]) -> list[list[Offer]]:
     """Rounds of one offer each, for machines in one placement group.
 
@@ -372,12 +401,15 @@ def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str
 def as_machine_offers(
     rounds: Sequence[Sequence[Offer]], region: str, extras_usd: Mapping[Architecture, float]
 ) -> list[MachineOffer]:
-    """The offers as users are shown them: with all costs, in the order in which they would be asked for."""
+    """The offers as users are shown them: with all costs, in the order in which they would be asked for.
+
+    ``region``: the one that their zones are in; empty: each zone is a region of its own.
+    """
     return [
         MachineOffer(
             kind=offer.type.name,
             place=offer.zone,
-            region=region,
+            region=region or offer.zone,
             market=offer.market,
             hourly_usd=offer.hourly_usd + extras_usd.get(offer.type.architecture, 0.0),
             vcpus=offer.type.vcpus,
@@ -385,6 +417,7 @@ def as_machine_offers(
             architecture=offer.type.architecture,
             accelerator=offer.type.accelerator,
             accelerators=offer.type.accelerators,
+            stock=offer.stock,
             attempt=attempt,
         )
         for attempt, chosen in enumerate(rounds, 1)

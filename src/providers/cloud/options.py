@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
 
 Several = str | Iterable[str]
 
@@ -23,32 +26,42 @@ def several(owner: str, option: str, given: Several | None) -> tuple[str, ...] |
     return names
 
 
-def set_all(provider: object, given: Mapping[str, object]) -> None:
-    """Set the fields of a frozen provider.
+def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
+    """Set fields of a frozen provider, which is a dataclass. ``lists``: those that are lists of names.
 
     Raises:
-        ValueError: one is an empty text.
+        ValueError: one of all its fields is an empty text, or one of the ``lists`` is no list of names.
     """
-    for name, value in given.items():
-        if value == "":
-            raise ValueError(f"{type(provider).__name__}({name}=...) is empty: leave it out for its default")
+    names = {name: several(type(provider).__name__, name, getattr(provider, name)) for name in lists}
+    for name, value in {**names, **given}.items():
         object.__setattr__(provider, name, value)
+    for each in fields(provider):
+        if getattr(provider, each.name) == "":
+            raise ValueError(f"{type(provider).__name__}({each.name}=...) is empty: leave it out for its default")
 
 
 def tags(
-    owner: str, given: Mapping[str, str], *, service: str, reserved: tuple[str, ...]
+    owner: str,
+    given: Mapping[str, str],
+    *,
+    service: str,
+    reserved: tuple[str, ...],
+    option: str = "tags",
+    key: str = "(?s:.{1,128})",
+    value: str = "(?s:.{0,256})",
+    limits: str = "keys of 1 to 128 characters and values of up to 256",
 ) -> tuple[tuple[str, str], ...]:
-    """Check the user's tags, for a ``service`` that takes 128 characters in keys and 256 in values.
+    """Check the user's tags. ``key``, ``value``: expressions for what the ``service`` takes; ``limits``: that in words.
 
     Raises:
         ValueError: a tag is not accepted, or what it begins with is ``reserved``.
     """
-    for key, value in given.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise ValueError(f"{owner}(tags=...) takes texts, not {key!r}: {value!r}")
-        if not 0 < len(key) <= 128 or len(value) > 256:
-            limits = f"{service} takes keys of 1 to 128 characters and values of up to 256"
-            raise ValueError(f"{owner}(tags=...): {key!r}: {limits}")
-        if key.lower().startswith(reserved):
-            raise ValueError(f"{owner}(tags=...): {key!r}: what begins with {' or '.join(reserved)} is not for users")
+    for name, text in given.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ValueError(f"{owner}({option}=...) takes texts, not {name!r}: {text!r}")
+        if name.lower().startswith(reserved):
+            not_for = f"what begins with {' or '.join(reserved)} is not for users"
+            raise ValueError(f"{owner}({option}=...): {name!r}: {not_for}")
+        if not re.fullmatch(key, name) or not re.fullmatch(value, text):
+            raise ValueError(f"{owner}({option}=...): {name!r}: {text!r}: {service} takes {limits}")
     return tuple(given.items())

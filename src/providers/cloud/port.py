@@ -7,7 +7,7 @@ one living pool. ``docs/providers/writing-one.md`` says how to write both.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest, Machine
@@ -94,11 +94,15 @@ class Cloud(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rounds of offers for one request at present. The next round is for when one gives nothing."""
+    """The rounds of offers for one request at present. The next round is for when one gives nothing.
+
+    ``region``: the one that the offers' zones are in; empty: each zone is a region of its own.
+    """
 
     request: LaunchRequest
     rounds: Sequence[Sequence[Offer]]
     extras_usd: Mapping[Architecture, float]  # USD per hour besides a type's price
+    region: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,3 +181,19 @@ class Launcher(Protocol[P, O]):
     def forget(self, order: O) -> None:
         """Forget what `order` has made: somebody has removed it."""
         ...
+
+
+class PlainLauncher:
+    """The methods of a launcher that prepares nothing in the background, and creates nothing but machines."""
+
+    def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    def is_unknown_yet(self, error: ProviderError) -> bool:  # noqa: ARG002
+        return False
+
+    def forget(self, order: Any) -> None:
+        pass

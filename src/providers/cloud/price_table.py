@@ -1,12 +1,17 @@
-"""Prices that a cloud's list says, kept in a file between processes: asked for again when they are old."""
+"""Prices of a cloud: those that come with the program, and those of its own list, which are kept between processes."""
 
 from __future__ import annotations
 
 import json
+import math
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import anyio
 
 from ...lazy_dataclass import dataclass
 from ..private import check_private, make_private
@@ -22,25 +27,48 @@ class Price:
     at: float
 
 
+@cache
+def bundled_table(module: str) -> Mapping[str, Any]:
+    """The table ``prices.json`` beside a module, which is named by its ``__file__``."""
+    table: dict[str, Any] = json.loads(Path(module).with_name("prices.json").read_text(encoding="utf-8"))
+    return table
+
+
+def cheapest_first(prices: Iterable[tuple[str, float]]) -> list[str]:
+    """The places of these (place, price) in the order of the lowest price that each has."""
+    lowest: dict[str, float] = {}
+    for place, price in prices:
+        lowest[place] = min(price, lowest.get(place, math.inf))
+    return sorted(lowest, key=lambda place: (lowest[place], place))
+
+
 async def current(
     types: Collection[str],
     known: Mapping[str, Price],
-    ask: Callable[[Sequence[str]], Awaitable[Mapping[str, Price]]],
+    ask: Callable[[Sequence[str]], Awaitable[Mapping[str, float]]],
     *,
     now: float,
     kept: Path | None,
+    at_a_time: int,
+    patience_s: float,
 ) -> dict[str, float]:
-    """USD per hour of these types. Types without a known price are left out.
+    """USD per hour of these types. Types without a known price are left out, and nothing is raised.
 
     ``known``: prices that come with the program. Those of the file ``kept`` are newer; what is older than a month, or
-    unknown, is asked for, and stored there. ``now``: seconds since 1970.
+    unknown, is asked for, ``at_a_time`` types in a question, and stored there. If the list does not answer all
+    questions within ``patience_s``, or refuses, or answers in an unknown form, old prices are used.
+    ``now``: seconds since 1970.
     """
     found = {**known} | {name: price for name, price in _read(kept).items() if name in types}
     old = [name for name in types if name not in found or found[name].at < now - MONTH_S]
-    fresh = await ask(old) if old else {}
+    fresh: dict[str, Price] = {}
+    with anyio.move_on_after(patience_s), suppress(Exception):
+        for start in range(0, len(old), at_a_time):
+            answer = await ask(old[start : start + at_a_time])
+            fresh |= {name: Price(usd, now) for name, usd in answer.items()}
     if fresh:
-        _write(kept, _read(kept) | {**fresh})
-    return {name: price.usd for name, price in (found | {**fresh}).items()}
+        _write(kept, _read(kept) | fresh)
+    return {name: price.usd for name, price in (found | fresh).items()}
 
 
 def _read(kept: Path | None) -> dict[str, Price]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ...lazy_dataclass import dataclass
+
+TRY_S = 10.0  # the least that one try gets of the time for a call
 # What was carried out: nothing, nothing (it never arrived), perhaps (the cloud failed), perhaps (the answer is lost).
 Trouble = Literal["throttled", "unreached", "broken", "lost"]
 
@@ -30,3 +33,26 @@ def retry(kind: Trouble | None, attempt: int, *, safe: bool, luck: float) -> flo
     if attempt >= tries:
         return None
     return luck * min(most, first * 2.0 ** min(attempt - 1, 30))
+
+
+@dataclass(slots=True, kw_only=True)
+class Tries:
+    """The tries of one call. ``safe``: it is idempotent. ``timeout_s``: for all tries together."""
+
+    safe: bool
+    timeout_s: float
+    unsure: bool = False  # an earlier try without an answer may have been carried out
+    tries: int = 0
+    renewed: bool = False  # the credentials, which is done once
+
+    @property
+    def try_s(self) -> float:
+        """Seconds for one try. A call that is not idempotent may have no other."""
+        return max(TRY_S, self.timeout_s / 3) if self.safe else self.timeout_s
+
+    def pause_s(self, trouble: Trouble | None, *, reads: bool, luck: float) -> float | None:
+        """Note what a try has failed with; return the seconds until the next one, as `retry` does. ``reads``: the call
+        changes nothing.
+        """
+        self.unsure = self.unsure or (not reads and trouble in {"broken", "lost"})
+        return retry(trouble, self.tries, safe=self.safe, luck=luck)

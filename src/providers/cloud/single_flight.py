@@ -1,17 +1,19 @@
-"""Work that is done concurrently: a result computed once for all who need it, and jobs side by side."""
+"""Results that are computed once for all who need them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 
 from ..errors import ProviderError
+from ..side_by_side import only
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -66,18 +68,24 @@ class Shared(Generic[T]):
             mine.done.set()
 
 
-async def side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run the jobs concurrently; of several errors, raise the one that says most."""
-    try:
-        async with anyio.create_task_group() as tasks:
-            for job in jobs:
-                tasks.start_soon(job)
-    except ExceptionGroup as group:
-        raise only(group) from None
+class OncePerKey(Generic[K, T]):
+    """The result of ``make(key)`` for each key: made by the first who needs it, while others wait, and kept.
 
+    Where it fails, or is cancelled, the next one makes it again.
+    """
 
-def only(error: Exception) -> BaseException:
-    """Choose the one of several concurrent errors that says most to a user."""
-    while isinstance(error, ExceptionGroup):
-        error = next((each for each in error.exceptions if isinstance(each, ProviderError)), error.exceptions[0])
-    return error
+    def __init__(self, make: Callable[[K], Awaitable[T]]) -> None:
+        self._make = make
+        self._made: dict[K, T] = {}
+        self._making: dict[K, anyio.Lock] = {}
+
+    async def get(self, key: K) -> T:
+        async with self._making.setdefault(key, anyio.Lock()):
+            if key not in self._made:
+                self._made[key] = await self._make(key)
+            return self._made[key]
+
+    def forget(self, key: K, result: T) -> None:
+        """Forget a result, unless there is another one for its key by now."""
+        if self._made.get(key) is result:
+            del self._made[key]

@@ -22,10 +22,11 @@ class CloudSurveyor(ABC, Generic[C]):
     """Implements `survey.Surveyor` but for what a cloud's own surveyor says."""
 
     provider: str  # its name in the journal
+    mark: str  # a text that each of its places has
 
-    @abstractmethod
     def has(self, place: Place) -> bool:
         """Return whether this may be one of its places."""
+        return self.mark in place
 
     @abstractmethod
     def reach(self, place: Place) -> AbstractAsyncContextManager[C]:
@@ -35,9 +36,9 @@ class CloudSurveyor(ABC, Generic[C]):
     async def find(self, cloud: C, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
         """Find the machines with any pool's tag and the ``known`` ones, without those that have ended; and the rest."""
 
-    @abstractmethod
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return all places that can be reached with the credentials of this one."""
+        """Return all places that can be reached with the credentials of this one: itself, if a cloud says no others."""
+        return [place]
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
         """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags."""

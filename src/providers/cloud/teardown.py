@@ -17,6 +17,7 @@ from ..errors import NotGone, ProviderError
 from ..journal import Intent, Journal
 from ..resource_ownership import Claim, Others, Thing
 from .end_tracker import CONFIRM_S, EndTracker
+from .failures import CallRefused
 from .instance_inventory import InstanceView
 from .port import Cloud, Leftover, Removed
 from .written import Written, settle, written_of
@@ -60,7 +61,7 @@ async def sweep(
     not show; those in the journal are known too, except those that have ``ended``. ``lost``: tokens of launches without
     an answer, with the seconds for which their machines may still appear; once as many have appeared as were asked for,
     nothing is waited for. ``patience_s``: transient errors are waited out for so long, with a call of ``warn``.
-    ``lease_s``: seconds after which machines end themselves without their client. Idempotent; safe to cancel.
+    ``lease_s``: seconds after which machines power themselves off without their client. Idempotent; safe to cancel.
 
     Raises:
         NotGone: the end is not confirmed; says what is left.
@@ -70,12 +71,13 @@ async def sweep(
     since = {machine: now - age_s for machine, age_s in written.machines.items()} | dict.fromkeys(known, now)
     answered = {each.token for each in made if each.ids is not None}
     unsure = {token: each for token, each in written.unsure(lost or {}).items() if token not in answered}
+    vendor = cloud.vendor
     tracker = EndTracker(
         {machine: at for machine, at in since.items() if machine not in {*ended}},
         began=now,
         unsure=unsure,
         patience_s=patience_s,
-        lease_s=lease_s,
+        lease_s=lease_s + vendor.first_lease_more_s if lease_s is not None and vendor.off_is_ended else None,
         all_known=bool(made),
     )
     swept = await _removed_all(cloud, written.claim, tracker, written, warn)
@@ -150,6 +152,45 @@ async def remove_each(
             errors.append(error)
             left.append(name)
     return Removed(tuple(gone), tuple(left), tuple(errors))
+
+
+def leftover(
+    kind: str,
+    *,
+    shown: Callable[[str], Awaitable[Sequence[Thing]]],
+    delete: Callable[[str], Awaitable[object]],
+    is_unknown: Callable[[ProviderError], bool],
+    is_used: Callable[[ProviderError], bool] = lambda error: False,  # noqa: ARG005
+    used_s: float = 0.0,
+    has_machines: bool = False,
+) -> Leftover:
+    """A kind of things as `port.Leftover` has it. ``shown`` lists those of a pool, ``delete`` removes one by its name.
+
+    ``is_unknown``: its error says that there is no such thing. ``is_used``: that something uses it still, which is
+    waited for, ``used_s`` at most.
+    """
+
+    async def deleted(name: str) -> bool:
+        waits, last = pauses(), anyio.current_time() + used_s
+        while True:
+            try:
+                await delete(name)
+            except ProviderError as error:
+                if is_unknown(error):
+                    return False
+                if not is_used(error):
+                    raise
+                if anyio.current_time() >= last:
+                    told = f"something uses the {_said(kind, name)} still: 'outrider gc' deletes it when that is gone"
+                    raise CallRefused(told, retry_after_s=used_s, code=error.code) from error
+            else:
+                return True
+            await anyio.sleep(next(waits))
+
+    async def remove(what: Claim | Others, known: Sequence[str]) -> Removed:
+        return await remove_each(what, known, shown=shown, delete=deleted)
+
+    return Leftover(kind, remove, has_machines)
 
 
 PERHAPS = "perhaps"  # the name of a thing of which nobody knows whether it is there

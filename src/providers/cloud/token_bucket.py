@@ -34,6 +34,14 @@ class Bucket:
         """Return a token that was not used, because the caller gave up waiting."""
         self._tokens = min(self.capacity, self._tokens + 1)
 
+    def used(self, taken: float, now: float) -> None:
+        """Count a token that was there at ``taken`` from ``now`` on, as its request waited for another limit.
+
+        Without this, the next request could follow sooner than the limit says, by what this one was late.
+        """
+        self._refill(now)
+        self._tokens -= min((now - taken) * self.per_s, 1.0)
+
     def throttled(self, now: float) -> None:
         """Empty this bucket like the cloud's own, which other users of the account share."""
         self._refill(now)

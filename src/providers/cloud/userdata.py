@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ..base import LaunchRequest
 from .keys import HostKey
 from .vendor import Vendor
 
@@ -35,12 +37,13 @@ def user_data(
     user: str,
     lease_s: float,
     max_lifetime_s: float | None = None,
+    at_boot: Sequence[str] = (),
 ) -> str:
     """The cloud-config as text. At each boot (cloud-init's ``bootcmd``) the lease is armed first.
 
     ``client_key``: the OpenSSH public key that may log in as ``user``, who may become root. The machine powers itself
     off ``lease_s`` seconds after `LEASE` was last touched, and ``max_lifetime_s`` seconds after its boot, both rounded
-    up.
+    up. ``at_boot``: further commands for a shell, at each boot after the lease.
 
     Raises:
         ValueError: the document is longer than the cloud accepts.
@@ -49,7 +52,7 @@ def user_data(
     folder = LEASE.rpartition("/")[0]
     arm = [folder, lease_script(), *(str(seconds) for seconds in (max(1, ceil(lease_s)), GRACE_S, lifetime_s))]
     config: dict[str, Any] = {
-        "bootcmd": [["sh", "-c", _ARM, "outrider-lease", *arm]],
+        "bootcmd": [["sh", "-c", _ARM, "outrider-lease", *arm], *(["sh", "-c", each] for each in at_boot)],
         "ssh_deletekeys": True,
         "ssh_keys": {"ed25519_private": host_key.private, "ed25519_public": host_key.public},
         "ssh_genkeytypes": ["ed25519"],
@@ -64,6 +67,21 @@ def user_data(
         told = f"the machine's user data is {size} bytes in base64"
         raise ValueError(f"{told}, and {vendor.service} takes {vendor.user_data_bytes}")
     return text
+
+
+def user_data_for(
+    vendor: Vendor, request: LaunchRequest, *, host_key: HostKey, user: str, at_boot: Sequence[str] = ()
+) -> str:
+    """The document of `user_data` for machines of a request."""
+    return user_data(
+        vendor,
+        host_key=host_key,
+        client_key=request.client_key,
+        user=user,
+        lease_s=request.lease_s,
+        max_lifetime_s=request.max_lifetime_s,
+        at_boot=at_boot,
+    )
 
 
 @cache

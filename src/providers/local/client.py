@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import json
 import os
 import signal
 import socket
@@ -74,6 +73,8 @@ class SupervisorClient:
         Raises:
             SupervisorGone
         """
+        import json  # when the supervisor has been started
+
         from . import processes
 
         if self.ended:
@@ -107,6 +108,8 @@ class SupervisorClient:
 
     async def listen(self) -> None:
         """Receive the supervisor's messages until its end. A second call goes on where a cancelled one stopped."""
+        import json
+
         async with self._listening:
             if self.ended:
                 return

@@ -14,16 +14,7 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..base import AcceleratorRequest
 from ..errors import NoCapacity
-
-QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    index: int  # in the order of the PCI bus
-    uuid: str
-    name: str  # as the driver says it, without the maker: "H200"
-    memory_gb: float
+from ..nvidia_smi import QUERY, Device, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +52,6 @@ async def find_devices() -> list[Device]:
 
 def _driver_is_loaded() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*"))
-
-
-def parse(table: str) -> list[Device]:
-    """``0, GPU-5f3c..., NVIDIA H200, 143771`` (memory in MiB, or ``[N/A]`` where it is the computer's), a line each."""
-    devices = []
-    for line in table.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[0].isdigit():  # else a warning
-            index, uuid, name, mebibytes = cells
-            memory_gb = round(int(mebibytes) / 1024, 1) if mebibytes.isdigit() else 0.0
-            devices.append(Device(int(index), uuid, name.removeprefix("NVIDIA "), memory_gb))
-    return devices
 
 
 def visible(devices: Sequence[Device], chosen: str | None) -> list[Device]:

@@ -23,7 +23,7 @@ from .state import PoolDirectory, sweep
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from .devices import Device
+    from ..nvidia_smi import Device
 
 NOTICES = ("signal,USR1=30,USR2=withdrawn",)  # to the machine's process group; 30 s: the shortest that a cloud gives
 LAUNCH_DEADLINE_S = 30.0

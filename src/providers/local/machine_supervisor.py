@@ -15,59 +15,30 @@ the client, forked and not executed, hold the socket open.
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 from . import processes, watchdog
+from .programs import Executor, ForkServerCode, Template, resolve, share_memory
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
 OTHER_PART_S = 0.02  # when one part of a machine has ended: for the others to end too, so that the cause can say so
 IMPORT_S = 30.0  # after that, nodes import for themselves
 FORK_SERVER, EXECUTOR, SSH_SERVER = "fork server", "executor", "SSH server"
-
-
-class ForkServer(Protocol):
-    def __call__(self, control: socket.socket) -> NoReturn: ...
-
-
-class Executor(Protocol):
-    def __call__(
-        self,
-        listener: socket.socket,
-        forks: socket.socket,
-        *,
-        directory: Path,
-        same_host: bool,
-        accelerators: Sequence[tuple[str, float]],
-        sharing: int,
-    ) -> None: ...
-
-
-class Template(Protocol):
-    """The process that `EntryPoints.template` makes. Each of its methods raises BrokenPipeError when it has ended."""
-
-    pid: int
-    ready: bool
-
-    def fileno(self) -> int: ...
-    def on_readable(self) -> None: ...
-    def fork(self, order: object, fds: Sequence[int]) -> int: ...
-    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -99,6 +70,14 @@ class LocalMachine:
         return " and ".join(f"its {part} {how}" for part, how in by_force.items())
 
 
+class Begun(NamedTuple):
+    """A machine that has its executor, and not yet its fork server, whose end of the socket between them is here."""
+
+    machine: LocalMachine
+    order: dict[str, Any]
+    control: socket.socket
+
+
 def main(control_fd: int, client: int, directory: str, work_mib: int | None, *entry_points: Any) -> NoReturn:
     """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes. ``entry_points``: the fields
     of a `providers.base.EntryPoints`.
@@ -115,9 +94,8 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
         processes.raise_descriptors()
         if work_mib is not None:
             _may_mount()
-        for module in shared:
-            importlib.import_module(module)
-        supervisor = MachineSupervisor(control, Path(directory), resolve(fork_server), resolve(executor), work_mib)
+        code = ForkServerCode(fork_server, shared)
+        supervisor = MachineSupervisor(control, Path(directory), code, resolve(executor), work_mib)
         supervisor.end_with(lifeline, client)
         if template and preload:
             supervisor.start_template(resolve(template), preload)
@@ -128,10 +106,10 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
     os._exit(0)  # the interpreter's own tidying costs 15 ms
 
 
-def resolve(name: str) -> Any:
-    """The object at ``package.module:name``."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+def join(pid: int, group: int) -> None:
+    """Put a child of ours into the process group, which it leads if it has that number itself."""
+    with suppress(PermissionError, ProcessLookupError):
+        os.setpgid(pid, group)
 
 
 def _may_mount() -> None:
@@ -149,14 +127,14 @@ class MachineSupervisor:
         self,
         control: socket.socket,
         directory: Path,
-        fork_server: ForkServer,
+        code: ForkServerCode,
         executor: Executor,
         work_mib: int | None = None,
     ) -> None:
         self.control, self.directory = control, directory
-        self.fork_server, self.executor = fork_server, executor
+        self.code, self.executor = code, executor
         self.work_mib = work_mib  # None: tasks may fill the disk
-        self.machines: dict[int, LocalMachine] = {}  # by process group, which is the fork server's pid
+        self.machines: list[LocalMachine] = []
         self.unread = b""
         self.lifeline = self.client = -1
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -164,8 +142,7 @@ class MachineSupervisor:
         self.poll = select.poll()
         for sock in (self.control, self.children):
             self.poll.register(sock, select.POLLIN)
-        gc.freeze()  # keeps pages shared with the children shared
-        gc.enable()  # what was disabled while we imported
+        share_memory()
         self.template: Template | None = None
         self.awaited: list[dict[str, Any]] = []  # machines that wait for it
         self.late_at = 0.0
@@ -187,7 +164,7 @@ class MachineSupervisor:
                 self.look_at(self.template, heard=self.template.fileno() in ready)
             if self.client in ready or (self.control.fileno() in ready and not self.from_client()):
                 self.end()
-                shutil.rmtree(self.directory, ignore_errors=True)
+                processes.remove_tree(self.directory)
                 return
             if self.lifeline in ready:  # the directory is the client's, who starts another supervisor there
                 self.end()
@@ -196,7 +173,7 @@ class MachineSupervisor:
 
     def end(self) -> None:
         """Kill everything, and prove it."""
-        self.kill(list(self.machines.values()))
+        self.kill(self.machines)
         self.drop_template()
         deadline = time.monotonic() + KILL_DEADLINE_S
         while self.any_child_left() and time.monotonic() < deadline:
@@ -215,16 +192,17 @@ class MachineSupervisor:
         *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
             request = json.loads(line)
-            self.say(op="taken", request=request["request"])
             match request["op"]:
                 case "launch":
                     self.awaited += request["machines"]
-                    if self.template is None or self.template.ready:
-                        self.launch_awaited()
+                    begun = self.begin_awaited() if self.template is None or self.template.ready else []
+                    self.say(op="taken", request=request["request"])
+                    self.complete(begun)
                 case "terminate":
+                    self.say(op="taken", request=request["request"])
                     ids = set(request["ids"])
                     self.awaited = [order for order in self.awaited if order["id"] not in ids]
-                    self.kill([m for m in self.machines.values() if m.id in ids])
+                    self.kill([machine for machine in self.machines if machine.id in ids])
                     self.say(op="terminated", call=request["call"])
         return True
 
@@ -238,6 +216,7 @@ class MachineSupervisor:
 
     def start_template(self, make: Callable[..., Template], modules: Sequence[str]) -> None:
         """Launches wait until it is ready: four machines that import the same at once take four times as long."""
+        self.code.load()  # the template's children have it then
         me = os.getpid()
 
         def become(order: dict[str, str], fds: list[int]) -> NoReturn:
@@ -260,7 +239,7 @@ class MachineSupervisor:
         if not template.ready and time.monotonic() >= self.late_at:
             self.drop_template()
         if self.template is None or template.ready:
-            self.launch_awaited()
+            self.complete(self.begin_awaited())
 
     def drop_template(self) -> None:
         if self.template is not None:
@@ -270,10 +249,58 @@ class MachineSupervisor:
 
     # --- machines -----------------------------------------------------------------------------------------------
 
-    def launch_awaited(self) -> None:
+    def begin_awaited(self) -> list[Begun]:
+        """Fork the executors of the machines that are awaited, and import what their fork servers need meanwhile."""
         awaited, self.awaited = self.awaited, []
-        for order in awaited:
-            self.launch(order)
+        begun = [each for order in awaited if (each := self.begin(order)) is not None]
+        self.code.load()
+        return begun
+
+    def begin(self, order: dict[str, Any]) -> Begun | None:
+        """Make the machine's directory, and fork its executor. One that cannot be begun is reported as gone, with the
+        cause.
+        """
+        directory = self.directory.parent / order["id"]  # <pool>/n<number>
+        forks: tuple[socket.socket, ...] = ()
+        try:
+            directory.mkdir(mode=0o700)
+            (directory / "work").mkdir(mode=0o700)
+            if self.work_mib is not None:
+                processes.mount_small(directory / "work", self.work_mib)
+            forks = of_executor, of_fork_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with of_executor:
+                executor = self.fork_executor(directory, order, of_executor)
+        except OSError as error:  # too many processes, a full disk
+            for each in forks:
+                each.close()
+            self.clear(directory)
+            self.say(op="gone", id=order["id"], cause=f"could not be started ({error})")
+            return None
+        join(executor, executor)  # until it has a fork server
+        machine = LocalMachine(order["id"], executor, directory, {executor: EXECUTOR})
+        self.machines.append(machine)
+        return Begun(machine, order, of_fork_server)
+
+    def complete(self, begun: Sequence[Begun]) -> None:
+        """Fork the machines' fork servers, and tell the client of each machine that it is there.
+
+        One whose fork server cannot be forked is reported as gone, with the cause, and the others go on.
+        """
+        for machine, order, control in begun:
+            (executor,) = machine.parts
+            with control:
+                try:
+                    machine.group = self.fork_machine(order["env"], control)
+                except OSError as error:
+                    self.kill([machine])
+                    self.say(op="gone", id=machine.id, cause=f"could not be started ({error})")
+                    continue
+            machine.parts[machine.group] = FORK_SERVER
+            join(executor, machine.group)
+            if order["ssh"] is not None:
+                self.add_ssh_server(machine, order["ssh"])
+            if not machine.ended:
+                self.say(op="launched", id=machine.id, group=machine.group, pid=executor)
 
     def fork_machine(self, env: dict[str, str], control: socket.socket) -> int:
         """Fork the machine's fork server and return its pid. It leads its own process group."""
@@ -284,61 +311,34 @@ class MachineSupervisor:
                 self.drop_template()
                 self.kill_orphans()  # a template that does not answer may have forked
         group = processes.fork(lambda: self.become_machine(env, control), control)
-        try:
-            os.setpgid(group, group)  # in both processes: whoever comes first
-        except (PermissionError, ProcessLookupError):
-            pass
+        join(group, group)  # in both processes: whoever comes first
         return group
 
     def become_machine(self, env: dict[str, str], control: socket.socket) -> NoReturn:
         os.setpgid(0, 0)
         os.environ.update(env)
         processes.give_back_descriptors()
-        self.fork_server(control)
+        self.code.load()(control)
 
-    def launch(self, order: dict[str, Any]) -> None:
-        """Start a machine. One that cannot be started is reported as gone, with the cause, and the others go on."""
-        directory = self.directory.parent / order["id"]  # <pool>/n<number>
-        try:
-            directory.mkdir(mode=0o700)
-            (directory / "work").mkdir(mode=0o700)
-            if self.work_mib is not None:
-                processes.mount_small(directory / "work", self.work_mib)
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                try:
-                    group = self.fork_machine(order["env"], theirs)
-                except OSError:
-                    ours.close()
-                    raise
-        except OSError as error:  # too many processes, a full disk
-            self.clear(directory)
-            self.say(op="gone", id=order["id"], cause=f"could not be started ({error})")
-            return
-        self.machines[group] = machine = LocalMachine(order["id"], group, directory, {group: FORK_SERVER})
-        with ours:
-            executor = self.add_executor(machine, order, ours)
-        if order["ssh"] is not None and not machine.ended:
-            self.add_ssh_server(machine, order["ssh"])
-        if not machine.ended:
-            self.say(op="launched", id=machine.id, group=group, pid=executor)
-
-    def add_executor(self, machine: LocalMachine, order: dict[str, Any], forks: socket.socket) -> int:
+    def fork_executor(self, directory: Path, order: dict[str, Any], forks: socket.socket) -> int:
         def run(listener: socket.socket) -> None:
             os.environ.update(order["env"])  # it tells of the GPUs that its tasks see
             self.executor(
                 listener,
                 forks,
-                directory=machine.directory,
+                directory=directory,
                 same_host=order["same_host"],
                 accelerators=order["accelerators"],
                 sharing=order["sharing"],
             )
             os._exit(0)
 
-        return self.add_part(machine, EXECUTOR, EXECUTOR_SOCKET, run, forks)
+        with listening(directory / EXECUTOR_SOCKET) as listener:
+            return processes.fork(lambda: run(listener), listener, forks)
 
     def add_ssh_server(self, machine: LocalMachine, ssh: dict[str, str]) -> None:
+        """Fork the machine's SSH server. Where that cannot be, the machine is dead."""
+
         def run(listener: socket.socket) -> None:
             # asyncssh looks for a library by means of gcc, which leaves its temporary files when it is killed with the
             # machine. This process starts nothing else.
@@ -347,36 +347,24 @@ class MachineSupervisor:
 
             ssh_server.serve(listener, machine.directory, **ssh)
 
-        self.add_part(machine, SSH_SERVER, SSH_SOCKET, run)
-
-    def add_part(
-        self,
-        machine: LocalMachine,
-        part: str,
-        name: str,
-        run: Callable[[socket.socket], None],
-        *keep: socket.socket,
-    ) -> int:
-        """Fork a process of the machine that serves its socket ``name``. Where that cannot be, the machine is dead."""
         try:
-            with listening(machine.directory / name) as listener:
-                pid = processes.fork(lambda: run(listener), listener, *keep)
-            machine.parts[pid] = part
-            os.setpgid(pid, machine.group)  # exists as long as its leader is not collected
+            with listening(machine.directory / SSH_SOCKET) as listener:
+                pid = processes.fork(lambda: run(listener), listener)
         except OSError as error:  # too many processes, no descriptor
-            machine.part_ended(part, f"could not be started ({error})")
-            return -1
-        return pid
+            machine.part_ended(SSH_SERVER, f"could not be started ({error})")
+            return
+        machine.parts[pid] = SSH_SERVER
+        join(pid, machine.group)
 
     def reap(self) -> None:
         """Collect the dead. What is no part of a machine was an orphan."""
         for pid, status in processes.ended_children():
-            for machine in self.machines.values():
+            for machine in self.machines:
                 if pid in machine.parts:
                     machine.part_ended(machine.parts[pid], processes.describe(status))
 
     def until_next_ms(self) -> float | None:
-        times = [machine.bury_at for machine in self.machines.values() if machine.ended]
+        times = [machine.bury_at for machine in self.machines if machine.ended]
         if self.template is not None and not self.template.ready:
             times.append(self.late_at)
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
@@ -384,7 +372,7 @@ class MachineSupervisor:
     def bury(self) -> None:
         """Machines that are dead: end what is left of them and tell the client."""
         now = time.monotonic()
-        for machine in list(self.machines.values()):
+        for machine in list(self.machines):
             if machine.all_ended or (machine.ended and now >= machine.bury_at):
                 cause = machine.cause
                 self.kill([machine])
@@ -398,7 +386,7 @@ class MachineSupervisor:
         for machine in machines:
             while self.anything_left(machine) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            self.machines.pop(machine.group, None)
+            self.machines = [each for each in self.machines if each is not machine]
             self.clear(machine.directory)
         while self.kill_orphans() and time.monotonic() < deadline:
             time.sleep(0.0005)
@@ -406,7 +394,7 @@ class MachineSupervisor:
     def clear(self, directory: Path) -> None:
         if self.work_mib is not None:
             processes.unmount(directory / "work")
-        shutil.rmtree(directory, ignore_errors=True)
+        processes.remove_tree(directory)
 
     def anything_left(self, machine: LocalMachine) -> bool:
         self.reap()
@@ -419,7 +407,7 @@ class MachineSupervisor:
         machine is dead. One that died between the look and the kill counts: its own children became ours just then.
         """
         self.reap()
-        mine = {pid for machine in self.machines.values() for pid in machine.parts}
+        mine = {pid for machine in self.machines for pid in machine.parts}
         if self.template is not None:
             mine.add(self.template.pid)
         orphans = [pid for pid in processes.children() if pid not in mine]

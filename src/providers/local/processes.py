@@ -20,6 +20,7 @@ CLONE_NEWNS = 0x20000  # <linux/sched.h>
 FRAME_BYTES = 64 * 1024  # of one message between a pool's local processes
 STILL_S = 8.0  # without any of a processor's time: a frozen process, not a slow one
 LOOK_S = 1.0  # how often that is looked at, while an answer is owed
+_libc = ctypes.CDLL(None, use_errno=True)
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE, MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2  # <linux/mount.h>
 
 
@@ -240,6 +241,18 @@ def unmount(directory: Path) -> None:
     ctypes.CDLL(None).umount2(os.fsencode(directory), MNT_DETACH)
 
 
+def prepare_removal() -> None:
+    """Import what `remove_tree` needs, while the start waits for something else: at the end a descriptor may lack."""
+    import shutil  # noqa: F401
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a directory with all that is in it, as far as that can be."""
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+    if _libc.prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +33,7 @@ class PoolDirectory:
         except FileExistsError:
             if not _is_abandoned(self.path):
                 raise BadRequest(f"a pool {pool} is open already: give this one another name") from None
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove(self.path)
             self.path.mkdir(mode=0o700)
         try:
             owner = os.open(self.path / "owner.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -49,7 +48,7 @@ class PoolDirectory:
         (self.path / "owner.new").rename(self.path / "owner")
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path)
         self._owner.close()
 
     def discard(self) -> None:
@@ -121,7 +120,13 @@ def sweep(pools: Path) -> None:
         return
     for directory in directories:
         if _is_abandoned(directory):
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    import shutil  # which takes long, and a pool begins without
+
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _is_abandoned(directory: Path) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import time
@@ -49,6 +48,7 @@ class _Watchdog:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def guard(self) -> NoReturn:
+        processes.prepare_removal()
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         if self._client >= 0:
@@ -76,7 +76,7 @@ class _Watchdog:
             time.sleep(0.001)
         left = [self._directory] if self._is_alone() else [each for each in self._directory.glob("*") if each.is_dir()]
         for directory in left:
-            shutil.rmtree(directory, ignore_errors=True)
+            processes.remove_tree(directory)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         code = os.waitstatus_to_exitcode(status)
         if code < 0:

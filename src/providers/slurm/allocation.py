@@ -29,11 +29,11 @@ from ..base import (
     Warned,
 )
 from ..errors import BadRequest, NoCapacity, ProviderError
+from ..login_host import Here
 from ..private import NotPrivate, make_private
 from ..threads import in_thread
 from .durations import read_or_none
 from .hostlist import expand
-from .login_host import Here
 from .script import END, KEYS, LIMIT, NODES, SIGNAL_S, Script, relay
 from .site import untrusted
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import ProviderError
+from ..side_by_side import side_by_side
 from .job_ends import JobEnds
 from .jobs import SILENT_S, Job, JobBook
+from .squeue import JobView
 
 if TYPE_CHECKING:
     from .site import Slurm
@@ -95,11 +97,10 @@ class Endings:
         await self._slurm.end_jobs(jobs)
         began, forced, ends = anyio.current_time(), set[str](), JobEnds(jobs)
         for job in self._of_book(jobs):
-            job.give_back(job.nodes, began + SILENT_S + max(around.grace_s, KILL_S))  # Slurm has killed them by then
+            job.give_back(job.nodes, began + _killed_s(around.grace_s, ending=job.id in before))
         while True:
             lasts_s = anyio.current_time() - began
-            quiet = await self._quiet(jobs, set(jobs) if waited_for and lasts_s >= LATE_S else before)
-            left = await self._left(jobs, ends, quiet)
+            quiet, left = await self._look(jobs, ends, set(jobs) if waited_for and lasts_s >= LATE_S else before)
             if not left:
                 break
             if lasts_s > CONFIRM_S:
@@ -124,10 +125,22 @@ class Endings:
         if left:
             await self.end(left, waited_for=True)
 
-    async def _left(self, jobs: Mapping[str, str], ends: JobEnds, quiet: set[str]) -> list[str]:
+    async def _look(self, jobs: Mapping[str, str], ends: JobEnds, by_word: set[str]) -> tuple[set[str], list[str]]:
+        """Return the jobs of which nothing runs any more, and those that are left. Both are asked for at once, as each
+        call takes its time on a login host that is busy.
+        """
         around, asked_at = await self._submitter.site(), anyio.current_time()
-        views = await self._slurm.jobs(around.user, self._pool)
-        return ends.answer([view for view in views if view.id in jobs], asked_at, quiet)
+        views: list[JobView] = []
+        quiet: set[str] = set()
+
+        async def ask_squeue() -> None:
+            views.extend(await self._slurm.jobs(around.user, self._pool))
+
+        async def ask_steps() -> None:
+            quiet.update(await self._quiet(jobs, by_word))
+
+        await side_by_side([ask_squeue, ask_steps])
+        return quiet, ends.answer([view for view in views if view.id in jobs], asked_at, quiet)
 
     async def _quiet(self, jobs: Mapping[str, str], by_word: set[str]) -> set[str]:
         """Return the jobs of which nothing runs on any node that answers: those that have lost nodes, and those of
@@ -145,6 +158,15 @@ class Endings:
 
     def _of_book(self, jobs: Mapping[str, str]) -> list[Job]:
         return [self._book.jobs[each] for each in jobs if each in self._book.jobs]
+
+
+def _killed_s(grace_s: float, *, ending: bool) -> float:
+    """Return after how long the steps of a job count as told to end, `SILENT_S` before they count as silent.
+
+    Slurm has killed them by then. Of a job that it was ``ending`` before, some may have been killed already, which can
+    say nothing: any other one has ended after `LATE_S`, as it is told to end at once.
+    """
+    return LATE_S - SILENT_S if ending else SILENT_S + max(grace_s, KILL_S)
 
 
 def _pause_s(lasts_s: float) -> float:

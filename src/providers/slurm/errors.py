@@ -8,50 +8,26 @@ from __future__ import annotations
 
 import re
 
-from ...lazy_dataclass import dataclass
-from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..command_errors import Meaning, interrupted, meant
+from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..login_host import AGAIN_S, Ended
 
-AGAIN_S = 5.0
-TIMED_OUT = (124, 137)  # how timeout(1) ends
 NOT_FOUND = 127
-SIGNALLED = 128  # a shell adds the signal's number to it
 MOST = 600  # characters of a command's words in an error
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of a command on the login host. ``status``: None: a signal ended it."""
-
-    status: int | None
-    stdout: str = ""
-    stderr: str = ""
-
-
-class SlurmAway(ProviderError):
-    """The login host, the controller or munge does not answer at present. Whether the command was carried out, nobody
-    knows.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class _Meaning:
-    kind: type[ProviderError]
-    words: str
-    advice: str
-    patterns: tuple[str, ...]  # of what Slurm says
 
 
 _SINFO = "`sinfo -s` lists the partitions."
 _LIMITS = "`sacctmgr show assoc where user=$USER` and `sacctmgr show qos` say the limits: ask for less."
 _MEANINGS = (
-    _Meaning(
-        SlurmAway,
+    Meaning(
+        HostAway,
         "Slurm's authentication fails",
         "Have munge looked at on the login host: `munge -n | unmunge`.",
         ("munge", "protocol authentication", "invalid credential", "authentication plugin"),
+        AGAIN_S,
     ),
-    _Meaning(
-        SlurmAway,
+    Meaning(
+        HostAway,
         "Slurm's controller does not answer",
         "`scontrol ping` on the login host says whether it is up.",
         (
@@ -69,40 +45,41 @@ _MEANINGS = (
             "broken pipe",
             "unexpected message received",
         ),
+        AGAIN_S,
     ),
-    _Meaning(BadRequest, "There is no such partition", _SINFO, ("invalid partition",)),
-    _Meaning(
+    Meaning(BadRequest, "There is no such partition", _SINFO, ("invalid partition",)),
+    Meaning(
         NotAuthorized,
         "Slurm does not know this user's account, or it may not use this partition",
         "`sacctmgr show assoc where user=$USER` lists your accounts: name one with Slurm(account=...).",
         ("invalid account or account/partition",),
     ),
-    _Meaning(BadRequest, "There is no such QOS for this account", "`sacctmgr show qos` lists them.", ("invalid qos",)),
-    _Meaning(
+    Meaning(BadRequest, "There is no such QOS for this account", "`sacctmgr show qos` lists them.", ("invalid qos",)),
+    Meaning(
         QuotaExceeded,
         "A limit of the account or of its QOS is reached",
         _LIMITS,
         ("accounting/qos policy", "job submit limit", "qosmax", "assocmax", "assocgrp", "qosgrp", "maxsubmit"),
     ),
-    _Meaning(
+    Meaning(
         BadRequest,
         "The cluster has no such device",
         "`sinfo -o '%P %G'` lists them: Slurm(gres='gpu:TYPE:COUNT').",
         ("invalid generic resource", "invalid gres", "gres.*invalid", "invalid trackable resource"),
     ),
-    _Meaning(
+    Meaning(
         BadRequest,
         "The time limit is not allowed",
         "`scontrol show partition` says the longest: Slurm(time=...).",
         ("time limit.*(?:invalid|exceeds|partition)", "time limit specification"),
     ),
-    _Meaning(
+    Meaning(
         BadRequest,
         "The partition never has so many nodes for a job",
         _SINFO,
         ("node count specification", "more nodes than", "too many nodes", "nodes.*exceed"),
     ),
-    _Meaning(
+    Meaning(
         BadRequest,
         "No node has what is asked for",
         "`sinfo -o '%P %D %c %m %G %f'` lists what the nodes have.",
@@ -115,21 +92,21 @@ _MEANINGS = (
             "cpu count per node",
         ),
     ),
-    _Meaning(
+    Meaning(
         NotAuthorized,
         "Slurm refuses this user",
         "Ask the site's administrators: the account may be locked, or not allowed in this partition.",
         ("user.*(?:not permitted|denied|not allowed)", "access/permission denied", "account.*locked", "invalid user"),
     ),
-    _Meaning(
+    Meaning(
         BadRequest,
         "sbatch does not take an option",
         "Look at Slurm(options={...}), and at `man sbatch` there.",
         ("unrecognized option", "invalid option", "invalid argument", "ambiguous", "invalid --", "bad value"),
     ),
-    _Meaning(ProviderError, "Slurm does not know the job any more", "", ("invalid job id",)),
-    _Meaning(NoCapacity, "No node is up", "`sinfo -R` says why.", ("down, drained", "no nodes available")),
-    _Meaning(
+    Meaning(ProviderError, "Slurm does not know the job any more", "", ("invalid job id",)),
+    Meaning(NoCapacity, "No node is up", "`sinfo -R` says why.", ("down, drained", "no nodes available"), AGAIN_S),
+    Meaning(
         BadRequest,
         "The job's folder cannot be written on the login host",
         "Look at `quota` and `df ~` there; OUTRIDER_CACHE names another folder, which the nodes must see as well.",
@@ -148,17 +125,20 @@ def error_of(command: str, ended: Ended, where: str = "here") -> ProviderError:
             code="NoSlurm",
             advice="Name the login host, Slurm(host='login'), or have its PATH lead to Slurm without a terminal.",
         )
-    if ended.status in TIMED_OUT:
-        return SlurmAway(f"{command} {where} did not end in time{quoted}", retry_after_s=AGAIN_S, code="TimedOut")
-    if ended.status is None or ended.status > SIGNALLED:
-        return SlurmAway(f"A signal ended {command} {where}{quoted}", retry_after_s=AGAIN_S, code="Signal")
-    for meaning in _MEANINGS:
-        if re.search("|".join(meaning.patterns), said, re.I):
-            passes = AGAIN_S if meaning.kind in {SlurmAway, NoCapacity} else None
-            return meaning.kind(f"{meaning.words}{quoted}", retry_after_s=passes, advice=meaning.advice)
-    return ProviderError(f"Slurm refuses what it is asked for{quoted}")
+    error = interrupted(command, ended, where, quoted) or meant(said, _MEANINGS, lambda words: f"{words}{quoted}")
+    return error or ProviderError(f"Slurm refuses what it is asked for{quoted}")
 
 
 def is_refusal(error: ProviderError) -> bool:
     """Return whether the command was surely not carried out: Slurm has said no, in words that are known here."""
-    return not isinstance(error, SlurmAway) and type(error) is not ProviderError
+    return not isinstance(error, HostAway) and type(error) is not ProviderError
+
+
+def refuse_failed(command: str, ended: Ended, where: str) -> None:
+    """Raise the error of a command that has failed.
+
+    Raises:
+        ProviderError
+    """
+    if ended.status != 0:
+        raise error_of(command, ended, where)

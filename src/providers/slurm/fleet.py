@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from ..journal import Journal
+    from ..login_host import Commands as Runner
     from ..pool_lock import Place
-    from .login_host import Commands as Runner
     from .provider import Slurm
     from .submissions import Submission
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import anyio
@@ -15,19 +13,18 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..base import EntryPoints, Login
 from ..errors import UnknownOption
+from ..login_files import StrPath, as_texts, login_of
+from ..long_options import LongOptions, OptionValue, as_words, long_options
 from ..option_names import checking_options
 from ..threads import uninterrupted
 from .durations import seconds_of
 
 if TYPE_CHECKING:
+    from ..login_host import Place
     from .allocation import Allocation
     from .fleet import SlurmFleet
-    from .login_host import Place
 
 Reach = Literal["auto", "ssh", "srun"]
-StrPath = str | os.PathLike[str]
-CONFIG = "~/.ssh/config"
-_OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 OURS = {  # options of sbatch that its jobs need as they are, and what to say instead
     "parsable": "",
     "nodes": "Pool(nodes=...)",
@@ -94,7 +91,7 @@ class Slurm:
     setup: tuple[str, ...]
     together: bool
     reach: Reach
-    options: tuple[tuple[str, str | None], ...]
+    options: LongOptions
     key: str | None
     known_hosts: tuple[str, ...]
     config: tuple[str, ...]
@@ -114,7 +111,7 @@ class Slurm:
         setup: Sequence[str] = (),
         together: bool = True,
         reach: Reach = "auto",
-        options: Mapping[str, str | int | float | bool] | None = None,
+        options: Mapping[str, OptionValue] | None = None,
         key: StrPath | None = None,
         known_hosts: StrPath | Sequence[StrPath] | None = None,
         config: bool | StrPath = True,
@@ -124,6 +121,7 @@ class Slurm:
             raise ValueError(f"Slurm(reach=...) is 'auto', 'ssh' or 'srun', not {reach!r}")
         if isinstance(setup, str):
             raise ValueError(f"Slurm(setup=...) takes a list of lines: write Slurm(setup=[{setup!r}])")
+        login = login_of("Slurm", key=key, known_hosts=known_hosts, config=config)
         given: dict[str, object] = {
             "host": host,
             "partition": partition,
@@ -136,10 +134,12 @@ class Slurm:
             "setup": tuple(setup),
             "together": bool(together),
             "reach": reach,
-            "options": _options(options or {}),
-            "key": None if key is None else str(Path(key).expanduser()),
-            "known_hosts": _paths(known_hosts),
-            "config": _config(config),
+            "options": long_options(
+                "Slurm", options or {}, command="sbatch", example="mail-type", ours=OURS, abbreviated=True
+            ),
+            "key": next(iter(login.keys), None),
+            "known_hosts": login.known_hosts,
+            "config": login.config,
             "python": python,
         }
         for name, value in given.items():
@@ -193,11 +193,7 @@ class Slurm:
     @property
     def journal_place(self) -> dict[str, str]:
         """Return where this provider's pools are, for commands that find them again by the journal alone."""
-        if self.host is None:
-            return {"slurm": self.where}
-        keys, config = map(os.path.abspath, filter(None, [self.key])), map(os.path.abspath, self.config)
-        files = {"key": "".join(keys), "known_hosts": path_list(self.known_hosts), "config": "".join(config)}
-        return {"slurm": self.where, **{name: said for name, said in files.items() if said}}
+        return {"slurm": self.where, **({} if self.host is None else as_texts(self.login()))}
 
     def login(self) -> Login:
         keys = () if self.key is None else (self.key,)
@@ -209,19 +205,9 @@ class Slurm:
         Raises:
             ValueError: it is none.
         """
-        from .login_host import Place
+        from ..login_host import Place
 
-        text = self.host or ""
-        user, _, rest = text.rpartition("@")
-        name, port = rest, ""
-        if rest.startswith("["):
-            name, _, port = rest[1:].partition("]")
-            port = port.removeprefix(":")
-        elif rest.count(":") == 1:
-            name, _, port = rest.partition(":")
-        if not name or name.startswith("-") or any(c.isspace() for c in text) or (port and not port.isdecimal()):
-            raise ValueError(f"Slurm(host={text!r}): write host, user@host or user@host:port, as for ssh")
-        return Place(name, int(port) if port else None, user or None, self.login())
+        return Place.of_option("Slurm(host=...)", self.host or "", self.login())
 
     def arguments(self) -> list[str]:
         """Return the arguments of sbatch that the options stand for, without the time limit."""
@@ -233,7 +219,7 @@ class Slurm:
         }
         found = [f"--{name}={value}" for name, value in named.items() if value is not None]
         found += ["--exclusive"] if self.exclusive else []
-        return found + [f"--{name}" if value is None else f"--{name}={value}" for name, value in self.options]
+        return found + as_words(self.options)
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SlurmFleet]:  # noqa: ARG002
@@ -244,15 +230,17 @@ class Slurm:
             BadRequest: the pool has another owner.
         """
         from ..journal import Journal
+        from ..login_host import opened_commands
         from .fleet import SlurmFleet
-        from .login_host import Here, LoginHost
 
         journal = await uninterrupted(Journal.open)
         ownership = await uninterrupted(partial(journal.own, pool, self.name, self.journal_place))
-        login = None if self.host is None else LoginHost(self.place())
         try:
-            async with anyio.create_task_group() as tasks:
-                fleet = SlurmFleet(self, pool, login or Here(), journal, tasks)
+            async with (
+                opened_commands([] if self.host is None else [self.place()]) as (commands,),
+                anyio.create_task_group() as tasks,
+            ):
+                fleet = SlurmFleet(self, pool, commands, journal, tasks)
                 fleet.start()
                 try:
                     yield fleet
@@ -261,10 +249,7 @@ class Slurm:
                         await fleet.close()
                     tasks.cancel_scope.cancel()
         finally:
-            with anyio.CancelScope(shield=True):
-                if login is not None:
-                    await login.close()
-                await uninterrupted(ownership.close)
+            await uninterrupted(ownership.close)
 
 
 def _time(given: str | int | None) -> str | None:
@@ -278,51 +263,3 @@ def _time(given: str | int | None) -> str | None:
     if not seconds:
         raise ValueError("Slurm(time=...) is no time at all: leave it out for the partition's default")
     return text
-
-
-def _options(given: Mapping[str, str | int | float | bool]) -> tuple[tuple[str, str | None], ...]:
-    found: list[tuple[str, str | None]] = []
-    for name, value in given.items():
-        plain = str(name).lstrip("-").replace("_", "-")
-        if not _OPTION.fullmatch(plain):
-            raise ValueError(f"Slurm(options=...): {name!r} is no long option of sbatch, such as 'mail-type'")
-        if refused := next((each for each in sorted(OURS) if each.startswith(plain)), None):  # sbatch takes beginnings
-            instead = f": say it by {OURS[refused]}" if OURS[refused] else ", which Outrider sets itself"
-            short = "" if plain == refused else f" (sbatch reads {plain} as the beginning of a longer name)"
-            raise ValueError(f"Slurm(options=...): {refused} is not taken here{instead}{short}")
-        if value is False or "\n" in str(value):
-            raise ValueError(f"Slurm(options=...): {plain} is {value!r}: leave it out, or give it a text or True")
-        found.append((plain, None if value is True else str(value)))
-    return tuple(found)
-
-
-def path_list(paths: Iterable[str]) -> str:
-    """Return paths as one text, absolute, with ":" between them, and with a backslash before a ":" of a path."""
-    return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps links
-
-
-def paths_of(text: str) -> list[str]:
-    """Return the paths that `path_list` has joined."""
-    found = re.findall(r"(?:\\.|[^\\:])+", text)
-    return [re.sub(r"\\(.)", r"\1", each) for each in found]
-
-
-def _paths(given: StrPath | Sequence[StrPath] | None) -> tuple[str, ...]:
-    if given is None:
-        return ()
-    files = [Path(each).expanduser() for each in ([given] if isinstance(given, str | os.PathLike) else given)]
-    for file in files:
-        if not file.is_file():
-            raise ValueError(f"Slurm(known_hosts=...): {file} is not a file")
-    return tuple(map(str, files))
-
-
-def _config(given: bool | StrPath) -> tuple[str, ...]:
-    if given is False:
-        return ()
-    file = Path(CONFIG if given is True else given).expanduser()
-    if not file.is_file():
-        if given is True:
-            return ()
-        raise ValueError(f"Slurm(config=...): {file} is not a file")
-    return (str(file),)

@@ -9,10 +9,10 @@ import tarfile
 from collections.abc import Mapping, Sequence
 
 from ...lazy_dataclass import dataclass
-from ..errors import BadRequest, ProviderError
+from ..errors import BadRequest, HostAway, ProviderError
+from ..login_host import AGAIN_S, Commands, Ended
 from . import accounting, squeue
-from .errors import AGAIN_S, MOST, Ended, SlurmAway, error_of
-from .login_host import Commands, refuse_failed
+from .errors import MOST, error_of, refuse_failed
 from .script import END, GRACE_S, NODES, OUTPUT, SSH, WANTED
 from .squeue import JobView
 
@@ -130,7 +130,7 @@ class Slurm:
                     await self._end_elsewhere(found[1], found[2])
                 return found[1]
         said = f"{ended.stderr}\n{ended.stdout}".strip()[:MOST]
-        raise SlurmAway(f"sbatch {self.where} does not say which job it made: {said!r}", retry_after_s=AGAIN_S)
+        raise HostAway(f"sbatch {self.where} does not say which job it made: {said!r}", retry_after_s=AGAIN_S)
 
     async def _end_elsewhere(self, job: str, cluster: str) -> None:
         """End a job that sbatch has given to another cluster than its own, where nobody would find it.

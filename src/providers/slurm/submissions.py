@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ...lazy_dataclass import dataclass
+from ..login_host import COMMAND_S
 from .squeue import JobView, label_of
 
-COMMAND_S = 60.0  # a command on the login host ends itself after so long
 OVER_S = COMMAND_S + 15.0  # so long after its last sign of life, nothing of it runs any more
 
 Step = Literal["submit", "look", "job", "nothing", "refused"]

@@ -10,12 +10,13 @@ from uuid import uuid4
 
 import anyio
 
-from ..errors import JournalError, ProviderError
+from ..errors import HostAway, JournalError, ProviderError
+from ..login_host import COMMAND_S
 from ..threads import in_thread, uninterrupted
 from . import script
-from .errors import SlurmAway, is_refusal
+from .errors import is_refusal
 from .squeue import Label, owner
-from .submissions import COMMAND_S, Submission
+from .submissions import Submission
 
 if TYPE_CHECKING:
     from ..base import LaunchRequest
@@ -73,7 +74,7 @@ class Submitter:
                     await self._happened(intent, [])
                     raise
                 failed = error
-                ended = not isinstance(error, SlurmAway)  # then no call of sbatch runs any more
+                ended = not isinstance(error, HostAway)  # then no call of sbatch runs any more
                 submission.lost(anyio.current_time() - (COMMAND_S if ended else 0.0))
             except BaseException:
                 submission.lost(anyio.current_time())  # it may have made a job, which closing looks for
@@ -81,8 +82,8 @@ class Submitter:
             else:
                 await self._happened(intent, [submission.job or ""])
         await self._look_until_known(submission)
-        if submission.job is None and isinstance(failed, SlurmAway):
-            raise SlurmAway(f"sbatch made no job ({failed})", retry_after_s=LOOK_S) from failed
+        if submission.job is None and isinstance(failed, HostAway):
+            raise HostAway(f"sbatch made no job ({failed})", retry_after_s=LOOK_S) from failed
         if submission.job is None:
             raise failed or ProviderError("sbatch made no job")
         if submission.lost_at is not None:
@@ -107,7 +108,7 @@ class Submitter:
         """Look for the jobs of all calls whose answer was lost, until it is known of each what it made.
 
         Raises:
-            SlurmAway: Slurm does not answer.
+            HostAway: Slurm does not answer.
         """
         while lost := [each for each in self.submissions if each.open]:
             for each in lost:
@@ -144,7 +145,7 @@ class Submitter:
         while submission.open:
             try:
                 await self._look(submission)
-            except SlurmAway as error:
+            except HostAway as error:
                 failures += 1
                 if failures == WARN_AFTER:
                     self._warn(f"whether sbatch made a job is not known yet, and is asked again ({error})")
@@ -154,7 +155,7 @@ class Submitter:
         """Look once for the job of a call whose answer was lost.
 
         Raises:
-            SlurmAway: nothing is known yet.
+            HostAway: nothing is known yet.
         """
         await anyio.sleep(LOOK_S)
         around, asked_at = await self.site(), anyio.current_time()

@@ -9,17 +9,18 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from ..errors import BadRequest, NotGone
+from ..errors import NotGone
 from ..journal import Intent, Journal
+from ..login_files import no_way, options_of
+from ..login_host import Place as LoginPlace
+from ..login_host import opened_commands
 from ..pool_lock import Place
 from ..resource_ownership import Claim, Others, Thing
 from ..survey import FoundMachine, PlaceAnswer
 from ..threads import in_thread
 from .job_ends import JobEnds
 from .left_jobs import thing_of
-from .login_host import Here, LoginHost
-from .login_host import Place as LoginPlace
-from .provider import Slurm, paths_of
+from .provider import Slurm
 from .reasons import reason_of
 from .site import Around
 from .site import Slurm as Commands
@@ -133,17 +134,9 @@ def _machine(view: JobView) -> FoundMachine:
 async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
     """Open the way to the login host that a pool's journal names."""
     host = place["slurm"]
-    if host == os.uname().nodename:
-        slurm = Commands(Here())
+    async with opened_commands([] if host == os.uname().nodename else [_login_host(place, host)]) as (commands,):
+        slurm = Commands(commands)
         yield slurm, await slurm.look_around()
-        return
-    login = LoginHost(_login_host(place, host))
-    try:
-        slurm = Commands(login)
-        yield slurm, await slurm.look_around()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await login.close()
 
 
 def _login_host(place: Mapping[str, str], host: str) -> LoginPlace:
@@ -153,14 +146,6 @@ def _login_host(place: Mapping[str, str], host: str) -> LoginPlace:
         BadRequest: one of the files that lead there is gone, or this is no host.
     """
     try:
-        return Slurm(
-            host,
-            key=place.get("key") or None,
-            known_hosts=paths_of(place.get("known_hosts", "")) or None,
-            config=place.get("config") or False,
-        ).place()
+        return Slurm(host, **options_of(place)).place()
     except ValueError as error:
-        raise BadRequest(
-            f"The way to {host} is not there any more: {error}",
-            advice="Put the file back, or look with `squeue` on the login host, and end its jobs with `scancel`.",
-        ) from error
+        raise no_way(host, error, "look with `squeue` on the login host, and end its jobs with `scancel`") from error

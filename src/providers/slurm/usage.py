@@ -12,7 +12,7 @@ from ..errors import ProviderError
 from .accounting import JobUse, read
 
 if TYPE_CHECKING:
-    from .errors import Ended
+    from ..login_host import Ended
     from .jobs import Job
     from .site import Slurm
 

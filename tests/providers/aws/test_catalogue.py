@@ -161,7 +161,7 @@ def test_a_slice_of_a_device_is_told_from_a_device() -> None:
 def test_all_that_a_launch_needs_is_read() -> None:
     found = type_("p4d.24xlarge")
     assert (found.vcpus, found.memory_gb, found.architecture) == (96, 1152, "x86_64")
-    assert (found.network_gbps, found.network_cards, found.efa, found.efa_interfaces) == (400, 4, True, 4)
+    assert (found.network_gbps, found.network_cards, found.interconnect, found.interconnect_cards) == (400, 4, "efa", 4)
     assert (found.spot, found.on_demand, found.cluster, found.bare_metal, found.nvme_gb) == (
         True, True, True, False, 8000,
     )  # fmt: skip

@@ -127,14 +127,6 @@ def test_an_explicit_deny_asks_for_another_cure() -> None:
     assert "explicit deny in a service control policy: have the deny lifted" in said
 
 
-@pytest.mark.parametrize(
-    ("operation", "action"),
-    [("HeadObject", "s3:GetObject"), ("ListObjectsV2", "s3:ListBucket"), ("PutObject", "s3:PutObject")],
-)
-def test_s3s_operations_need_actions_of_other_names(operation: str, action: str) -> None:
-    assert action in str(translate(failure("AccessDenied", "Access Denied", service="s3", operation=operation)))
-
-
 @pytest.mark.parametrize("code", ["RequestExpired", "SignatureDoesNotMatch", "AuthFailure", "RequestTimeTooSkewed"])
 @pytest.mark.parametrize(("skew_s", "said"), [(3600.0, "3600 s ahead of"), (-1200.0, "1200 s behind")])
 def test_a_wrong_clock_is_told_by_how_much(code: str, skew_s: float, said: str) -> None:

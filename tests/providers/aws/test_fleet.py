@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from outrider import AWS
-from outrider.providers.aws import listing
+from outrider.providers.aws import leftovers
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.base import (
@@ -163,7 +163,7 @@ async def test_a_template_that_somebody_deleted_is_made_again(
     monkeypatch.setattr(fleets, "AGAIN_S", 0.1)
     async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         await fleet.launch(REQUEST, 1)
-        for template in await listing.templates(api, "pool"):
+        for template in await leftovers.shown_of(api, leftovers.TEMPLATES, "pool"):
             await api.call("delete_launch_template", LaunchTemplateName=template.id)
         assert len(await fleet.launch(REQUEST, 1)) == 1
 

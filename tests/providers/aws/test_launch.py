@@ -24,7 +24,7 @@ REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 4)
 
 
 def kind(name: str, *, efa: int = 0) -> InstanceType:
-    return InstanceType(name, 4, 16.0, "x86_64", efa=bool(efa), efa_interfaces=efa)
+    return InstanceType(name, 4, 16.0, "x86_64", interconnect="efa" if efa else "", interconnect_cards=efa)
 
 
 def offer(name: str = "m7i.large", zone: str = "a", usd: float = 0.1, *, efa: int = 0) -> Offer:

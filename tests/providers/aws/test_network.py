@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -14,12 +14,14 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws import network, tags
+from outrider.providers.aws import leftovers, network, tags
 from outrider.providers.aws.api import Api, Credentials
 from outrider.providers.aws.errors import Failure, translate
 from outrider.providers.aws.firewall import OUT, Rule, rules_of, wanted
-from outrider.providers.aws.network import Network, VpcSubnets, choose, own_address
+from outrider.providers.aws.network import Network, VpcSubnets, choose
+from outrider.providers.aws.network import _own_address as own_address
 from outrider.providers.cloud import addresses, labels
+from outrider.providers.cloud import own_address as own_addresses
 from outrider.providers.cloud.failures import CallRefused
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
 from outrider.providers.resource_ownership import Claim
@@ -35,6 +37,15 @@ CLIENT = "203.0.113.7/32"
 def subnet(name: str, zone: str, **facts: object) -> dict[str, Any]:
     usual = {"VpcId": "vpc-1", "State": "available", "MapPublicIpOnLaunch": True, "AvailableIpAddressCount": 100}
     return {"SubnetId": name, "AvailabilityZone": zone, **usual, **facts}
+
+
+async def remove(api: object, what: Claim, known: Sequence[str] = ()) -> list[str]:
+    """Delete a pool's groups as its teardown does; return those that were deleted."""
+    (groups,) = (each for each in leftovers.leftovers(cast("Api", api)) if each.kind == "security-group")
+    removed = await groups.remove(what, known)
+    for error in removed.errors:
+        raise error
+    return list(removed.gone)
 
 
 class EC2:
@@ -292,7 +303,7 @@ async def test_a_copy_of_its_group_is_left_alone_by_a_pool(ec2: EC2) -> None:
     await prepare(ec2)
     with pytest.raises(BadRequest, match="not of this pool"):
         await network.prepare(cast("Api", ec2), Claim("p", hosts=frozenset({"another"})), {}, ssh_from=CLIENT)
-    assert await network.remove(cast("Api", ec2), Claim("p", hosts=frozenset({"another"}))) == []
+    assert await remove(ec2, Claim("p", hosts=frozenset({"another"}))) == []
     assert ec2.groups
 
 
@@ -324,7 +335,7 @@ async def test_public_machines_are_open_to_this_computer(ec2: EC2, monkeypatch: 
         assert url == "https://checkip.amazonaws.com"
         return "203.0.113.7\n"
 
-    monkeypatch.setattr(network, "_asked", asked)
+    monkeypatch.setattr(own_addresses, "_asked", asked)
     assert (await prepare(ec2, ssh_from="auto")).ssh_from == (CLIENT,)
 
 
@@ -337,7 +348,7 @@ async def test_an_address_that_cannot_be_learnt_is_asked_for(
             raise said
         return said
 
-    monkeypatch.setattr(network, "_asked", asked)
+    monkeypatch.setattr(own_addresses, "_asked", asked)
     with pytest.raises(BadRequest, match=r"give AWS\(ssh_from='203.0.113.7/32'\)"):
         await prepare(ec2, ssh_from="auto")
     assert not ec2.groups
@@ -363,12 +374,12 @@ async def checkip() -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_awss_word_on_ones_address(checkip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "CHECKIP", f"{checkip}/200")
-    assert await own_address() == CLIENT
+    monkeypatch.setattr(own_addresses, "CHECKIP", f"{checkip}/200")
+    assert await own_address(None) == CLIENT
     assert await own_address("https://ec2.us-east-1.amazonaws.com") == CLIENT
-    monkeypatch.setattr(network, "CHECKIP", f"{checkip}/503")
+    monkeypatch.setattr(own_addresses, "CHECKIP", f"{checkip}/503")
     with pytest.raises(BadRequest, match="503"):
-        await own_address()
+        await own_address(None)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -377,30 +388,31 @@ async def test_awss_word_on_ones_address(checkip: str, monkeypatch: pytest.Monke
 async def test_removing_waits_until_nothing_uses_the_group(ec2: EC2) -> None:
     await prepare(ec2)
     ec2.in_use["sg-1"] = anyio.current_time() + 60
-    assert await network.remove(cast("Api", ec2), claim("p")) == ["sg-1"]
+    assert await remove(ec2, claim("p")) == ["sg-1"]
     assert not ec2.groups
-    assert await network.remove(cast("Api", ec2), claim("p")) == []
+    assert await remove(ec2, claim("p")) == []
 
 
-async def test_removing_ends_at_its_deadline(ec2: EC2) -> None:
+async def test_removing_ends_at_its_deadline(ec2: EC2, monkeypatch: pytest.MonkeyPatch) -> None:
     await prepare(ec2)
+    monkeypatch.setattr(leftovers, "IN_USE_S", 20.0)
     ec2.in_use["sg-1"] = anyio.current_time() + 1000
     with pytest.raises(CallRefused, match="outrider gc") as caught:
-        await network.remove(cast("Api", ec2), claim("p"), timeout_s=20)
+        await remove(ec2, claim("p"))
     assert caught.value.code == "DependencyViolation"
     assert 20 <= anyio.current_time() < 30
 
 
 async def test_removing_leaves_others_alone(ec2: EC2) -> None:
     await prepare(ec2, pool="other")
-    assert await network.remove(cast("Api", ec2), claim("p")) == []
+    assert await remove(ec2, claim("p")) == []
     assert len(ec2.groups) == 1
 
 
 async def test_a_group_that_ec2_does_not_show_yet_is_removed_by_its_id(ec2: EC2) -> None:
     await prepare(ec2)
     ec2.lag_s = 8
-    assert await network.remove(cast("Api", ec2), claim("p"), known=["sg-1", "sg-gone"]) == ["sg-1"]
+    assert await remove(ec2, claim("p"), known=["sg-1", "sg-gone"]) == ["sg-1"]
     assert not ec2.groups
 
 
@@ -421,5 +433,5 @@ async def test_the_test_cloud_takes_what_is_asked(cloud: WholeEC2) -> None:
             await network.prepare(api, claim("q"), {}, vpc="vpc-12345678", ssh_from=CLIENT)
         with pytest.raises(BadRequest, match="describe-subnets"):
             await network.prepare(api, claim("q"), {}, subnets=["subnet-12345678"], ssh_from=CLIENT)
-        assert await network.remove(api, claim("p")) == [made.group]
-        assert await network.remove(api, claim("p")) == []
+        assert await remove(api, claim("p")) == [made.group]
+        assert await remove(api, claim("p")) == []

@@ -19,6 +19,7 @@ import pytest
 from outrider import AWS
 from outrider.providers.aws import listing, network
 from outrider.providers.aws.api import Api
+from outrider.providers.aws.leftovers import leftovers
 from outrider.providers.aws.testing import templates, wsgi_app
 from outrider.providers.aws.testing.protocol import parse
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
@@ -197,7 +198,7 @@ def called() -> set[str]:
     found = set()
     for module in (ROOT / "src" / "providers" / "aws").glob("*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
-            if isinstance(node, ast.Constant) and re.fullmatch(r"describe_[a-z_]+", str(node.value)):
+            if isinstance(node, ast.Constant) and re.fullmatch(r"(describe|delete)_[a-z_]+", str(node.value)):
                 found.add(f"ec2:{_camel(str(node.value))}")  # also one that is passed on
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
                 continue
@@ -281,7 +282,8 @@ async def test_doors_are_moved_and_leftovers_found_under_the_policy(cloud: EC2, 
         for source in ("203.0.113.7/32", "203.0.113.8/32"):
             await network.prepare(api, mine, labels, ssh_from=source, efa=True)
         await listing.survey(api)
-        await network.remove(api, mine)
+        for each in leftovers(api):
+            await each.remove(mine, ())
     rules = ("RevokeSecurityGroupIngress", "AuthorizeSecurityGroupIngress", "AuthorizeSecurityGroupEgress")
     assert {f"ec2:{rule}" for rule in rules} <= asked.keys()
     assert cloud.left() == []

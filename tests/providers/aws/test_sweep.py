@@ -129,7 +129,7 @@ async def test_who_is_refused_says_at_once_what_is_left_and_until_when() -> None
         ("delete_launch_template", "launch template lt"),
         ("delete_placement_group", "placement group pg"),
         ("describe_launch_templates", "perhaps a launch template"),
-        ("delete_security_group", "perhaps a security group"),
+        ("delete_security_group", "security group sg-1"),
     ],
 )
 async def test_one_thing_that_cannot_be_removed_keeps_no_other(operation: str, left: str) -> None:

@@ -46,6 +46,7 @@ class Sky:
 
     room: int = 100
     lost_answers: int = 0
+    hourly_usd: float = 0.5
     machines: dict[MachineId, tuple[State, dict[str, str]]] = field(default_factory=dict)
     creates: int = 0
 
@@ -134,7 +135,8 @@ class SkyLauncher:
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
         await checkpoint()
-        stock = Catalogue(VENDOR, "here", {"small": SMALL}, {"small": frozenset({"here"})}, on_demand={"small": 0.5})
+        prices, zones = {"small": self.sky.hourly_usd}, {"small": frozenset({"here"})}
+        stock = Catalogue(VENDOR, "here", {"small": SMALL}, zones, on_demand=prices)
         return Plan(request, choose(request, stock, cooldowns, anyio.current_time()), {})
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> SkyOrder:

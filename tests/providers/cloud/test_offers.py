@@ -24,6 +24,7 @@ from outrider.providers.cloud.offers import (
     Offer,
     choose,
     in_one_place,
+    of_one_type,
 )
 from outrider.providers.errors import BadRequest, NoCapacity, QuotaExceeded
 
@@ -57,8 +58,8 @@ T4 = gpus("g4dn.2xlarge", "T4", 1, 16)
 L4 = gpus("g6.2xlarge", "L4", 1, 22.35)
 L40S = gpus("g6e.2xlarge", "L40S", 1, 44.7)
 SLICE = gpus("g6f.2xlarge", "L4", 1, 5.6, accelerator_share=0.25)
-A100 = gpus("p4d.24xlarge", "A100", 8, 40, efa=True, efa_interfaces=4)
-A100_80 = gpus("p4de.24xlarge", "A100", 8, 80, efa=True, efa_interfaces=4)
+A100 = gpus("p4d.24xlarge", "A100", 8, 40, interconnect="efa", interconnect_cards=4)
+A100_80 = gpus("p4de.24xlarge", "A100", 8, 80, interconnect="efa", interconnect_cards=4)
 TYPES = (M5, M7, I4, T3, METAL, HUGE, T4, L4, L40S, SLICE, A100, A100_80)
 PRICES = dict(zip(TYPES, (0.192, 0.163, 0.15, 0.05, 4.6, 4.608, 0.75, 0.98, 2.2, 0.2, 21.96, 27.45), strict=True))
 
@@ -141,6 +142,16 @@ def test_what_may_be_paid_is_for_the_machine_with_its_disk() -> None:
     assert names(choose(request, catalogue, calm(), 0.0, extras_usd=extras)) == [{M7.name}]
     with pytest.raises(BadRequest, match=r"m7g\.xlarge .* at \$0\.173 an hour, its disk included"):
         choose(replace(request, max_hourly_cost=0.17), catalogue, calm(), 0.0, extras_usd=extras)
+
+
+def test_what_the_cloud_has_none_of_is_not_asked_for() -> None:
+    catalogue = replace(there_is(M5, M7), stock={(M7.name, zone): "none" for zone in ZONES} | {(M5.name, "a"): "low"})
+    assert names(choose(asking(allocation="on-demand"), catalogue, calm(), 0.0)) == [{M5.name}]
+    with pytest.raises(NoCapacity, match=r"AWS says that it has no m7g\.xlarge left in us-east-1 now") as refused:
+        choose(asking(architecture="arm64"), catalogue, calm(), 0.0)
+    assert refused.value.retry_after_s == 30.0
+    (first, *_), *_ = choose(asking(), replace(catalogue, stock={(M7.name, ZONES[0]): "3"}), calm(), 0.0)
+    assert first.stock == "3"
 
 
 def test_small_request_gets_no_giant_machine() -> None:
@@ -345,6 +356,11 @@ def test_others_join_those_that_are_there() -> None:
     assert told.value.retry_after_s is not None
 
 
+def test_a_call_for_one_type_gets_its_zones_in_the_order_of_the_rounds() -> None:
+    rounds = [[offer(zone="a"), offer("c7i.large", "a"), offer(zone="b")], [offer(zone="c")]]
+    assert of_one_type(rounds) == [[offer(zone="a"), offer(zone="b")], [offer("c7i.large", "a")], [offer(zone="c")]]
+
+
 # --- properties -------------------------------------------------------------------------------------------------------
 
 devices = st.sampled_from([("", 0, 0.0), ("T4", 1, 16.0), ("T4", 4, 16.0), ("L4", 1, 22.35), ("A100", 8, 40.0)])
@@ -362,7 +378,7 @@ def types(draw: st.DrawFn) -> InstanceType:
         accelerators=count,
         accelerator_memory_gb=memory_gb,
         accelerator_share=draw(st.sampled_from([1.0, 1.0, 0.5])),
-        efa=draw(st.booleans()),
+        interconnect=draw(st.sampled_from(["", "efa"])),
         cluster=draw(st.booleans()),
         spot=draw(st.booleans()),
         on_demand=draw(st.booleans()),
@@ -425,7 +441,7 @@ def meets(offer: Offer, request: LaunchRequest, catalogue: Catalogue, *, togethe
     assert each.memory_gb >= request.memory_gb
     assert request.architecture in (None, each.architecture)
     assert request.max_hourly_cost is None or offer.hourly_usd <= request.max_hourly_cost
-    assert request.interconnect is None or each.efa
+    assert request.interconnect in (None, each.interconnect)
     assert not together or each.cluster
     assert named or not (each.bare_metal or each.burstable or each.accelerator_share < 1)
     if device is not None:

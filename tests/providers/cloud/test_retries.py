@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.cloud.retries import Trouble, retry
+from outrider.providers.cloud.retries import TRY_S, Tries, Trouble, retry
 
 kinds = st.sampled_from(["throttled", "unreached", "broken", "lost"])
 lucks = st.floats(0, 1, exclude_max=True)
@@ -31,3 +31,18 @@ def test_call_that_was_not_carried_out_is_repeated(luck: float) -> None:
     assert retry("throttled", 1000, safe=False, luck=luck) is not None
     assert retry("unreached", 1, safe=False, luck=luck) is not None
     assert retry("unreached", 4, safe=True, luck=luck) is None
+
+
+def test_a_try_that_may_have_been_carried_out_is_remembered() -> None:
+    for trouble, reads, unsure in (("lost", False, True), ("broken", False, True), ("lost", True, False),
+                                   ("throttled", False, False), (None, False, False)):  # fmt: skip
+        tries = Tries(safe=True, timeout_s=60.0, tries=1)
+        tries.pause_s(trouble, reads=reads, luck=0.5)  # type: ignore[arg-type]
+        assert tries.unsure is unsure
+        tries.pause_s("throttled", reads=reads, luck=0.5)
+        assert tries.unsure is unsure
+
+
+def test_a_call_that_is_made_once_has_all_the_time() -> None:
+    assert Tries(safe=False, timeout_s=90.0).try_s == 90.0
+    assert [Tries(safe=True, timeout_s=each).try_s for each in (90.0, 12.0)] == [30.0, TRY_S]

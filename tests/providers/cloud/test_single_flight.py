@@ -5,8 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from outrider.providers.cloud.single_flight import Shared, only
+from outrider.providers.cloud.single_flight import OncePerKey, Shared
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
+from outrider.providers.side_by_side import only
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +75,35 @@ async def test_stop_waits_for_the_end() -> None:
         await shared.stop()
         with pytest.raises(ProviderError, match="closing"):
             await shared.get()
+
+
+async def test_each_key_has_a_result_of_its_own_which_is_made_once() -> None:
+    made: list[str] = []
+    may = anyio.Event()
+
+    async def make(key: str) -> list[str]:
+        made.append(key)
+        await may.wait()
+        if made.count(key) == 1 and key == "fails":
+            raise ProviderError("not now")
+        return [key]
+
+    results = OncePerKey(make)
+    async with anyio.create_task_group() as tasks:
+        for key in ("a", "b", "a"):
+            tasks.start_soon(results.get, key)
+        await anyio.wait_all_tasks_blocked()
+        assert made == ["a", "b"]
+        may.set()
+    first = await results.get("a")
+    assert made == ["a", "b"]
+    with pytest.raises(ProviderError):
+        await results.get("fails")
+    assert await results.get("fails") == ["fails"]
+    results.forget("a", ["a"])  # equal, and yet another one
+    assert await results.get("a") is first
+    results.forget("a", first)
+    assert await results.get("a") is not first
 
 
 def test_of_several_errors_the_providers_is_told() -> None:

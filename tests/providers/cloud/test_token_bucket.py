@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +40,14 @@ def test_a_token_given_back_is_the_next_ones() -> None:
     assert [ours.take(0.0), ours.take(0.0)] == [0.0, 0.5]
     ours.give_back()
     assert ours.take(0.0) == 0.5
+
+
+@given(st.floats(0.1, 50), st.lists(st.floats(0, 30), min_size=1, max_size=50))
+def test_a_request_that_waited_for_another_limit_makes_the_next_ones_as_late(per_s: float, late: list[float]) -> None:
+    ours, now, sent = Bucket(1, per_s), 0.0, []
+    for by in late:
+        due = now + ours.take(now)
+        now = due + by
+        ours.used(due, now)
+        sent.append(now)
+    assert all(later - earlier >= 1 / per_s - 1e-6 for earlier, later in pairwise(sent))

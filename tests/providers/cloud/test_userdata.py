@@ -79,6 +79,13 @@ def test_a_real_one_leaves_half_of_the_limit() -> None:
     assert len(text) < VENDOR.user_data_bytes / 2
 
 
+def test_further_commands_come_after_the_lease_at_each_boot() -> None:
+    text = user_data(VENDOR, host_key=KEY, client_key=CLIENT, user="ubuntu", lease_s=120, at_boot=["echo hello"])
+    first, second = json.loads(text.partition("\n")[2])["bootcmd"]
+    assert first[3] == "outrider-lease"
+    assert second == ["sh", "-c", "echo hello"]
+
+
 def test_too_long_user_data_is_refused() -> None:
     with pytest.raises(ValueError, match="EC2 takes 16384"):
         config(client_key="x" * 12_000)

@@ -481,6 +481,35 @@ def importers(folder):
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
+@pytest.mark.parametrize("killed", ["nobody", "supervisor", "watchdog"])
+async def test_executors_start_while_the_code_of_fork_servers_is_imported(killed, request_, table, opened, heavy):
+    """And end with their supervisor in that moment, too."""
+    launched = []
+    (heavy / "wait").touch()
+    async with opened(replace(ENTRY_POINTS, shared=(*ENTRY_POINTS.shared, "heavy_here"))) as fleet:
+
+        async def launch():
+            try:
+                launched.extend(await fleet.launch(request_, 2))
+            except ProviderError:
+                assert killed != "nobody"
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(launch)
+            await table.until(lambda: importers(heavy))
+            executors = table.groups()
+            assert (len(executors), launched) == (2, [])
+            (supervisor,), (watchdog,) = table.supervisors(), table.watchdogs()
+            if killed != "nobody":
+                os.kill(supervisor if killed == "supervisor" else watchdog, signal.SIGKILL)
+            (heavy / "wait").unlink()
+        if killed == "nobody":
+            assert {int(machine.facts["pid"]) for machine in launched} == executors
+            assert table.groups() == {int(machine.facts["group"]) for machine in launched}
+        else:
+            await table.until(lambda: not table.alive({supervisor, watchdog, *executors}))
+
+
 async def test_machines_come_from_one_process_that_has_imported_what_takes_long(heavy, request_, table, opened):
     async with opened(replace(ENTRY_POINTS, preload=("heavy_here",))) as fleet:
         machines = await fleet.launch(request_, 2)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import anyio.lowlevel
 
-from outrider.providers.slurm.errors import Ended, SlurmAway
+from outrider.providers.errors import HostAway
+from outrider.providers.login_host import Ended
 
-AWAY = SlurmAway("The connection was lost", retry_after_s=0.05)
+AWAY = HostAway("The connection was lost", retry_after_s=0.05)
 
 
 class HandMade:

@@ -9,9 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineReachable
+from outrider.providers import login_host
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineGone, MachineReachable
 from outrider.providers.errors import ProviderError
-from outrider.providers.slurm import endings, gathering, jobs, login_host
+from outrider.providers.slurm import endings, gathering, jobs
 from outrider.providers.slurm import fleet as fleets
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.gathering import Gathering
@@ -106,6 +107,22 @@ async def test_a_pool_that_has_lost_a_node_leaves_when_nothing_runs_on_the_other
     assert site.steps == site.dead
     assert took_s < 0.3, "it has waited for the node that does not answer"
     assert site.said.count("scancel 1") == 1
+
+
+async def test_a_killed_step_that_could_not_say_that_it_has_ended_is_not_waited_for(
+    site: Dying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "LATE_S", 0.2)
+    with anyio.fail_after(2.5):  # less than `CONFIRM_S`
+        async with Slurm().open("p", EntryPoints()) as fleet:
+            machines = await fleet.launch(REQUEST, 2)
+            await reached(fleet, machines)
+            site.dead = {"c0", "c1"}  # somebody's `scancel --full --signal=KILL`
+            site.jobs["1"]["state"] = "COMPLETING"
+            async for event in fleet.events():
+                if isinstance(event, MachineGone):
+                    break
+    assert site.steps == site.dead
 
 
 async def test_a_pool_whose_nodes_all_answer_is_left_by_slurms_word(

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from outrider.providers import login_host
 from outrider.providers.base import (
     EntryPoints,
     LaunchRequest,
@@ -20,11 +21,10 @@ from outrider.providers.base import (
     MachineUsage,
     Warned,
 )
-from outrider.providers.errors import BadRequest, NotGone, ProviderError, QuotaExceeded
+from outrider.providers.errors import BadRequest, HostAway, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
-from outrider.providers.slurm import endings, gathering, jobs, login_host, submissions, submitter
+from outrider.providers.slurm import endings, gathering, jobs, submissions, submitter
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm.errors import SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
 from outrider.providers.slurm.step.programs import HERE
@@ -114,7 +114,7 @@ async def test_a_lost_answer_of_sbatch_is_one_job_or_none(site: HandMade, made: 
         if made:
             assert [machine.id for machine in await fleet.launch(REQUEST, 2)] == ["p/1-0", "p/1-1"]
         else:
-            with pytest.raises(SlurmAway, match="made no job"):
+            with pytest.raises(HostAway, match="made no job"):
                 await fleet.launch(REQUEST, 2)
         assert site.submitted == 1
     assert site.alive == []

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.providers import login_host
 from outrider.providers.base import Address, EntryPoints, LaunchRequest, Machine, MachineId, MachineReachable
 from outrider.providers.errors import BadRequest
 from outrider.providers.journal import Journal
 from outrider.providers.resource_ownership import Claim
-from outrider.providers.slurm import left_jobs, login_host
+from outrider.providers.slurm import left_jobs
 from outrider.providers.slurm.left_jobs import Left
 from outrider.providers.slurm.provider import Slurm
 from outrider.providers.slurm.squeue import JobView

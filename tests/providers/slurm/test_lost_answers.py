@@ -11,11 +11,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from outrider.providers import login_host
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Warned
-from outrider.providers.errors import BadRequest, NotGone, ProviderError
-from outrider.providers.slurm import endings, job_ends, login_host, submissions, submitter
+from outrider.providers.errors import BadRequest, HostAway, NotGone, ProviderError
+from outrider.providers.login_host import Ended
+from outrider.providers.slurm import endings, job_ends, submissions, submitter
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm.errors import Ended, SlurmAway
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
 
@@ -120,7 +121,7 @@ async def test_closing_gives_up_in_time_while_nobody_knows_what_sbatch_made(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleets, "LEASE_MORE_S", 0.3 - fleets.LEASE_S)  # how long is left of the patience
-    site.sbatch, site.away = SlurmAway("The connection was lost", retry_after_s=0.05), True
+    site.sbatch, site.away = HostAway("The connection was lost", retry_after_s=0.05), True
     with pytest.raises(BaseExceptionGroup) as caught:
         async with opened() as fleet, anyio.create_task_group() as tasks:
             tasks.start_soon(fleet.launch, REQUEST, 2)

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from outrider.providers.errors import BadRequest
+from outrider.providers.login_host import Ended
 from outrider.providers.slurm import site
-from outrider.providers.slurm.errors import Ended
 
 
 def test_a_job_is_cancelled_also_where_its_folder_is_gone(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.errors import BadRequest, HostAway, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.login_host import Ended
 from outrider.providers.slurm import errors, squeue, submissions
-from outrider.providers.slurm.errors import Ended, SlurmAway, error_of
+from outrider.providers.slurm.errors import error_of
 from outrider.providers.slurm.squeue import FORMAT, JobView, Label, command, label_of, of_pool, read
 from outrider.providers.slurm.submissions import OVER_S, Submission
 
@@ -177,14 +178,14 @@ SAID = [
     (FAILED + "Requested node configuration is not available", BadRequest),
     (FAILED + "Invalid qos specification", BadRequest),
     (FAILED + "Node count specification invalid", BadRequest),
-    (FAILED + "Unable to contact slurm controller (connect failure)", SlurmAway),
-    ("sbatch: error: If munged is up, restart with --num-threads=10\nsbatch: error: Munge encode failed", SlurmAway),
-    (FAILED + "Zero Bytes were transmitted or received", SlurmAway),
-    (FAILED + "Message receive failure", SlurmAway),
-    (FAILED + "Communication connection failure", SlurmAway),
-    (FAILED + "Connection timed out", SlurmAway),
-    (FAILED + "Broken pipe", SlurmAway),
-    (FAILED + "Unexpected message received", SlurmAway),
+    (FAILED + "Unable to contact slurm controller (connect failure)", HostAway),
+    ("sbatch: error: If munged is up, restart with --num-threads=10\nsbatch: error: Munge encode failed", HostAway),
+    (FAILED + "Zero Bytes were transmitted or received", HostAway),
+    (FAILED + "Message receive failure", HostAway),
+    (FAILED + "Communication connection failure", HostAway),
+    (FAILED + "Connection timed out", HostAway),
+    (FAILED + "Broken pipe", HostAway),
+    (FAILED + "Unexpected message received", HostAway),
     ("sbatch: unrecognized option '--colour=blue'\nTry \"sbatch --help\" for more information", BadRequest),
     ("mkdir: cannot create directory '/home/me/x': Disk quota exceeded", BadRequest),
     (FAILED + "Unable to allocate resources: Access/permission denied", NotAuthorized),
@@ -202,7 +203,7 @@ def test_what_slurm_says_is_an_error_with_a_type(said: str, kind: type[ProviderE
 def holds_slurmerr_1() -> None:
     for said, kind in SAID:
         error = errors.error_of("sbatch", Ended(1, stderr=said))
-        assert (error.retry_after_s is not None) == (kind is SlurmAway), said
+        assert (error.retry_after_s is not None) == (kind is HostAway), said
 
 
 def holds_slurmerr_2() -> None:

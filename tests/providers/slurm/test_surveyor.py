@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from outrider.providers import login_host
 from outrider.providers.errors import BadRequest
 from outrider.providers.journal import Journal
-from outrider.providers.slurm import surveyor as surveyors
-from outrider.providers.slurm.provider import Slurm, path_list, paths_of
+from outrider.providers.login_files import path_list, paths_of
+from outrider.providers.slurm.provider import Slurm
 from outrider.providers.slurm.squeue import Label, owner
-from outrider.providers.slurm.surveyor import SlurmSurveyor
+from outrider.providers.slurm.surveyor import SlurmSurveyor, _login_host
 
 from .by_hand import HandMade
 
@@ -28,7 +29,7 @@ def anyio_backend() -> str:
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandMade:
     made = HandMade()
-    monkeypatch.setattr(surveyors, "Here", lambda: made)
+    monkeypatch.setattr(login_host, "Here", lambda: made)
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     return made
 
@@ -73,7 +74,7 @@ def test_the_way_in_the_journal_is_the_providers(tmp_path: Path, monkeypatch: py
         (tmp_path / name).touch()
     place = Slurm("me@login:22", known_hosts=files, key="plain", config="a:b").journal_place
     monkeypatch.chdir("/")
-    found = surveyors._login_host(place, place["slurm"])
+    found = _login_host(place, place["slurm"])
     assert found.text == "me@login:22"
     assert found.login.known_hosts == tuple(str(tmp_path / name) for name in files)
     assert found.login.keys == (str(tmp_path / "plain"),)

@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from outrider.providers.base import MachineId, MachineUsage, UsageUnknown
-from outrider.providers.slurm.errors import Ended, SlurmAway
+from outrider.providers.errors import HostAway
+from outrider.providers.login_host import Ended
 from outrider.providers.slurm.jobs import Job
 from outrider.providers.slurm.site import Slurm
 from outrider.providers.slurm.usage import DISABLED, usage
@@ -91,7 +92,7 @@ async def test_nodes_that_have_no_figures_are_told_of(site: HandMade) -> None:
 @pytest.mark.parametrize(
     ("fails", "said"),
     [
-        (SlurmAway("The connection was lost", retry_after_s=1.0), "The connection was lost"),
+        (HostAway("The connection was lost", retry_after_s=1.0), "The connection was lost"),
         (
             Ended(127, "", "env: 'sacct': No such file or directory"),
             "sacct here failed, and said: env: 'sacct': No such",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -12,10 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ....lazy_dataclass import dataclass
+from ...cloud.testing.billing import Ledger
+from ...cloud.testing.connections import ClosesConnections
+from ...cloud.testing.hypervisor import Hypervisor, Paper
 from .behaviour import Behaviour
-from .billing import Ledger
 from .faults import Fault, Faults
-from .hypervisor import Hypervisor, Paper
 from .instances import Instance
 from .lifecycle import Lifecycle
 from .moto import Moto
@@ -192,29 +192,10 @@ def _server(wsgi_app: CloudApp) -> ThreadedWSGIServer:
         def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002, ARG002 - werkzeug's
             logging.getLogger("outrider.testing.ec2").debug(message, *args)
 
-    class Server(ThreadedWSGIServer):
-        """A server that closes its connections when it closes."""
-
+    class Server(ClosesConnections, ThreadedWSGIServer):
         daemon_threads = False
 
         def __init__(self) -> None:
             super().__init__("127.0.0.1", 0, wsgi_app, Handler)
-            self._open: set[socket.socket] = set()
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            self._open.add(request)
-            super().process_request(request, client_address)
-
-        def shutdown_request(self, request: Any) -> None:
-            self._open.discard(request)
-            super().shutdown_request(request)
-
-        def server_close(self) -> None:
-            for each in list(self._open):
-                try:
-                    each.shutdown(socket.SHUT_RDWR)
-                except OSError:  # already closed
-                    pass
-            super().server_close()
 
     return Server()

@@ -8,8 +8,8 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
+from ...cloud.testing.billing import Bill
 from . import prices, templates
-from .billing import Bill
 from .call import CloudCall
 from .capacity import Pool, check
 from .describe import reservation

@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ...cloud.testing.hypervisor import Boot
 from .faults import NoBoot
-from .hypervisor import Boot
 from .instances import ENDED, Instance
 from .state import Region
 

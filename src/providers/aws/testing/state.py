@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ....lazy_dataclass import dataclass
+from ...cloud.testing.billing import Ledger
+from ...cloud.testing.clock import Clock
+from ...cloud.testing.hypervisor import Hypervisor
+from ...cloud.testing.versions import Versions
 from .behaviour import Behaviour
-from .billing import Ledger
-from .clock import Clock
 from .faults import Faults
-from .hypervisor import Hypervisor
 from .instances import Instance, SpotRequest, Volume
 from .moto import Moto
 from .protocol import EC2Error
 from .throttle import Buckets
-from .versions import Versions
 
 if TYPE_CHECKING:
     from .images import Image

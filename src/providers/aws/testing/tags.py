@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...cloud.testing.versions import Versions
 from .call import CloudCall
 from .filters import Facts, chosen, page
 from .protocol import Answer, EC2Error
 from .state import Region
-from .versions import Versions
 
 KINDS = {
     "i": "instance",

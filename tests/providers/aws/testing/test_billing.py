@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws.testing.billing import Bill, Interval, Ledger
+from outrider.providers.cloud.testing.billing import Bill, Interval, Ledger
 
 from .account import Account
 

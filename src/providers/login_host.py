@@ -1,47 +1,57 @@
-"""Run commands where Slurm is: on a login host by SSH, as the user would, or on this computer."""
+"""Run commands on a host by SSH, as its user would, or on this computer."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from ...lazy_dataclass import dataclass
-from ..base import Login
-from ..errors import BadRequest, NotAuthorized
-from .errors import AGAIN_S, Ended, SlurmAway, error_of
-from .submissions import COMMAND_S
+from ..lazy_dataclass import dataclass
+from .base import Login
+from .errors import BadRequest, HostAway, NotAuthorized
 
 if TYPE_CHECKING:
     import asyncssh
 
+AGAIN_S = 5.0
+COMMAND_S = 60.0  # a command ends itself after so long
 KILL_S = 5.0  # between SIGTERM and SIGKILL of a command that takes too long
-ANSWER_S = COMMAND_S + KILL_S + 10.0
+ANSWER_S = KILL_S + 10.0  # after a command should have ended itself
 CONNECT_S = 10.0
 ALIVE_S = 15.0
 REFUSED_PAUSES_S = (0.2, 1.0, 3.0)  # when the login host opens no further session
 AT_ONCE = 6  # commands; sshd's MaxSessions is 10
 REQUEST_FAILED = 0xFFFFFFFF  # asyncssh's own OPEN_REQUEST_SESSION_FAILED
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
-LIMITED = ("timeout", f"--kill-after={KILL_S:g}", f"{COMMAND_S:g}")
+TIMED_OUT = (124, 137)  # how timeout(1) ends
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a command. ``status``: None: a signal ended it."""
+
+    status: int | None
+    stdout: str = ""
+    stderr: str = ""
 
 
 class Commands(Protocol):
-    """A place where Slurm's commands are. ``where``: "here", or "on login"."""
+    """A computer that runs commands. ``where``: "here", or "on login"."""
 
     @property
     def where(self) -> str: ...
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
-        """Run a command, which ends itself after `COMMAND_S`. Cancelled, it may go on for as long.
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = COMMAND_S) -> Ended:
+        """Run a command, which ends itself after ``within_s`` seconds. Cancelled, it may go on for as long.
 
         Raises:
-            SlurmAway: nobody knows whether it ran.
-            NotAuthorized: the login host lets nobody in, or is not the one that was known.
+            HostAway: nobody knows whether it ran.
+            NotAuthorized: the host lets nobody in, or is not the one that was known.
         """
         ...
 
@@ -51,32 +61,55 @@ class Here:
 
     where = "here"
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = COMMAND_S) -> Ended:
+        words = _limited(argv, within_s)
         try:
-            with anyio.fail_after(ANSWER_S):
-                done = await anyio.run_process([*LIMITED, *argv], input=stdin, check=False)
+            with anyio.fail_after(within_s + ANSWER_S):
+                done = await anyio.run_process(words, input=stdin, check=False)
         except TimeoutError as error:
-            raise SlurmAway(f"{argv[0]} did not end in time", retry_after_s=AGAIN_S) from error
+            raise HostAway(f"{argv[0]} did not end in time", retry_after_s=AGAIN_S) from error
         except FileNotFoundError as error:
             raise BadRequest(
-                f"There is no {LIMITED[0]} here, with which Outrider limits how long Slurm's commands take",
+                f"There is no {words[0]} here, with which Outrider limits how long commands take",
                 code="NoSlurm",
                 advice="Have the PATH of this program lead to it: it is one of coreutils' programs.",
             ) from error
         except OSError as error:
-            raise SlurmAway(f"{argv[0]} cannot be started here: {error}", retry_after_s=AGAIN_S) from error
+            raise HostAway(f"{argv[0]} cannot be started here: {error}", retry_after_s=AGAIN_S) from error
         status = done.returncode if done.returncode >= 0 else None
         return Ended(status, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The login host as the user names it, and how to get in."""
+    """A host as the user names it, and how to get in."""
 
     host: str
     port: int | None = None
     user: str | None = None
     login: Login = field(default_factory=Login)
+
+    @classmethod
+    def parse(cls, text: str, login: Login) -> Place:
+        """Read ``host``, ``user@host`` or ``user@host:port``; a ValueError has no name of an option."""
+        user, _, rest = text.rpartition("@")
+        name, port = rest, ""
+        if rest.startswith("["):
+            name, _, port = rest[1:].partition("]")
+            port = port.removeprefix(":")
+        elif rest.count(":") == 1:
+            name, _, port = rest.partition(":")
+        if not name or name.startswith("-") or any(c.isspace() for c in text) or (port and not port.isdecimal()):
+            raise ValueError("write host, user@host or user@host:port, as for ssh")
+        return cls(name, int(port) if port else None, user or None, login)
+
+    @classmethod
+    def of_option(cls, option: str, text: str, login: Login) -> Place:
+        """Read a host; a ValueError names the ``option``, such as ``"Slurm(host=...)"``."""
+        try:
+            return cls.parse(text, login)
+        except ValueError as error:
+            raise ValueError(f"{option}: {text!r}: {error}") from None
 
     @property
     def text(self) -> str:
@@ -85,7 +118,7 @@ class Place:
 
 
 class LoginHost:
-    """One SSH connection to the login host, made when a command needs it, and made anew when it is lost."""
+    """One SSH connection to a host, made when a command needs it, and made anew when it is lost."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -97,30 +130,30 @@ class LoginHost:
     def where(self) -> str:
         return f"on {self._place.host}"
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = COMMAND_S) -> Ended:
         import asyncssh
 
-        command = shlex.join([*LIMITED, *argv])
+        command = shlex.join(_limited(argv, within_s))
         async with self._turns:
             pauses_s = iter(REFUSED_PAUSES_S)
             while True:
                 connection = await self._connected()
                 try:
-                    with anyio.fail_after(ANSWER_S):
+                    with anyio.fail_after(within_s + ANSWER_S):
                         done = await connection.run(command, input=stdin, encoding=None)
                 except (OSError, TimeoutError, asyncssh.Error) as error:
                     pause_s = next(pauses_s, None) if _nothing_ran(error) else None
                     if pause_s is None:
                         if not _nothing_ran(error):
                             self._forget(connection)
-                        raise SlurmAway(
+                        raise HostAway(
                             f"The connection to {self._place.host} was lost: {error}", retry_after_s=AGAIN_S
                         ) from error
                     await anyio.sleep(pause_s)
                 else:
                     break
         if done.exit_status is None and done.exit_signal is None:
-            raise SlurmAway(f"The connection to {self._place.host} was lost", retry_after_s=AGAIN_S)
+            raise HostAway(f"The connection to {self._place.host} was lost", retry_after_s=AGAIN_S)
         return Ended(None if done.exit_signal else done.exit_status, _text(done.stdout), _text(done.stderr))
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
@@ -138,6 +171,18 @@ class LoginHost:
     async def close(self) -> None:
         if self._connection is not None:
             self._forget(self._connection)
+
+
+@asynccontextmanager
+async def opened_commands(places: Sequence[Place]) -> AsyncIterator[Sequence[Commands]]:
+    """Open the commands of hosts, or without any those of this computer. Hosts are connected to when they are asked."""
+    hosts = [LoginHost(each) for each in places]
+    try:
+        yield hosts or [Here()]
+    finally:
+        with anyio.CancelScope(shield=True):
+            for each in hosts:
+                await each.close()
 
 
 def _nothing_ran(error: BaseException) -> bool:
@@ -168,7 +213,7 @@ async def _connect(place: Place) -> asyncssh.SSHClientConnection:
     except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, asyncssh.ConfigParseError) as error:
         raise BadRequest(f"The way to {place.text} cannot be read from its files: {error}") from error
     except (OSError, asyncssh.Error) as error:
-        raise SlurmAway(f"{place.text} cannot be reached: {error}", retry_after_s=AGAIN_S, code="Unreached") from error
+        raise HostAway(f"{place.text} cannot be reached: {error}", retry_after_s=AGAIN_S, code="Unreached") from error
 
 
 async def _options(place: Place) -> dict[str, Any]:
@@ -206,11 +251,5 @@ def _text(data: object) -> str:
     return data.decode(errors="replace") if isinstance(data, bytes) else str(data or "")
 
 
-def refuse_failed(command: str, ended: Ended, where: str) -> None:
-    """Raise the error of a command that has failed.
-
-    Raises:
-        ProviderError
-    """
-    if ended.status != 0:
-        raise error_of(command, ended, where)
+def _limited(argv: Sequence[str], within_s: float) -> list[str]:
+    return ["timeout", f"--kill-after={KILL_S:g}", f"{within_s:g}", *argv]

@@ -25,7 +25,7 @@ class Clock:
         self._changed = threading.Condition()
         self._over = False
         self._doing = threading.RLock()  # actions run one at a time, in order, in whichever thread
-        self._thread = threading.Thread(target=self._run, name="ec2-clock", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cloud-clock", daemon=True)
         self._thread.start()
 
     def now(self) -> float:

@@ -10,10 +10,9 @@ import anyio.lowlevel
 import asyncssh
 import pytest
 
-from outrider.providers.errors import BadRequest
-from outrider.providers.slurm import login_host
-from outrider.providers.slurm.errors import SlurmAway
-from outrider.providers.slurm.login_host import LoginHost, Place
+from outrider.providers import login_host
+from outrider.providers.errors import BadRequest, HostAway
+from outrider.providers.login_host import LoginHost, Place
 
 pytestmark = pytest.mark.anyio
 FULL = asyncssh.ChannelOpenError(4, "too many sessions")  # SSH_OPEN_RESOURCE_SHORTAGE
@@ -65,7 +64,7 @@ async def test_a_command_that_fails_late_closes_no_newer_connection(monkeypatch:
     login = host(monkeypatch, old, new)
 
     async def fails() -> None:
-        with pytest.raises(SlurmAway):
+        with pytest.raises(HostAway):
             await login.run(["squeue"])
 
     async with anyio.create_task_group() as tasks:
@@ -87,7 +86,7 @@ async def test_a_session_that_is_refused_is_asked_for_again_in_the_same_connecti
     login = host(monkeypatch, full)
     assert (await login.run(["squeue"])).stdout == "said"
     full.errors += [FULL] * 3
-    with pytest.raises(SlurmAway, match="too many sessions"):
+    with pytest.raises(HostAway, match="too many sessions"):
         await login.run(["squeue"])
     assert not full.closed
 
@@ -96,7 +95,7 @@ async def test_a_command_that_may_have_run_is_not_sent_again(monkeypatch: pytest
     lost = Connection(asyncssh.ChannelOpenError(login_host.REQUEST_FAILED, "Session request failed"))
     lost.go_on.set()
     login = host(monkeypatch, lost)
-    with pytest.raises(SlurmAway):
+    with pytest.raises(HostAway):
         await login.run(["sbatch"])
     assert (lost.commands, lost.closed) == (1, True)
 

@@ -1,0 +1,104 @@
+"""The things that a pool makes on EC2 besides machines, and that cost nothing: how they are listed and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ...lazy_dataclass import dataclass
+from ..cloud import teardown
+from ..cloud.port import Leftover
+from ..errors import ProviderError
+from ..resource_ownership import Thing
+from ..side_by_side import all_of
+from . import tags
+from .api import Api
+
+IN_USE_S = 120.0  # a terminated machine's things stay in use for a while
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of things. ``key``: of the list in `describe`'s answer. ``id``: of the name that the journal has of each.
+
+    ``unshown_s``: for so long, one that was made and cannot be found counts as new, not as deleted.
+    """
+
+    name: str
+    describe: str
+    key: str
+    id: str
+    delete: str
+    has_machines: bool = False
+    unshown_s: float = 0.0
+
+
+TEMPLATES = Kind(
+    name="launch-template",
+    describe="describe_launch_templates",
+    key="LaunchTemplates",
+    id="LaunchTemplateName",
+    delete="delete_launch_template",
+)
+PLACEMENT_GROUPS = Kind(
+    name="placement-group",
+    describe="describe_placement_groups",
+    key="PlacementGroups",
+    id="GroupName",
+    delete="delete_placement_group",
+    has_machines=True,
+)
+SECURITY_GROUPS = Kind(
+    name="security-group",
+    describe="describe_security_groups",
+    key="SecurityGroups",
+    id="GroupId",
+    delete="delete_security_group",
+    has_machines=True,
+    unshown_s=10.0,
+)
+KINDS = (TEMPLATES, PLACEMENT_GROUPS, SECURITY_GROUPS)  # in the order in which they are removed
+
+
+def leftovers(api: Api) -> Sequence[Leftover]:
+    return [
+        teardown.leftover(
+            kind.name,
+            shown=partial(shown_of, api, kind),
+            delete=partial(_delete, api, kind),
+            is_unknown=_is_unknown,
+            is_used=_is_used,
+            used_s=IN_USE_S,
+            has_machines=kind.has_machines,
+        )
+        for kind in KINDS
+    ]
+
+
+async def shown(api: Api, kind: Kind, which: dict[str, Any]) -> list[Thing]:
+    """List the things of a kind. ``which``: a filter."""
+    return [tags.thing(each[kind.id], each) for each in await api.pages(kind.describe, kind.key, Filters=[which])]
+
+
+async def all_shown(api: Api, which: dict[str, Any]) -> list[Thing]:
+    """List the things of all kinds. ``which``: a filter."""
+    return [each for things in await all_of(*(partial(shown, api, kind, which) for kind in KINDS)) for each in things]
+
+
+async def shown_of(api: Api, kind: Kind, pool: str) -> list[Thing]:
+    """List the things of a kind with the pool's tag."""
+    return await shown(api, kind, tags.of(pool))
+
+
+async def _delete(api: Api, kind: Kind, name: str) -> None:
+    which: dict[str, Any] = {kind.id: name}
+    await api.call(kind.delete, lag_s=kind.unshown_s, **which)
+
+
+def _is_unknown(error: ProviderError) -> bool:
+    return "NotFound" in error.code or error.code.endswith(".Unknown")
+
+
+def _is_used(error: ProviderError) -> bool:
+    return error.code == "DependencyViolation" or error.code.endswith(".InUse")

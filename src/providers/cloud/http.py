@@ -1,0 +1,352 @@
+"""JSON calls over HTTP to one cloud: its rate limits, retries and errors. Opening an `HttpApi` imports httpx."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import field, replace
+from functools import cache
+from time import time
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+import anyio
+
+from ...lazy_dataclass import dataclass
+from ..errors import BadRequest
+from ..threads import in_thread
+from . import retries
+from .extra import from_extra
+from .failures import Meanings
+from .http_failures import (
+    MOST_WORDS,
+    TIMED_OUT,
+    UNREADABLE,
+    HttpFailure,
+    code_of,
+    retry_after_s,
+    translate,
+    trouble_of,
+    without,
+    words_of,
+)
+from .token_bucket import Bucket, wait_for_token
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+CONNECT_S = 5.0
+CLOSE_S = 5.0
+READS = frozenset({"GET", "HEAD"})
+SAFE = READS | {"PUT", "DELETE"}  # idempotent by RFC 9110, 9.2.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One cloud's interface. ``name``: of the cloud. ``extra``: of Outrider, which httpx comes with.
+
+    ``limits``: by name, how many requests may come at once, and how many a second after that. ``limits_of``: the names
+    that a request (method, path) counts for. ``meanings``: errors by their codes; others are told by their status.
+    ``again_after_s``: for the codes of ``meanings``, after how many seconds another try may go better. ``words_of``:
+    code and message of an error's body. ``refuses``: whether an answer with a status of success is an error all the
+    same. ``troubles``: codes of transient failures that their status does not show. ``credentials``: what to check when
+    they are not accepted. ``header``: the one that they are sent in.
+    """
+
+    name: str
+    extra: str
+    base_url: str
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    limits_of: Callable[[str, str], Sequence[str]] = lambda method, path: ()  # noqa: ARG005
+    meanings: Meanings = ()
+    again_after_s: Mapping[str, float] = field(default_factory=dict)
+    words_of: Callable[[object], tuple[str, str]] = words_of
+    refuses: Callable[[object], bool] = lambda answer: False  # noqa: ARG005
+    troubles: Mapping[str, retries.Trouble] = field(default_factory=dict)
+    credentials: str = "check them"
+    header: str = "Authorization"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.base_url).netloc.rpartition("@")[2]
+
+
+class Access(Protocol):
+    """Credentials as a header. A key that does not change is a `Key`."""
+
+    async def header(self) -> str:
+        """The value of ``Service.header``.
+
+        Raises:
+            NotAuthorized: there are no credentials.
+        """
+        ...
+
+    async def renew(self) -> bool:
+        """Get another value, as this one was refused; return whether there is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key. ``scheme``: what comes before it in the header; empty: nothing."""
+
+    text: str = field(repr=False)
+    scheme: str = "Bearer"
+
+    async def header(self) -> str:
+        return f"{self.scheme} {self.text}".lstrip()
+
+    async def renew(self) -> bool:
+        return False
+
+
+class Expiring(ABC):
+    """Credentials that expire, as `Access`. Tasks that wait for another token at the same time get it one by one."""
+
+    def __init__(self) -> None:
+        self._renewing = anyio.Lock()
+
+    @property
+    @abstractmethod
+    def token(self) -> str:
+        """The last token; empty: there was none."""
+
+    @property
+    @abstractmethod
+    def expired(self) -> bool:
+        """Return whether the token is over, or soon will be."""
+
+    @abstractmethod
+    async def refresh(self) -> None:
+        """Get another token.
+
+        Raises:
+            NotAuthorized: the credentials are not valid any more.
+            ProviderError: the service that gives tokens does not answer.
+        """
+
+    async def header(self) -> str:
+        async with self._renewing:
+            if not self.token or self.expired:
+                await self.refresh()
+        return f"Bearer {self.token}"
+
+    async def renew(self) -> bool:
+        async with self._renewing:
+            await self.refresh()
+        return True
+
+
+class HttpApi:
+    """One service with one set of credentials: ``async with HttpApi.open(service, access) as api``.
+
+    Any number of tasks may use it at the same time; they share its connections and rate limits. Proxies and
+    certificates are those of the environment, as httpx reads them.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        access: Access,
+        client: httpx.AsyncClient,
+        *,
+        luck: Callable[[], float] = random.random,
+    ) -> None:
+        """Use `open` instead. ``client`` has the service's base URL."""
+        self.service = service
+        self._access, self._client, self._luck = access, client, luck
+        self._buckets = {name: Bucket(*limit) for name, limit in service.limits.items()}
+        self._with_several = anyio.Lock()  # requests under several limits wait one at a time
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, service: Service, access: Access) -> AsyncIterator[HttpApi]:
+        """Open an interface; nothing is sent yet.
+
+        Raises:
+            BadRequest: httpx is not installed, or the address is no URL.
+        """
+        check_url(service.base_url)
+        client = await in_thread(_new_client, service)  # it reads the certificates, the first time
+        try:
+            yield cls(service, access, client)
+        finally:
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await client.aclose()
+
+    async def turn(self, method: str, path: str) -> None:
+        """Wait for what the rate limits leave to such a request, for a `call` that has its ``turn``. Safe to cancel.
+
+        A caller that is not to be interrupted by then waits here first.
+        """
+        buckets = [self._buckets[name] for name in self.service.limits_of(method, path)]
+        if len(buckets) < 2:
+            await self._wait_for_all(buckets)
+            return
+        async with self._with_several:
+            await self._wait_for_all(buckets)
+
+    async def _wait_for_all(self, buckets: Sequence[Bucket]) -> None:
+        taken: list[tuple[Bucket, float]] = []
+        try:
+            for bucket in buckets:
+                await wait_for_token(bucket)
+                taken.append((bucket, anyio.current_time()))
+        except BaseException:  # also a cancellation: no request counts for what it has taken
+            for bucket, _ in taken:
+                bucket.give_back()
+            raise
+        for bucket, at in taken:
+            bucket.used(at, anyio.current_time())
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        params: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+        idempotent: bool | None = None,
+        turn: bool = False,
+        lost_before: bool = False,
+    ) -> Any:
+        """Send a request and return the JSON of its answer; None: the answer is empty.
+
+        Transient failures are retried for ``timeout_s`` seconds in all, longer only while this side's rate limits make
+        it wait. After a lost answer only idempotent requests are repeated: those of `SAFE`, or as ``idempotent`` says.
+        ``turn``: the first try has had its `turn`. ``lost_before``: this is a repetition of a call that had no answer.
+
+        Cancelling is safe, and leaves open whether the call was carried out.
+
+        Raises:
+            ProviderError: a subclass for what can be done about it, with the service's ``code``. `failures.is_lost`
+                says whether it may have been carried out.
+        """
+        safe = method in SAFE if idempotent is None else idempotent
+        call = _Call(method, path, body, params, turn, left_s=timeout_s, safe=safe, timeout_s=timeout_s)
+        call.unsure = lost_before
+        while True:
+            failure = await self._try(call)
+            if failure is None:
+                return call.answer
+            pause_s = await self._pause(call, failure)
+            if pause_s is None or pause_s >= call.left_s:
+                raise translate(self.service, failure, unsure=call.unsure)
+            call.left_s -= pause_s
+            await anyio.sleep(pause_s)
+
+    async def _try(self, call: _Call) -> HttpFailure | None:
+        """Try once; None where ``call.answer`` is set."""
+        call.tries += 1
+        if not call.turn:
+            await self.turn(call.method, call.path)
+        call.turn = False
+        header = await self._access.header()
+        began = anyio.current_time()
+        failure: HttpFailure | None = HttpFailure(code=TIMED_OUT)  # unless it ends in time
+        with anyio.move_on_after(min(call.try_s, call.left_s)):
+            failure = await self._ask(call, header)
+        call.left_s -= anyio.current_time() - began
+        if failure is None:
+            return None
+        status, code = failure.status, failure.code
+        return replace(
+            failure,
+            method=call.method,
+            path=call.path,
+            trouble=self.service.troubles.get(code) or trouble_of(code, status),
+            message=without(header, failure.message),
+        )
+
+    async def _ask(self, call: _Call, header: str) -> HttpFailure | None:
+        import httpx
+
+        try:
+            response = await self._client.request(
+                call.method, call.path, json=call.body, params=call.params, headers={self.service.header: header}
+            )
+        except httpx.HTTPError as error:
+            return HttpFailure(code=code_of(error), message=str(error))
+        except httpx.InvalidURL as error:
+            raise BadRequest(f"{call.path!r} is no path: {error}") from None
+        if response.is_success:
+            try:
+                call.answer = json.loads(response.content) if response.content.strip() else None
+            except ValueError:
+                return HttpFailure(code=UNREADABLE, status=response.status_code)
+            if not self.service.refuses(call.answer):
+                return None
+        code, message = self._words(response)
+        return HttpFailure(
+            code=code or f"HTTP {response.status_code}",
+            message=message,
+            status=response.status_code,
+            retry_after_s=retry_after_s(response.headers.get("Retry-After", ""), time()),
+        )
+
+    def _words(self, response: httpx.Response) -> tuple[str, str]:
+        try:
+            return self.service.words_of(json.loads(response.content))
+        except ValueError:
+            text = response.text.strip()
+            return "", "" if text.startswith("<") else text[:MOST_WORDS]  # a page says nothing in a sentence
+
+    async def _pause(self, call: _Call, failure: HttpFailure) -> float | None:
+        """Return the seconds to wait before the next try; None: do not retry."""
+        if failure.status == 401 and not call.renewed:
+            call.renewed = True
+            return 0.0 if await self._access.renew() else None
+        if failure.trouble == "throttled":
+            for name in self.service.limits_of(call.method, call.path):
+                self._buckets[name].throttled(anyio.current_time())
+        pause_s = call.pause_s(failure.trouble, reads=call.method in READS, luck=self._luck())
+        return None if pause_s is None else max(pause_s, failure.retry_after_s)
+
+
+@dataclass(slots=True)
+class _Call(retries.Tries):
+    method: str
+    path: str
+    body: object
+    params: Mapping[str, str] | None
+    turn: bool  # the next try has waited for the rate limits
+    left_s: float
+    answer: Any = None
+
+
+def check_url(url: str, also: Callable[[str], object] = lambda url: True) -> None:  # noqa: ARG005
+    """Raise BadRequest for an address that is no URL of HTTP. ``also``: what else a cloud's client asks of it."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0 and bool(also(url))
+    except ValueError:
+        valid = False
+    if not valid:
+        raise BadRequest(f"endpoint_url={url.rpartition('@')[2]!r} is no URL: write it as in http://localhost:4566")
+
+
+def _new_client(service: Service) -> httpx.AsyncClient:
+    with from_extra(service.name, service.extra, "httpx", "httpcore", "h11", "certifi", "idna"):
+        import httpx
+    return httpx.AsyncClient(
+        base_url=service.base_url.rstrip("/"),
+        timeout=httpx.Timeout(None, connect=CONNECT_S),  # each call has a deadline of its own
+        headers={"User-Agent": "outrider", "Accept": "application/json"},
+        verify=_certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
+    )
+
+
+@cache
+def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # noqa: ARG001 - httpx looks by itself
+    """The certificates that are trusted, read once for what the variables say of them: it takes some 25 ms."""
+    import httpx
+
+    return httpx.create_ssl_context()

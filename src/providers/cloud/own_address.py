@@ -1,0 +1,64 @@
+"""Find out the public address of this computer, which machines let in where the user names no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import anyio
+import anyio.abc
+
+from ..errors import BadRequest
+from ..threads import in_thread
+from .addresses import as_cidr, sources
+
+CHECKIP = "https://checkip.amazonaws.com"  # a line with the address of whoever asks
+CHECKIP_S = 5.0
+
+
+async def own_address(owner: str, endpoint_url: str | None = None) -> str:
+    """Find out this computer's public address, as a CIDR. ``owner``: the provider, such as ``AWS``.
+
+    ``endpoint_url``: of a service of the user's own; then it is the local address from which that is reached.
+
+    Raises:
+        BadRequest: the address cannot be found out.
+    """
+    host = urlsplit(endpoint_url or "").hostname
+    try:
+        if host:
+            async with await anyio.create_connected_udp_socket(host, 9) as there:  # sends nothing
+                return as_cidr(there.extra(anyio.abc.SocketAttribute.local_address)[0])  # noqa: S610 (no Django)
+        return as_cidr(await _asked(CHECKIP))
+    except (OSError, HTTPException, ValueError) as error:
+        raise BadRequest(
+            f"this computer's public address could not be learnt from {host or CHECKIP} "
+            f"({error or type(error).__name__}): give {owner}(ssh_from='203.0.113.7/32'), with its own"
+        ) from None
+
+
+async def let_in(owner: str, ssh_from: str | Sequence[str], endpoint_url: str | None = None) -> tuple[str, ...]:
+    """The addresses of the option ``ssh_from``, as CIDRs: with ``"auto"`` the `own_address`.
+
+    Raises:
+        BadRequest: the address cannot be found out.
+    """
+    return sources(owner, await own_address(owner, endpoint_url) if ssh_from == "auto" else ssh_from)
+
+
+async def _asked(url: str) -> str:
+    """The text at a URL, at most 100 bytes of it, by the proxies of the environment."""
+
+    def ask() -> bytes:
+        try:
+            with urlopen(url, timeout=CHECKIP_S) as answer:  # noqa: S310 (the URL is ours)
+                text: bytes = answer.read(100)
+                return text
+        except HTTPError as error:
+            error.close()  # it has the connection
+            raise
+
+    return (await in_thread(ask, abandon=True)).decode("ascii", "replace")

@@ -1,0 +1,65 @@
+"""The start of a rented container, in which no init system and perhaps no SSH server is: ``rented_container.sh``."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+from base64 import b64encode
+from functools import cache
+from math import ceil
+from pathlib import Path
+
+from .keys import HostKey
+from .userdata import LEASE, lease_script
+
+USER = "root"
+GRACE_S = 240  # added to the first lease: until then an SSH server is installed, where the image has none
+FOLDER = LEASE.rpartition("/")[0]
+
+
+def first_process(
+    *,
+    host_key: HostKey,
+    client_key: str,
+    lease_s: float,
+    end_itself: str,
+    max_lifetime_s: float | None = None,
+    port: int = 22,
+) -> str:
+    """Return a container's first process, for ``sh -c``: some 3,400 characters. It needs root, gzip and base64.
+
+    It serves SSH at ``port`` with ``host_key``, for the holder of ``client_key`` as `USER`, and installs a server where
+    there is none. `userdata.LEASE` keeps the container alive: ``lease_s`` seconds after it was last touched, and
+    ``max_lifetime_s`` after the start, everything in the container is killed, and ``end_itself`` is run, again and
+    again while it fails. That is the cloud's part, a line of shell:
+    ``call DELETE "https://cloud/machines/$ID" "Authorization: Bearer $KEY"``. `Machine.lease` is `userdata.LEASE`.
+    """
+    lifetime_s = 0 if max_lifetime_s is None else max(1, ceil(max_lifetime_s))
+    variables = {
+        "host_key": host_key.private.strip(),
+        "client_key": client_key,
+        "lease_sh": _bare(lease_script()),
+        "lease_s": str(max(1, ceil(lease_s))),
+        "grace_s": str(GRACE_S),
+        "lifetime_s": str(lifetime_s),
+        "port": str(port),
+    }
+    said = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    text = "\n".join([*said, f"end_itself() {{ {end_itself}; }}", _bare(_script())])
+    packed = b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode("ascii")
+    file = f'"$OUTRIDER_ROOT{FOLDER}/container.sh"'
+    unpack = f"(umask 077; echo {packed} | base64 -d | gzip -dc >{file})"
+    return f'mkdir -p "$OUTRIDER_ROOT{FOLDER}" && {unpack} && exec sh {file} start'
+
+
+@cache
+def _script() -> str:
+    """The text of ``rented_container.sh``."""
+    return Path(__file__).with_name("rented_container.sh").read_text("ascii")
+
+
+def _bare(script: str) -> str:
+    """A script without its comments and indents, as clouds limit the length of a command."""
+    lines = [re.sub(r"(?:^|\s)# .*$", "", line).strip() for line in script.splitlines()]
+    return "\n".join(line for line in lines if line and line != "#")

@@ -1,0 +1,82 @@
+"""Launches at clouds that make one machine a call and have no idempotency token: `SingleLauncher`.
+
+A launch without an answer is never sent again: `lost_launch`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Generic, TypeVar
+
+import anyio
+
+from ...lazy_dataclass import dataclass
+from ..base import LaunchRequest, MachineId
+from .cooldowns import Cooldowns
+from .lost_launch import look_for
+from .offers import Offer
+from .port import Answer, Made, Order, PlainLauncher, Plan
+from .recorder import Recorder
+from .vendor import Vendor
+from .written import FLEET
+
+
+@dataclass(slots=True, kw_only=True)
+class SingleOrder(Order):
+    """One launch, of one machine. ``sent_at``: when its first and only try ended."""
+
+    sent_at: float = 0.0
+
+
+O = TypeVar("O", bound=SingleOrder)  # noqa: E741 (an order)
+
+
+class SingleLauncher(PlainLauncher, ABC, Generic[O]):
+    """Implements `port.Launcher` but for what a cloud's own launcher says."""
+
+    def __init__(self, vendor: Vendor, recorder: Recorder) -> None:
+        self._vendor, self._recorder = vendor, recorder
+
+    @abstractmethod
+    async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
+        """See `port.Launcher.plan`."""
+
+    @abstractmethod
+    async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> O:
+        """Prepare the launch of one machine. What limits requests is waited for here, where a pool may give up."""
+
+    @abstractmethod
+    async def _launch(self, order: O) -> Sequence[str]:
+        """Make the call; return the machine's id.
+
+        Raises:
+            ProviderError: as `failures.is_lost` says, it may have been carried out.
+        """
+
+    @abstractmethod
+    async def _launched(self, order: O) -> Sequence[str]:
+        """Return the ids of the machines that the cloud lists with the token of this order.
+
+        Raises:
+            ProviderError: the cloud does not answer.
+        """
+
+    @abstractmethod
+    def _made(self, order: O, machine: MachineId) -> Made:
+        """Return the machine of an order that was carried out."""
+
+    async def create(self, order: O) -> Answer:
+        ask = self._look_for if order.lost else self._send
+        made = await self._recorder.create(FLEET, order.token, {"count": "1"}, lambda: ask(order), lambda ids: ids)
+        return Answer([self._made(order, MachineId(each)) for each in made])
+
+    async def _send(self, order: O) -> Sequence[str]:
+        try:
+            return await self._launch(order)
+        finally:
+            order.sent_at = anyio.current_time()
+
+    async def _look_for(self, order: O) -> Sequence[str]:
+        """Find the machine of a launch without an answer (`lost_launch`)."""
+        return await look_for(self._vendor.name, order.sent_at, lambda: self._launched(order))

@@ -1,0 +1,67 @@
+"""Labels in a small alphabet, for clouds that take no other: what they cannot hold stands in a resource's description.
+
+Such a label has at most 63 lower-case letters, digits, "-" and "_". A pool's name may have others: its label then ends
+with a hash, and the description has the name. What has no labels, such as a firewall's rule, has a description alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..resource_ownership import Thing
+from . import labels
+
+POOL, OWNER, LAUNCH = "outrider-pool", "outrider-owner", "outrider-launch"
+KEY, VALUE = r"[a-z][a-z0-9_-]{0,62}", r"[a-z0-9_-]{0,63}"  # of a user's label
+LIMITS = "keys and values of at most 63 of a-z, 0-9, - and _, and keys that begin with a letter"
+RESERVED = "outrider-"
+
+_WHAT = {"pool": labels.POOL, "owner": labels.OWNER, "launch": labels.LAUNCH}
+
+
+def value(text: str) -> str:
+    """A label's value for a text; texts that differ give values that differ."""
+    plain = re.sub(r"[^a-z0-9_-]", "-", text.lower())
+    if plain == text and len(text) <= 63:
+        return text
+    return f"{plain[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def stem(pool: str) -> str:
+    """The beginning of the names of a pool's resources: at most 40 characters of a domain name's part."""
+    plain = re.sub(r"[^a-z0-9-]", "-", pool.lower()).strip("-")[:22].strip("-")
+    return f"outrider-{plain}-{hashlib.sha256(pool.encode()).hexdigest()[:8]}" if plain else f"outrider-{value(pool)}"
+
+
+def of_machines(told: Mapping[str, str], given: Mapping[str, str], token: str) -> dict[str, str]:
+    """The labels of machines. ``told``: `labels.labels_of`. ``given``: the user's."""
+    return {**given, POOL: value(told[labels.POOL]), OWNER: value(told[labels.OWNER]), LAUNCH: token}
+
+
+def description(told: Mapping[str, str], token: str, *, usd: float = 0.0) -> str:
+    """The description of a resource. ``usd``: its price per hour at its creation."""
+    said = {"pool": told[labels.POOL], "owner": told[labels.OWNER], "launch": token}
+    return json.dumps({**said, "usd": round(usd, 4)} if usd else said)
+
+
+def said_by(resource: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a resource's ``description``; none where it is not one of ours."""
+    try:
+        said = json.loads(resource.get("description") or "{}")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def thing(name: str, resource: Mapping[str, Any]) -> Thing:
+    """A resource in an answer, with ``labels`` and ``description``. ``name``: its name in the journal."""
+    said = said_by(resource)
+    known = {_WHAT[key]: str(said[key]) for key in _WHAT if key in said}
+    shown = resource.get("labels") or {}
+    if POOL in shown and value(known.get(labels.POOL, "")) != shown[POOL]:  # the label counts: lists are found by it
+        known[labels.POOL] = shown[POOL]
+    return labels.thing(name, known)

@@ -1,0 +1,55 @@
+"""An extract of a cloud's published schema, in a JSON file beside its front: the operations, and what they exchange."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .schema import Schemas
+
+
+class Extract:
+    """The extract in a file, which is read when it is first needed.
+
+    It has ``schemas`` by name, and the operations under ``operations``: by name, each with its ``method`` and its
+    ``path``, as in ``/instances/{id}``, and with what the front itself reads there.
+    """
+
+    def __init__(self, file: Path, *, operations: str = "operations") -> None:
+        self._file, self._key = file, operations
+
+    @cached_property
+    def document(self) -> Mapping[str, Any]:
+        document: dict[str, Any] = json.loads(self._file.read_text("utf-8"))
+        return document
+
+    @property
+    def operations(self) -> Mapping[str, Any]:
+        operations: Mapping[str, Any] = self.document[self._key]
+        return operations
+
+    @cached_property
+    def schemas(self) -> Schemas:
+        return Schemas(self.document["schemas"])
+
+    def action(self, method: str, path: str) -> str:
+        """The operation of a request; "": there is none."""
+        there = (name for name, route in self._routes.items() if route.fullmatch(path))
+        return next((name for name in there if self.operations[name]["method"] == method), "")
+
+    def parts(self, action: str, path: str) -> dict[str, str]:
+        """The parts of a request's path that an operation names."""
+        found = self._routes[action].fullmatch(path)
+        assert found is not None
+        return found.groupdict()
+
+    @cached_property
+    def _routes(self) -> Mapping[str, re.Pattern[str]]:
+        return {
+            name: re.compile("/" + re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", said["path"].lstrip("/")))
+            for name, said in self.operations.items()
+        }

@@ -1,0 +1,174 @@
+"""The faults of test clouds, one frozen type each, and the list of those in force.
+
+``times``: how often the fault happens, None without a limit. ``after``: how many matching calls are spared first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Literal, Protocol, TypeVar
+
+from ....lazy_dataclass import dataclass
+
+Market = Literal["spot", "on-demand"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCapacity:
+    """No room for machines of a type, zone and market (None: any).
+
+    ``machines``: how many there are at a time; further ones are refused. Each refused machine counts as one of `times`.
+    """
+
+    type: str | None = None
+    zone: str | None = None
+    market: Market | None = None
+    machines: int = 0
+    times: int | None = None
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OfAction:
+    action: str | None = None  # as the cloud names it; None: any
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle(OfAction):
+    """The call comes too often, whatever the rate limits say."""
+
+    times: int | None = 1
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostAnswer(OfAction):
+    """The call takes effect; the connection is cut before the first byte of the answer."""
+
+    times: int | None = 1
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HalfAnswer(OfAction):
+    """The call takes effect; only half of the answer's body arrives, XML or JSON.
+
+    ``valid_http``: the headers give the half's length, so that only its content shows that it is cut. Otherwise they
+    give the whole length, and the connection is cut.
+    """
+
+    valid_http: bool = True
+    times: int | None = 1
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostRequest(OfAction):
+    """The connection is cut and the call has no effect."""
+
+    times: int | None = 1
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slow(OfAction):
+    """The call takes effect at once; its answer comes ``seconds`` later."""
+
+    seconds: float = 1.0
+    times: int | None = 1
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallRefused(OfAction):
+    """An error instead of an effect: any of the cloud's, with its status."""
+
+    code: str = "InternalError"
+    message: str = "An internal error has occurred"
+    status: int = 500
+    times: int | None = 1
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unauthorized(OfAction):
+    """The credentials do not allow the call. On EC2, CreateFleet lists that of RunInstances among its errors."""
+
+    times: int | None = None
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoBoot:
+    """A launched machine ends before it runs, by the cloud's own error."""
+
+    type: str | None = None
+    zone: str | None = None
+    times: int | None = 1
+    after: int = 0
+
+
+class Fault(Protocol):
+    """Any fault: also those that one cloud alone has."""
+
+    @property
+    def times(self) -> int | None: ...
+
+    @property
+    def after(self) -> int: ...
+
+
+class CallFault(Fault, Protocol):
+    """A fault of calls."""
+
+    @property
+    def action(self) -> str | None: ...
+
+
+F = TypeVar("F", bound=Fault)
+W = TypeVar("W", bound=CallFault)
+
+
+class Faults:
+    """The faults in force. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left: list[tuple[Fault, list[int]]] = []  # (fault, [calls to spare, times left])
+
+    def add(self, *faults: Fault) -> None:
+        with self._lock:
+            self._left += [(each, [each.after, -1 if each.times is None else each.times]) for each in faults]
+
+    def clear(self, *faults: Fault) -> None:
+        """Remove these faults; without arguments, all."""
+        with self._lock:
+            self._left = [(each, left) for each, left in self._left if faults and each not in faults]
+
+    def __iter__(self) -> Iterator[Fault]:
+        with self._lock:
+            return iter([each for each, (_, times) in self._left if times != 0])
+
+    def of(self, kind: type[F]) -> list[F]:
+        """The faults of a kind that have times left."""
+        return [each for each in self if isinstance(each, kind)]
+
+    def happens(self, fault: Fault) -> bool:
+        """Return whether the fault happens now, which uses up one of its times."""
+        with self._lock:
+            for each, left in self._left:
+                if each is fault and left[1] != 0:
+                    if left[0] > 0:
+                        left[0] -= 1
+                        return False
+                    left[1] -= left[1] > 0
+                    return True
+            return False
+
+    def first_of(self, kind: type[W], action: str) -> W | None:
+        """The first fault of a kind that happens to this call."""
+        for fault in self.of(kind):
+            if fault.action in (None, action) and self.happens(fault):
+                return fault
+        return None

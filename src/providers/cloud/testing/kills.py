@@ -1,0 +1,116 @@
+"""Kill clients of a cloud at chosen moments, each in a process of its own, so that nothing of them can clean up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....lazy_dataclass import dataclass
+
+CLIENT_S = 120.0  # of which, without a kill, it needs a few
+DELAYS_S = (0.0, 0.01, 0.05, 0.2)
+# A client that launches two machines, ends one, and leaves, whether or not the cloud answers. Its arguments: its
+# provider's name in the registry, the options, the pool, "module:Class.method" of a call of its cloud, the number of
+# the call at which it dies, when, and lines to run before all that.
+_CLIENT = """
+import asyncio, importlib, json, os, signal, sys, threading
+from contextlib import suppress
+
+from outrider.providers.base import EntryPoints, LaunchRequest
+from outrider.providers.errors import ProviderError
+from outrider.providers.registry import provider_class
+
+name, options, pool, where, number, delay, before = sys.argv[1:]
+exec(before)
+module, _, path = where.partition(":")
+owner, method = path.split(".")
+owner = getattr(importlib.import_module(module), owner)
+call, calls = getattr(owner, method), 0
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def counted(*given, **more):
+    global calls
+    calls += 1
+    mine = calls == int(number)
+    if mine and delay == "before":
+        die()
+    try:
+        return await call(*given, **more)
+    finally:
+        if mine:
+            threading.Timer(float(delay), die).start() if float(delay) else die()
+
+async def main():
+    async with provider_class(name)(**json.loads(options)).open(pool, EntryPoints()) as fleet:
+        with suppress(ProviderError):
+            first, *_ = await fleet.launch(LaunchRequest("ssh-ed25519 CLIENT", 2), 2)
+            await fleet.terminate([first.id])
+
+setattr(owner, method, counted)
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A kill at the ``number``-th call: ``"before"`` it is made, or so many seconds after it has ended."""
+
+    number: int
+    delay: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """The clients to kill. ``call``: what is counted, as ``"module:Class.method"``. ``before``: lines of Python."""
+
+    provider: str
+    options: Mapping[str, Any]
+    call: str
+    before: str = ""
+
+
+def moments(count: int, *, calls: int, seed: int) -> list[Kill]:
+    """Choose moments in a client's first ``calls`` calls. Every call's two sides come before any is repeated."""
+    dice = random.Random(seed)  # noqa: S311 - repeated
+    sides = [Kill(number, delay) for number in range(1, calls + 1) for delay in ("before", "0")]
+    dice.shuffle(sides)
+    between = [Kill(dice.randint(1, calls), str(dice.choice(DELAYS_S))) for _ in range(count)]
+    paired = [kill for pair in zip(sides, between, strict=False) for kill in pair]
+    return [*paired, *between[len(sides) :]][:count]
+
+
+async def kill_all(client: Client, kills: Sequence[Kill], *, at_once: int = 2) -> int:
+    """Run a client for each kill; return how many were killed. The others had made fewer calls.
+
+    Raises:
+        AssertionError: a client did not end, or failed by itself.
+    """
+    turn = asyncio.Semaphore(at_once)
+
+    async def run(number: int, kill: Kill) -> bool:
+        async with turn:
+            arguments = (
+                *(client.provider, json.dumps(dict(client.options)), f"killed-{number}", client.call),
+                *(str(kill.number), kill.delay, client.before),
+            )
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", _CLIENT, *arguments, stderr=subprocess.PIPE
+            )
+            try:
+                _, said = await asyncio.wait_for(process.communicate(), CLIENT_S)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+            assert process.returncode in (0, -signal.SIGKILL), f"killed-{number}, {kill}: {said.decode()}"
+            return process.returncode != 0
+
+    return sum(await asyncio.gather(*(run(number, kill) for number, kill in enumerate(kills))))

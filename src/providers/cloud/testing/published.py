@@ -1,0 +1,72 @@
+"""A cloud's published schema as a file beside its front: operations by name, and what each takes and answers."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from .extract import Extract
+from .front import Reply, Request
+from .schema import Invalid
+
+
+class Published:
+    """An extract: ``operations`` have a ``method``, a ``path``, and the names of ``schemas`` by which they are checked.
+
+    ``asks``: of the body; without it, there must be none. ``answers``: of what is answered with status 200. ``query``:
+    the names that may stand in the query. The document's ``refusal`` is the schema of all other answers.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._extract = Extract(file)
+
+    @property
+    def operations(self) -> Mapping[str, Any]:
+        return self._extract.operations
+
+    def action(self, request: Request) -> str:
+        """The name of the operation that is asked for; "": there is none."""
+        return self._extract.action(request.method, request.path)
+
+    def check_request(self, request: Request, action: str) -> None:
+        """Raise Invalid for a request that the document does not have."""
+        if not action:
+            raise Invalid(f"{request.method} {request.path}", "there is no such operation")
+        operation = self.operations[action]
+        unknown = request.query.keys() - {*operation.get("query", ())}
+        if unknown:
+            raise Invalid(action, f"it takes no {', '.join(sorted(unknown))} in its query")
+        if "asks" in operation:
+            self._extract.schemas.check(operation["asks"], request.json())
+        elif request.body:
+            raise Invalid(action, "it takes no body")
+
+    def check_answer(self, action: str, reply: Reply) -> None:
+        """Raise Invalid for an answer that the document does not have."""
+        refusal = self._extract.document["refusal"]
+        schema = self.operations[action]["answers"] if reply.status == 200 else refusal
+        self._extract.schemas.check(schema, reply.body)
+
+
+class Limit:
+    """A limit of ``most`` requests within ``seconds``."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._seconds = seconds
+        self._at: deque[float] = deque(maxlen=most)
+
+    def allows(self, now: float) -> bool:
+        if len(self._at) == self._at.maxlen and now - self._at[0] < self._seconds:
+            return False
+        self._at.append(now)
+        return True
+
+
+def addresses(network: str) -> Iterator[str]:
+    """Addresses of a network, again and again."""
+    net = ipaddress.ip_network(network)
+    return (str(net[number % (net.num_addresses - 16) + 10]) for number in count())

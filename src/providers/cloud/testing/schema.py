@@ -1,0 +1,140 @@
+"""Check JSON against an extract of a cloud's published schema: OpenAPI 3.1 or Google's discovery documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class Invalid(Exception):
+    """A value that the schema does not have: ``path`` is where in it."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
+
+_TYPES: Mapping[str, Callable[[object], bool]] = {
+    "any": lambda value: True,  # noqa: ARG005
+    "array": lambda value: isinstance(value, list),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict),
+    "string": lambda value: isinstance(value, str),
+}
+_WORDS = frozenset({"description", "default", "examples", "example", "title", "deprecated", "readOnly", "id"})
+_NOT_HERE = frozenset({"annotations", "enumDescriptions", "enumDeprecated"})  # of discovery documents: for readers
+
+
+class Schemas:
+    """Schemas by name, which refer to each other by ``$ref``.
+
+    Properties that an object's schema does not name are refused, unless it has ``additionalProperties``: a misspelt one
+    would be ignored by the cloud. A keyword that this class does not know is an error of the extract.
+    """
+
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        self._schemas = schemas
+
+    def check(self, name: str, value: object) -> None:
+        """Check a value against the schema of this name.
+
+        Raises:
+            Invalid: the value is not as the schema has it.
+        """
+        self._check({"$ref": name}, value, name)
+
+    def _check(self, schema: Mapping[str, Any], value: object, path: str) -> None:
+        for keyword, given in schema.items():
+            if keyword in _WORDS or keyword in _NOT_HERE:
+                continue
+            check = getattr(self, f"_{keyword.removeprefix('$')}", None)
+            if check is None:
+                raise LookupError(f"{path}: the extract of the schema has the unknown keyword {keyword}")
+            check(given, value, path, schema)
+
+    def _ref(self, name: str, value: object, path: str, _: object) -> None:
+        self._check(self._schemas[name.rpartition("/")[2]], value, path)
+
+    def _type(self, types: str | list[str], value: object, path: str, _: object) -> None:
+        if not any(_TYPES[each](value) for each in ([types] if isinstance(types, str) else types)):
+            raise Invalid(path, f"it is {value!r:.80}, and no {types}")
+
+    def _format(self, form: str, value: object, path: str, _: object) -> None:
+        """Google sends 64-bit numbers as texts. Other formats are not checked."""
+        if form in ("int64", "uint64") and not (isinstance(value, str) and re.fullmatch(r"-?\d+", value)):
+            raise Invalid(path, f"it is {value!r:.80}, and no number as a text")
+
+    def _enum(self, values: list[object], value: object, path: str, _: object) -> None:
+        if value not in values:
+            raise Invalid(path, f"it is {value!r:.80}, and none of {values}")
+
+    def _const(self, given: object, value: object, path: str, _: object) -> None:
+        self._enum([given], value, path, None)
+
+    def _required(self, names: list[str] | bool, value: object, path: str, _: object) -> None:
+        if isinstance(names, list) and isinstance(value, dict):
+            missing = [each for each in names if each not in value]
+            if missing:
+                raise Invalid(path, f"it lacks {', '.join(missing)}")
+
+    def _properties(self, properties: Mapping[str, Any], value: object, path: str, schema: Mapping[str, Any]) -> None:
+        if not isinstance(value, dict):
+            return
+        for key, inner in value.items():
+            if key in properties:
+                self._check(properties[key], inner, f"{path}.{key}")
+            elif "additionalProperties" not in schema:
+                raise Invalid(path, f"it has {key}, which the schema does not know")
+
+    def _additionalProperties(  # noqa: N802 - named like its keyword
+        self, given: Mapping[str, Any] | bool, value: object, path: str, schema: Mapping[str, Any]
+    ) -> None:
+        if isinstance(value, dict) and not isinstance(given, bool):
+            for key in value.keys() - schema.get("properties", {}).keys():
+                self._check(given, value[key], f"{path}.{key}")
+
+    def _items(self, inner: Mapping[str, Any], value: object, path: str, _: object) -> None:
+        for place, each in enumerate(value if isinstance(value, list) else ()):
+            self._check(inner, each, f"{path}[{place}]")
+
+    def _oneOf(self, choices: list[Mapping[str, Any]], value: object, path: str, _: object) -> None:  # noqa: N802
+        why: list[str] = []
+        for each in choices:
+            try:
+                self._check(each, value, path)
+            except Invalid as error:
+                why.append(str(error))
+        if len(choices) - len(why) != 1:
+            raise Invalid(path, f"{len(choices) - len(why)} of {len(choices)} schemas fit: {'; '.join(why)}")
+
+    def _pattern(self, pattern: str, value: object, path: str, _: object) -> None:
+        if isinstance(value, str) and not re.search(pattern, value):
+            raise Invalid(path, f"{value!r:.80} does not match {pattern}")
+
+    def _maxLength(self, most: int, value: object, path: str, _: object) -> None:  # noqa: N802
+        if isinstance(value, str) and len(value) > most:
+            raise Invalid(path, f"it has {len(value)} characters, and {most} are allowed")
+
+    def _minLength(self, least: int, value: object, path: str, _: object) -> None:  # noqa: N802
+        if isinstance(value, str) and len(value) < least:
+            raise Invalid(path, f"it has {len(value)} characters, and needs {least}")
+
+    def _maxItems(self, most: int, value: object, path: str, _: object) -> None:  # noqa: N802
+        if isinstance(value, list) and len(value) > most:
+            raise Invalid(path, f"it has {len(value)} items, and {most} are allowed")
+
+    def _minItems(self, least: int, value: object, path: str, _: object) -> None:  # noqa: N802
+        if isinstance(value, list) and len(value) < least:
+            raise Invalid(path, f"it has {len(value)} items, and needs {least}")
+
+    def _minimum(self, least: float, value: object, path: str, _: object) -> None:
+        if isinstance(value, int | float) and value < float(least):
+            raise Invalid(path, f"it is {value}, and at least {least} is needed")
+
+    def _maximum(self, most: float, value: object, path: str, _: object) -> None:
+        if isinstance(value, int | float) and value > float(most):
+            raise Invalid(path, f"it is {value}, and {most} is allowed")

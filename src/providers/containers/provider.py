@@ -1,0 +1,186 @@
+"""`Containers`: nodes in any image, as containers of Docker or Podman on this computer or on hosts that one has."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import KW_ONLY, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ...lazy_dataclass import dataclass
+from ..base import LaunchRequest, Login, MachineOffer
+from ..cloud.options import set_all, several
+from ..cloud.provider import CloudProvider
+from ..errors import UnknownOption
+from ..login_files import StrPath, as_texts, login_of
+from ..long_options import LongOptions, OptionValue, long_options
+from ..option_names import checking_options
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.port import Plan
+    from ..cloud.recorder import Recorder
+    from ..login_host import Place
+    from .cloud import ContainerCloud
+    from .launcher import ContainerLauncher
+
+Pull = Literal["missing", "always", "never"]
+AUTO = "auto"
+OURS = {  # options of `run` that its containers need as they are, and what to say instead
+    "rm": "",
+    "detach": "",
+    "name": "",
+    "label": "",
+    "entrypoint": "",
+    "interactive": "",
+    "tty": "",
+    "restart": "",
+    "pull": "Containers(pull=...)",
+    "network": "Containers(network=...)",
+    "net": "Containers(network=...)",
+    "volume": "Containers(volumes=[...])",
+    "memory": "Pool(memory_gb=...)",
+    "cpus": "Pool(vcpus=...)",
+    "gpus": "Pool(accelerator=...)",
+    "env": "Image(env={...})",
+}
+
+
+@partial(checking_options, error=UnknownOption)
+@dataclass(frozen=True, slots=True)
+class Containers(CloudProvider["ContainerCloud"]):
+    """Nodes in containers of Docker or Podman, which end with the pool. An image needs a shell, and nothing else.
+
+    ``image``: as for ``docker run``, such as ``"python:3.12-slim"``; None: the pool's ``Image(container=...)``.
+    ``hosts``: hosts that have Docker or Podman, each ``"user@host:port"``, reached as `SSH` reaches its own, over which
+    containers are spread; None: this computer. ``runtime``: ``"docker"``, ``"podman"``, a list of words such as
+    ``["sudo", "-n", "docker"]``, or ``"auto"``: the first that can be used. ``network``: False is none at all; a text
+    is a network's name, such as ``"host"``; True is the runtime's own. ``pull``: when the image is fetched.
+    ``volumes``: as for ``docker run --volume``. ``per_host``: the most containers of a pool on a host; None: no limit.
+    ``options``: further options of ``docker run``, such as ``{"shm-size": "16g", "ulimit": ["memlock=-1"]}``; True: one
+    without a value. ``key``, ``known_hosts``, ``config``: as for `SSH`, but that ``~/.ssh/config`` is read where there
+    is one.
+
+    Raises:
+        ValueError: an option can never work.
+        TypeError: there is no such option.
+    """
+
+    image: str | None = None
+    _: KW_ONLY
+    hosts: Collection[str] | None = None
+    runtime: str | Sequence[str] = AUTO
+    network: bool | str = True
+    pull: Pull = "missing"
+    volumes: Sequence[str] = ()
+    per_host: int | None = None
+    options: Mapping[str, OptionValue] | LongOptions = ()
+    key: StrPath | None = None
+    known_hosts: StrPath | Sequence[StrPath] | None = None
+    config: bool | StrPath = True
+    login: Login = field(init=False)  # as the three before say it
+
+    name = "containers"
+
+    def __post_init__(self) -> None:
+        image, network, runtime = self.image, self.network, self.runtime
+        if image is not None and (not image or image.startswith("-") or any(c.isspace() for c in image)):
+            raise ValueError(f"Containers(image={image!r}) is no image: write one as for `docker run`")
+        if self.pull not in get_args(Pull):
+            raise ValueError(f"Containers(pull=...) is 'missing', 'always' or 'never', not {self.pull!r}")
+        if self.per_host is not None and self.per_host < 1:
+            raise ValueError(f"Containers(per_host=...) must be 1 or more, not {self.per_host!r}")
+        if not isinstance(network, bool) and (not network or network.startswith("-")):
+            raise ValueError(f"Containers(network={network!r}): True, False or a network's name, such as 'host'")
+        words = tuple(shlex.split(runtime)) if isinstance(runtime, str) else tuple(runtime)
+        if not words or not all(words):
+            raise ValueError("Containers(runtime=...) is 'auto', 'docker', 'podman', or a list of words of a command")
+        given = self.hosts if self.hosts is None or isinstance(self.hosts, str) else tuple(self.hosts)
+        hosts = several("Containers", "hosts", given) or ()
+        if len(hosts) < len(given or ()):
+            raise ValueError("Containers(hosts=...) has a host twice; per_host= is for several containers on one")
+        checked = {
+            "hosts": hosts,
+            "runtime": words,
+            "volumes": several("Containers", "volumes", self.volumes or None) or (),
+            "options": long_options(
+                "Containers", dict[str, Any](self.options), command="docker run", example="shm-size", ours=OURS
+            ),
+            "login": login_of("Containers", key=self.key, known_hosts=self.known_hosts, config=self.config),
+        }
+        set_all(self, checked)
+        assert self.places is not None  # a ValueError names the host that is none
+
+    @property
+    def outlives(self) -> bool:
+        """False: the containers end by their lease, and no other client takes them over."""
+        return False
+
+    @property
+    def free(self) -> bool:
+        return True
+
+    @property
+    def keyless(self) -> bool:
+        """True: the user's own login leads to the hosts, and no SSH to the containers."""
+        return True
+
+    @property
+    def containers(self) -> bool:
+        """True: `Image(container=...)` says which image its machines have."""
+        return True
+
+    @property
+    def has_addresses(self) -> bool:
+        """Return whether its containers have addresses in a network of theirs."""
+        return self.network is True or self.network not in (False, "host", "none")
+
+    @property
+    def command(self) -> tuple[str, ...] | None:
+        """Return the words of the command that runs containers; None: the first that can be used on each host."""
+        return None if tuple(self.runtime) == (AUTO,) else tuple(self.runtime)
+
+    @property
+    def run_options(self) -> LongOptions:
+        """Return ``options`` as they were checked."""
+        assert isinstance(self.options, tuple)
+        return self.options
+
+    @property
+    def places(self) -> list[Place]:
+        """Return the hosts, and how to log in there; none: it is this computer."""
+        from ..login_host import Place
+
+        return [Place.of_option("Containers(hosts=...)", each, self.login) for each in self.hosts or ()]
+
+    @property
+    def journal_place(self) -> dict[str, str]:
+        """Return where this provider's pools are, for commands that find them again by the journal alone."""
+        where = {"containers": shlex.join(self.runtime)}
+        if not self.hosts:
+            return {**where, "on": os.uname().nodename}
+        return {**where, "hosts": " ".join(self.hosts), **as_texts(self.login)}
+
+    def _reach(self) -> AbstractAsyncContextManager[ContainerCloud]:
+        from .cloud import reach
+
+        return reach(self)
+
+    async def _first_plan(self, cloud: ContainerCloud, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:  # noqa: ARG002
+        from .launcher import plan
+
+        return plan(self, request, cooldowns)
+
+    def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:  # noqa: ARG002
+        """Return the host. What it has shows when it is reached."""
+        return MachineOffer(kind=offer.kind, place=offer.place, hourly_usd=0.0)
+
+    def _launcher(self, cloud: ContainerCloud, recorder: Recorder, tasks: TaskGroup) -> ContainerLauncher:  # noqa: ARG002
+        from .launcher import ContainerLauncher
+
+        return ContainerLauncher(self, cloud, recorder)

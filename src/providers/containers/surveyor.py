@@ -1,0 +1,75 @@
+"""Containers, as `outrider ps` and `outrider gc` ask hosts which there are, and where `gc` ends them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from ..cloud import labels
+from ..cloud.surveyor import CloudSurveyor
+from ..errors import BadRequest, ProviderError
+from ..login_files import no_way, options_of
+from ..pool_lock import Place
+from ..resource_ownership import Thing
+from ..survey import FoundMachine
+from .cloud import ContainerCloud, found_in, host_of, reach
+from .provider import Containers
+from .runtime import Container
+
+
+class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
+    """A place has the command that runs containers, as "containers", and the hosts, or the computer "on" which."""
+
+    provider, mark = "containers", "containers"
+
+    @asynccontextmanager
+    async def reach(self, place: Place) -> AsyncIterator[ContainerCloud]:
+        """Open the way to the hosts that a pool's journal names. A pool that took the first command that could be used
+        may have had another one then: all are asked.
+        """
+        on = place.get("on")
+        if on is not None and on != os.uname().nodename:
+            told = f"The containers are on the computer {on}, and this is {os.uname().nodename}"
+            raise BadRequest(told, advice="Run the command there.")
+        async with reach(_provider(place)) as cloud:
+            usable = [replace(each, argv=words) for each in cloud.runtimes for words in await each.usable()]
+            yield ContainerCloud(usable, dict(place))
+
+    async def find(
+        self,
+        cloud: ContainerCloud,
+        known: Sequence[str],  # noqa: ARG002 (labels of containers cannot be removed)
+    ) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
+        answers = await cloud.listed(labels.POOL)
+        for answer in answers.values():
+            if isinstance(answer, ProviderError):
+                raise answer
+        return [_found(name, each) for name, each in found_in(answers)], ()
+
+
+def _found(name: str, container: Container) -> FoundMachine:
+    thing = labels.thing(name, container.labels)
+    return FoundMachine(
+        name,
+        container.image,
+        "",
+        host_of(name),
+        container.state,
+        container.created_at,
+        address=container.address,
+        hourly_usd=0.0,
+        pool=thing.pool,
+        owner=thing.owner,
+        launch=thing.launch,
+    )
+
+
+def _provider(place: Place) -> Containers:
+    hosts = place["hosts"].split() if "hosts" in place else None
+    try:
+        return Containers(hosts=hosts, runtime=place["containers"], **options_of(place))
+    except ValueError as error:
+        otherwise = "look on the hosts with `docker ps` or `podman ps`"
+        raise no_way(place.get("hosts", "the containers"), error, otherwise) from error

@@ -1,0 +1,129 @@
+"""Calls to Compute Engine in one project and region: `Api`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import anyio
+
+from ..cloud.failures import AGAIN_S, CallRefused
+from ..cloud.http import HttpApi, Service
+from ..errors import BadRequest, NoCapacity
+from .credentials import Credentials
+from .errors import CAPACITY_AGAIN_S, MEANINGS, THROTTLED, of_operation, words_of
+from .vendor import VENDOR
+
+BASE_URL = "https://compute.googleapis.com/compute/v1"
+PAUSES = (0.2, 0.4, 0.8)  # seconds between questions about an operation; the last one repeats
+
+
+class Api:
+    """One project, ``async with Api.open(...)``. ``region``: where machines are launched; empty: nowhere."""
+
+    vendor = VENDOR
+
+    def __init__(self, http: HttpApi, project: str, region: str, endpoint_url: str | None, file: str | None) -> None:
+        """Use `open` instead."""
+        self._http, self.project, self.region = http, project, region
+        self.endpoint_url, self.file = endpoint_url, file
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, *, project: str | None, region: str = "", credentials: str | None, endpoint_url: str | None
+    ) -> AsyncIterator[Api]:
+        """Open it; nothing is sent to Compute Engine yet.
+
+        Raises:
+            BadRequest: no project is known, or ``outrider[gcp]`` is not installed.
+            NotAuthorized: there are no credentials.
+        """
+        access = await Credentials.find(credentials)
+        chosen = project or access.project
+        if not chosen:
+            raise BadRequest("no Google Cloud project is known: give GCP(project=...), or set GOOGLE_CLOUD_PROJECT")
+        service = Service(
+            name="Google Cloud",
+            extra="gcp",
+            base_url=f"{(endpoint_url or BASE_URL).rstrip('/')}/projects/{chosen}",
+            limits={"reads": (100.0, 25.0), "writes": (50.0, 20.0)},  # "API rate quotas": 1,500 and 1,200 a minute
+            limits_of=lambda method, path: ("reads" if method == "GET" else "writes",),  # noqa: ARG005
+            meanings=MEANINGS,
+            again_after_s={codes: CAPACITY_AGAIN_S for kind, told in MEANINGS if kind is NoCapacity for codes in told},
+            words_of=words_of,
+            troubles=dict.fromkeys(THROTTLED, "throttled"),
+            credentials="run 'gcloud auth application-default login'",
+        )
+        async with HttpApi.open(service, access) as http:
+            yield cls(http, chosen, region, endpoint_url, credentials)
+
+    async def call(
+        self, method: str, path: str, *, body: object = None, params: Mapping[str, str] | None = None, token: str = ""
+    ) -> Any:
+        """Make a call. With a ``token`` (32 hexadecimal digits) it is carried out once, however often it is made.
+
+        Raises:
+            ProviderError: with Compute Engine's ``code``.
+        """
+        once = {} if method == "GET" else {"requestId": _uuid(token or uuid4().hex)}
+        said = {**(params or {}), **once}
+        return await self._http.call(method, path, body=body, params=said, idempotent=True)
+
+    async def pages(self, path: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """All items of a list; of an aggregated one, those of all places together."""
+        items: list[dict[str, Any]] = []
+        more: dict[str, str] = {"maxResults": "500"}
+        while True:
+            answer = await self.call("GET", path, params={**(params or {}), **more})
+            found = answer.get("items") or []
+            scopes = found.values() if isinstance(found, dict) else ()
+            items += [one for scope in scopes for each in scope.values() if isinstance(each, list) for one in each]
+            items += found if isinstance(found, list) else []
+            if not answer.get("nextPageToken"):
+                return items
+            more["pageToken"] = answer["nextPageToken"]
+
+    async def done(self, operation: Mapping[str, Any], *, timeout_s: float = 60.0) -> Mapping[str, Any]:
+        """Wait for an operation's end; return it as it is then, perhaps with its error.
+
+        Raises:
+            CallRefused: it goes on after ``timeout_s``, or Compute Engine does not answer.
+        """
+        scope = next(
+            (f"/{kind}s/{_last(operation[kind])}" for kind in ("zone", "region") if kind in operation), "/global"
+        )
+        asked = 0
+        with anyio.move_on_after(timeout_s):
+            while operation["status"] != "DONE":
+                await anyio.sleep(PAUSES[min(asked, len(PAUSES) - 1)])
+                asked += 1
+                operation = await self.call("GET", f"{scope}/operations/{operation['name']}")
+        if operation["status"] != "DONE":
+            told = f"Google Cloud has not finished {operation['name']} within {timeout_s:g} s"
+            raise CallRefused(told, retry_after_s=AGAIN_S, code="TimedOut")
+        return operation
+
+    async def carried_out(self, operation: Mapping[str, Any], what: str) -> None:
+        """Wait for an operation's success. ``what``: it makes or removes, in words.
+
+        Raises:
+            ProviderError: it failed, or has not ended.
+        """
+        errors = failures(await self.done(operation))
+        if errors:
+            raise of_operation(errors, project=self.project, region=self.region, what=what)
+
+
+def failures(operation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (operation.get("error") or {}).get("errors") or ()
+
+
+def _last(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def _uuid(token: str) -> str:
+    return f"{token[:8]}-{token[8:12]}-{token[12:16]}-{token[16:20]}-{token[20:32]}"

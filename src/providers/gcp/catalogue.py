@@ -1,0 +1,135 @@
+"""Read a region's catalogue from Compute Engine: machine types, the zones that have them, and bundled prices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..base import LaunchRequest
+from ..cloud.answer_cache import cached
+from ..cloud.offers import Catalogue, InstanceType
+from ..errors import BadRequest, ProviderError
+from ..side_by_side import side_by_side
+from . import prices
+from .prices import GPUS, PricedParts
+
+if TYPE_CHECKING:
+    from .api import Api
+
+TYPES_S: Final = 600.0  # how long types and their zones are cached
+_FIELDS = (
+    "items(name,guestCpus,memoryMb,architecture,isSharedCpu,accelerators,bundledLocalSsds,deprecated),nextPageToken"
+)
+
+# GPUs that are attached to n1-standard machines: for each number of them, the most vCPUs.
+ATTACHED: Final[Mapping[str, Mapping[int, int]]] = {
+    "nvidia-tesla-t4": {1: 48, 2: 48, 4: 96},
+    "nvidia-tesla-p4": {1: 24, 2: 48, 4: 96},
+    "nvidia-tesla-v100": {1: 12, 2: 24, 4: 48, 8: 96},
+    "nvidia-tesla-p100": {1: 16, 2: 32, 4: 64},
+}
+
+
+async def load(api: Api, request: LaunchRequest) -> Catalogue:
+    """Return the region's catalogue, with prices as far as the table has them. Types are cached for 10 minutes.
+
+    Raises:
+        BadRequest: there is no such region.
+        ProviderError: Compute Engine did not answer.
+    """
+    del request
+    key = (api.project, api.region, api.endpoint_url and id(api))
+    found = await cached(("gcp types", key), TYPES_S, lambda: _types(api))
+    types: dict[str, InstanceType] = {}
+    zones: dict[str, set[str]] = {}
+    spot: dict[tuple[str, str], float] = {}
+    on_demand: dict[str, float] = {}
+    for zone, said in found.items():
+        for each, parts in said:
+            types[each.name] = each
+            zones.setdefault(each.name, set()).add(zone)
+            usual, cheap = (prices.hourly_usd(parts, api.region, spot=market) for market in (False, True))
+            if usual is not None:
+                on_demand[each.name] = usual
+            if cheap is not None:
+                spot[each.name, zone] = cheap
+    places = {name: frozenset(there) for name, there in zones.items()}
+    return Catalogue(api.vendor, api.region, types, places, spot, on_demand)
+
+
+async def _types(api: Api) -> dict[str, list[tuple[InstanceType, PricedParts]]]:
+    found: dict[str, list[tuple[InstanceType, PricedParts]]] = {}
+
+    async def look(zone: str) -> None:
+        gpus = await api.pages(f"/zones/{zone}/acceleratorTypes", {"fields": "items(name),nextPageToken"})
+        types = await api.pages(f"/zones/{zone}/machineTypes", {"fields": _FIELDS})
+        attached = {each["name"] for each in gpus} & ATTACHED.keys()
+        found[zone] = [one for each in types for one in parse(each, attached)]
+
+    await side_by_side([lambda zone=zone: look(zone) for zone in await zones(api)])  # type: ignore[misc]
+    return found
+
+
+async def zones(api: Api) -> Sequence[str]:
+    """The region's zones.
+
+    Raises:
+        BadRequest: there is no such region.
+    """
+    try:
+        region = await api.call("GET", f"/regions/{api.region}")
+    except ProviderError as error:
+        if error.code != "notFound":
+            raise
+        raise BadRequest(
+            f"there is no region {api.region!r} for this project: 'gcloud compute regions list' lists them"
+        ) from error
+    return [url.rpartition("/")[2] for url in region.get("zones", ())]
+
+
+def parse(said: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[tuple[InstanceType, PricedParts]]:
+    """Parse a machine type: as it is, and with each of the ``attached`` GPUs that it may have.
+
+    Nothing comes of types with TPUs, or with GPUs that are not in `GPUS`.
+    """
+    name: str = said["name"]
+    family = name.partition("-")[0]
+    built_in = (said.get("accelerators") or [{}])[0]
+    gpu, count = built_in.get("guestAcceleratorType", ""), built_in.get("guestAcceleratorCount", 0)
+    if (gpu and gpu not in GPUS) or family.startswith("ct"):
+        return
+    ssds = (said.get("bundledLocalSsds") or {}).get("partitionCount", 0)
+    parts = PricedParts(family, said["guestCpus"], said["memoryMb"] / 1024, gpu, count, ssds)
+    yield _type(name, said, parts), parts
+    if name.startswith("n1-standard-"):
+        for each in sorted(attached):
+            for number, vcpus in ATTACHED[each].items():
+                if parts.vcpus <= vcpus:
+                    more = PricedParts(family, parts.vcpus, parts.memory_gb, each, number)
+                    yield _type(f"{name}+{each}:{number}", said, more), more
+
+
+def _type(name: str, said: Mapping[str, Any], parts: PricedParts) -> InstanceType:
+    accelerator, memory_gb = GPUS.get(parts.gpu, ("", 0.0))
+    return InstanceType(
+        name=name,
+        vcpus=parts.vcpus,
+        memory_gb=parts.memory_gb,
+        architecture="arm64" if said.get("architecture") == "ARM64" else "x86_64",
+        accelerator=accelerator,
+        accelerators=parts.gpus,
+        accelerator_memory_gb=memory_gb,
+        cluster=True,  # all machines of a zone may be near each other
+        spot=True,
+        on_demand=True,
+        bare_metal=name.endswith("-metal"),
+        burstable=bool(said.get("isSharedCpu")),
+        current=not said.get("deprecated"),
+    )
+
+
+def machine_of(name: str) -> tuple[str, str, int]:
+    """A type's machine type, and the GPUs to attach: ``"n1-standard-8+nvidia-tesla-t4:2"``."""
+    machine, _, gpus = name.partition("+")
+    gpu, _, count = gpus.partition(":")
+    return machine, gpu, int(count or 0)

@@ -1,0 +1,94 @@
+"""Google's credentials, as `cloud.http.Access`: google-auth finds and refreshes them, in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..cloud.http import Expiring
+from ..errors import BadRequest, NotAuthorized, ProviderError
+from ..threads import in_thread
+
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_SIGN_IN = "run 'gcloud auth application-default login', or give GCP(credentials='service-account.json')"
+
+
+class Credentials(Expiring):
+    """One set of credentials. ``project``: that of the credentials or the surroundings; empty: they name none."""
+
+    def __init__(self, found: Any, project: str) -> None:
+        """Use `find` instead."""
+        super().__init__()
+        self.project, self._found = project, found
+
+    @classmethod
+    async def find(cls, file: str | None) -> Credentials:
+        """Find them: a service account's key in ``file``, or as Google's own libraries do.
+
+        Raises:
+            NotAuthorized: there are none.
+            BadRequest: google-auth is not installed.
+        """
+        return cls(*await in_thread(_find, file))
+
+    @property
+    def token(self) -> str:
+        return self._found.token or ""
+
+    @property
+    def expired(self) -> bool:
+        return bool(self._found.expired)  # it is so some minutes before its end
+
+    async def refresh(self) -> None:
+        from google.auth.exceptions import GoogleAuthError, TransportError
+
+        try:
+            await in_thread(self._found.refresh, _request)
+        except TransportError as error:
+            raise ProviderError(f"Google does not answer with a token ({error})", retry_after_s=2.0) from None
+        except GoogleAuthError as error:
+            said = str(error.args[0] if error.args else error)
+            raise NotAuthorized(f"the Google credentials are not valid any more: {_SIGN_IN} ({said})") from None
+
+
+def _find(file: str | None) -> tuple[Any, str]:
+    try:
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+        from google.oauth2 import service_account
+    except ImportError:
+        raise BadRequest("GCP needs a part that is not installed: pip install 'outrider[gcp]'") from None
+    in_file = f", in {file}" if file else ""
+    try:
+        if file is not None:
+            found = service_account.Credentials.from_service_account_file(file, scopes=SCOPES)
+            project = found.project_id
+        else:
+            found, project = google.auth.default(scopes=SCOPES, request=_request)
+    except (GoogleAuthError, OSError, ValueError) as error:
+        raise NotAuthorized(f"there are no Google credentials: {_SIGN_IN} ({error}{in_file})") from None
+    return found, project or ""
+
+
+class _Response:
+    def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
+        self.status, self.headers, self.data = status, headers, data
+
+
+def _request(
+    url: str,
+    method: str = "GET",
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = 20.0,
+    **_: object,
+) -> _Response:
+    """google-auth's transport by httpx, which `outrider[gcp]` has anyway."""
+    import httpx
+    from google.auth.exceptions import TransportError
+
+    try:
+        said = httpx.request(method, url, content=body, headers=headers, timeout=timeout)
+    except httpx.HTTPError as error:
+        raise TransportError(f"{type(error).__name__} at {url}") from error
+    return _Response(said.status_code, said.headers, said.content)

@@ -1,0 +1,94 @@
+"""Meanings of Compute Engine's errors: those of calls, and those that an operation ends with. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cloud.failures import Meanings, advised, meaning, most_telling, quoting, redacted
+from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+
+CAPACITY_AGAIN_S = 15.0
+_ROLE = "docs/providers/gcp-role.yaml has what a pool needs"
+SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # says of a bulkInsert that it failed, and not why
+
+# "Troubleshooting VM creation" and "Handle API error responses", Compute Engine's documentation. The first match wins.
+MEANINGS: Meanings = (
+    (NotAuthorized, {
+        "SERVICE_DISABLED|accessNotConfigured":
+            "the project does not use Compute Engine yet: run 'gcloud services enable compute.googleapis.com'",
+        "BILLING_DISABLED|UREQ_PROJECT_BILLING_.*":
+            "the project has no billing account: link one in the console, under Billing",
+        "ACCESS_TOKEN_SCOPE_INSUFFICIENT|insufficientPermissions":
+            "the scope of these credentials is too narrow: on a machine of Google's, give it the scope cloud-platform",
+        "UNAUTHENTICATED|authError|ACCESS_TOKEN_EXPIRED|ACCOUNT_STATE_INVALID|CREDENTIALS_MISSING":
+            "Google Cloud does not accept these credentials: run 'gcloud auth application-default login'",
+        "IAM_PERMISSION_DENIED|PERMISSION_DENIED|PERMISSIONS_ERROR|forbidden|required_permission":
+            f"a permission is missing: {_ROLE}",
+    }),
+    (QuotaExceeded, {
+        "QUOTA_EXCEEDED|quotaExceeded|limitExceeded": "a quota of the project is used up",
+    }),
+    (NoCapacity, {
+        "(ZONE_|REGION_)?RESOURCE_POOL_EXHAUSTED.*|resourcePoolExhausted|STOCKOUT|insufficientCapacity"
+        f"|CapacityExceeded|{SUMMARY}": "Google Cloud has no such machine left now",
+    }),
+    (BadRequest, {
+        "CONDITION_NOT_MET|conditionNotMet|orgPolicy.*": "a policy of the organization forbids this",
+        "UNSUPPORTED_OPERATION": "Google Cloud does not do this with such a machine: choose another type or zone",
+        "(IP_SPACE|.*IP_ADDRESSES?)_EXHAUSTED.*": "the subnet has no free address: choose another",
+        "INVALID.*|invalid.*|badRequest|required|RESOURCE_NOT_FOUND|.*_NOT_FOUND":
+            "Google Cloud does not take this request as it is",
+    }),
+)  # fmt: skip
+THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
+
+
+def words_of(body: object) -> tuple[str, str]:
+    """Code and message of an error's body; the code is the most exact of those that it has."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return "", ""
+    details = [each for each in error.get("details") or () if isinstance(each, Mapping)]
+    reasons = [each["reason"] for each in [*details, *(error.get("errors") or ())] if each.get("reason")]
+    found = [each for each in reasons if each in THROTTLED or meaning(str(each), MEANINGS)] or reasons
+    return str((found or [error.get("status") or ""])[0]), str(error.get("message") or "")
+
+
+def of_operation(
+    errors: Sequence[Mapping[str, Any]], *, project: str, region: str, what: str, where: str = ""
+) -> ProviderError:
+    """The error for what an operation ended with. ``what``: was asked for, as in ``spot g2-standard-4``.
+
+    A summary is dropped where something says more.
+    """
+    told = [each for each in errors if each.get("code") != SUMMARY] or list(errors)
+    return most_telling([_one(each, project, region, what, where or region) for each in told])
+
+
+def _one(error: Mapping[str, Any], project: str, region: str, what: str, where: str) -> ProviderError:
+    code, message = str(error.get("code") or ""), redacted(str(error.get("message") or ""))
+    found = meaning(code, MEANINGS)
+    kind, sentence = (found.kind, found.sentence) if found else (ProviderError, f"{what} could not be made in {where}")
+    if kind is QuotaExceeded:
+        sentence = _quota(error, message, project, region)
+    elif kind is NoCapacity:
+        sentence = f"Google Cloud has no {what} left in {where} now"
+    again_s = CAPACITY_AGAIN_S if kind is NoCapacity else None
+    return advised(kind(quoting(sentence, code, message), retry_after_s=again_s, code=code), "Google Cloud")
+
+
+def _quota(error: Mapping[str, Any], message: str, project: str, region: str) -> str:
+    """The quota's name, its limit and its region: in the details, or in words."""
+    details = [each["quotaInfo"] for each in error.get("errorDetails") or () if each.get("quotaInfo")]
+    info: Mapping[str, Any] = details[0] if details else {}
+    said = re.search(r"Quota '([^']+)' exceeded\.\s+Limit: ([\d.]+)(?: in region ([\w-]+))?", message)
+    name = info.get("limitName") or (said[1] if said else "")
+    limit = info.get("limit", said[2] if said else None)
+    place = (info.get("dimensions") or {}).get("region") or (said and said[3]) or region
+    if not name:
+        return f"a quota of the project is used up in {place}"
+    most = "" if limit is None else f", {float(limit):g},"
+    ask = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
+    return f"the quota {name!r}{most} is used up in {place}: ask for more at {ask}"

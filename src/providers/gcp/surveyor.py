@@ -1,0 +1,66 @@
+"""Google Compute Engine, as `outrider ps` and `gc` ask it which machines there are, and where `gc` ends them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..cloud.small_labels import said_by
+from ..cloud.surveyor import CloudSurveyor
+from ..pool_lock import Place
+from ..resource_ownership import Thing
+from ..side_by_side import each_of
+from ..survey import FoundMachine
+
+if TYPE_CHECKING:
+    from .cloud import GCPCloud
+
+
+class GCPSurveyor(CloudSurveyor["GCPCloud"]):
+    """Implements `survey.Surveyor`. A place is a project, and optionally a file of credentials and an endpoint_url."""
+
+    provider, mark = "gcp", "project"
+
+    @asynccontextmanager
+    async def reach(self, place: Place) -> AsyncIterator[GCPCloud]:
+        from .api import Api
+        from .cloud import GCPCloud
+
+        project, credentials, endpoint_url = (
+            place.get(key) or None for key in ("project", "credentials", "endpoint_url")
+        )
+        async with Api.open(project=project, credentials=credentials, endpoint_url=endpoint_url) as api:
+            yield GCPCloud(api)
+
+    async def find(self, cloud: GCPCloud, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
+        from . import network
+        from .cloud import id_of, instances, look
+
+        found = await instances(cloud.api)
+        hidden = {*known}.difference(map(id_of, found))  # somebody has removed their labels, or they are gone
+        others = await each_of(sorted(hidden), partial(look, cloud.api))
+        machines = [_machine(each) for each in [*found, *others] if each is not None]
+        return machines, await network.shown(cloud.api)
+
+
+def _machine(instance: Mapping[str, Any]) -> FoundMachine:
+    from .cloud import STATES, addresses, thing
+
+    what, (private, public) = thing(instance), addresses(instance)
+    spot = (instance.get("scheduling") or {}).get("provisioningModel") == "SPOT"
+    return FoundMachine(
+        what.id,
+        instance["machineType"].rpartition("/")[2],
+        "spot" if spot else "on-demand",
+        instance["zone"].rpartition("/")[2],
+        STATES[instance["status"]],
+        datetime.fromisoformat(instance["creationTimestamp"]).timestamp(),
+        public or private,
+        pool=what.pool,
+        owner=what.owner,
+        launch=what.launch,
+        hourly_usd=said_by(instance).get("usd") if instance["status"] != "TERMINATED" else None,
+    )

@@ -1,0 +1,111 @@
+"""Hyperstack's types of machines ("flavors"), their prices, and where they are to be had: its environments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ..cloud.http import HttpApi
+from ..cloud.offers import SOLD_OUT, Catalogue, InstanceType
+from ..errors import BadRequest
+from ..side_by_side import each_of
+from .service import listed
+from .vendor import VENDOR
+
+ADDRESS_USD = 0.0067  # an hour of a public address, by the price list of November 2026
+SPOT = "-spot"  # how names of interruptible flavors, and of their GPUs, end
+# GB of each device, where the name does not say it.
+_MEMORY_GB = {"A40": 48, "B200": 180, "B300": 268, "L40": 48, "L40S": 48, "RTXA4000": 16, "RTXA5000": 24}
+_MEMORY_GB |= {"RTXA6000": 48, "RTXPRO6000": 96, "RTX4090": 24, "RTX5090": 32}
+
+
+async def market(api: HttpApi, wanted: Iterable[str] | None, disk_gb: int) -> tuple[Catalogue, Mapping[str, str]]:
+    """The catalogue of the ``wanted`` environments (None: of all), and the region of each.
+
+    Types have disks of at least ``disk_gb``.
+
+    Raises:
+        BadRequest: there is no such environment, or none at all.
+        ProviderError: Hyperstack does not answer, or refuses.
+    """
+    there, book = await each_of(["/core/flavors", "/pricebook"], partial(api.call, "GET"))
+    environments = await listed(api, "/core/environments", "environments")
+    chosen = _chosen({str(each["name"]): str(each["region"]) for each in environments}, wanted)
+    flavors = [each for group in there["data"] for each in group["flavors"]]
+    return catalogue_of(flavors, book_of(book), chosen, disk_gb), chosen
+
+
+def _chosen(regions: Mapping[str, str], wanted: Iterable[str] | None) -> Mapping[str, str]:
+    missing = [each for each in wanted or () if each not in regions]
+    if missing or not regions:
+        there = f"it has {', '.join(sorted(regions))}" if regions else "it has none"
+        what = f"no environment {missing[0]}" if missing else "no environment"
+        raise BadRequest(f"the Hyperstack account has {what}: {there}; make one in Hyperstack's console")
+    return {name: region for name, region in regions.items() if wanted is None or name in wanted}
+
+
+def book_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """USD per hour of each thing in the price list, discounts included."""
+    return {str(each["name"]): float(each["value"]) for each in entries if each.get("value") is not None}
+
+
+def catalogue_of(
+    flavors: Collection[Mapping[str, Any]], book: Mapping[str, float], regions: Mapping[str, str], disk_gb: int = 0
+) -> Catalogue:
+    """The catalogue of these environments. A type without a known price is in it, and is not offered."""
+    types: dict[str, InstanceType] = {}
+    zones: dict[str, frozenset[str]] = {}
+    spot: dict[tuple[str, str], float] = {}
+    on_demand: dict[str, float] = {}
+    stock: dict[tuple[str, str], str] = {}
+    for each in flavors:
+        here = frozenset(name for name, region in regions.items() if region == each["region_name"])
+        if not here or each["disk"] < disk_gb:
+            continue
+        kind, usd = type_of(each), usd_of(each, book)
+        types[kind.name], zones[kind.name] = kind, zones.get(kind.name, here) | here
+        if usd is not None and kind.spot:
+            spot |= {(kind.name, zone): usd for zone in here}
+        elif usd is not None:
+            on_demand[kind.name] = usd
+        stock |= {(kind.name, zone): SOLD_OUT for zone in here if not each["stock_available"]}
+    if not types:
+        raise BadRequest(f"Hyperstack has no machine with a disk of {disk_gb} GB in {', '.join(sorted(regions))}")
+    where = ", ".join(sorted({*regions.values()}))
+    return Catalogue(VENDOR, where, types, zones, spot=spot, on_demand=on_demand, stock=stock)
+
+
+def type_of(flavor: Mapping[str, Any]) -> InstanceType:
+    name, gpu = str(flavor["name"]), str(flavor["gpu"] or "")
+    accelerator, memory_gb = accelerator_of(gpu)
+    interruptible = gpu.endswith(SPOT) or name.endswith(SPOT)
+    return InstanceType(
+        name,
+        int(flavor["cpu"]),
+        float(flavor["ram"]),
+        "x86_64",
+        accelerator=accelerator,
+        accelerators=int(flavor["gpu_count"] or 0),
+        accelerator_memory_gb=memory_gb,
+        spot=interruptible,
+        on_demand=not interruptible,
+    )
+
+
+def accelerator_of(gpu: str) -> tuple[str, float]:
+    """Name and GB of a GPU: ``H100-80G-PCIe-NVLink`` is an H100 of 80, ``RTX-PRO6000-SE-spot`` an RTXPRO6000 of 96."""
+    words = gpu.removesuffix(SPOT).split("-")
+    name = "".join(words[:2]) if words[0] == "RTX" else words[0]
+    said = re.search(r"-(\d+)G\b", gpu)
+    return name, float(said[1]) if said else float(_MEMORY_GB.get(name, 0))
+
+
+def usd_of(flavor: Mapping[str, Any], book: Mapping[str, float]) -> float | None:
+    """USD per hour of a machine; None: the price list lacks it. Processors and memory cost nothing beside GPUs."""
+    gpu = str(flavor["gpu"] or "")
+    if gpu:
+        return book[gpu] * int(flavor["gpu_count"]) if gpu in book else None
+    vcpu, ram = book.get("vCPU (cpu-only-flavors)"), book.get("RAM (cpu-only-flavors)")
+    return None if vcpu is None or ram is None else vcpu * int(flavor["cpu"]) + ram * float(flavor["ram"])

@@ -1,0 +1,185 @@
+"""A pool's launches at Hyperstack: the half of the port of `providers.cloud` that creates machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import anyio
+
+from ...lazy_dataclass import dataclass
+from ..base import Architecture, LaunchRequest, MachineId
+from ..cloud import labels
+from ..cloud.cooldowns import Cooldowns
+from ..cloud.failures import AGAIN_S, CallRefused
+from ..cloud.http import HttpApi
+from ..cloud.keys import host_key
+from ..cloud.machine import new_machine
+from ..cloud.offers import Offer, choose, in_one_place
+from ..cloud.own_address import let_in
+from ..cloud.port import Made, Plan
+from ..cloud.recorder import Recorder
+from ..cloud.single_launch import SingleLauncher, SingleOrder
+from ..cloud.userdata import user_data_for
+from ..errors import BadRequest, ProviderError
+from .catalogue import ADDRESS_USD, market
+from .cloud import KEY_PAIR, KEY_PAIRS, MACHINES, TOKEN_LENGTH, labels_in, labels_said, name_of
+from .service import listed
+from .vendor import VENDOR
+
+if TYPE_CHECKING:
+    from .provider import Hyperstack
+
+USER = "ubuntu"
+CREATE_S = 60.0
+EXTRAS_USD: Mapping[Architecture, float] = {"x86_64": ADDRESS_USD}
+PRIVATE = "10.0.0.0/8"  # the networks of environments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HyperstackPlan(Plan):
+    regions: Mapping[str, str]  # by environment
+
+
+@dataclass(slots=True, kw_only=True)
+class HyperstackOrder(SingleOrder):
+    body: Mapping[str, Any]
+    host_key: str
+
+
+async def planned(
+    api: HttpApi, given: Hyperstack, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
+) -> HyperstackPlan:
+    """Rounds of one offer each, as one call takes one; all in one environment, where private addresses reach."""
+    there, regions = await market(api, given.environments, request.disk_gb)
+    now, types = anyio.current_time(), given.instance_types
+    rounds = choose(request, there, cooldowns, now, instance_types=types, extras_usd=EXTRAS_USD)
+    return HyperstackPlan(request, in_one_place(rounds, living), EXTRAS_USD, regions=regions)
+
+
+class HyperstackLauncher(SingleLauncher[HyperstackOrder]):
+    """Implements `port.Launcher`."""
+
+    def __init__(self, api: HttpApi, given: Hyperstack, recorder: Recorder) -> None:
+        super().__init__(VENDOR, recorder)
+        self._api, self._given = api, given
+        self._key_pairs: dict[str, str] = {}  # names, by environment
+        self._images: dict[str, str] = {}  # names, by region
+        self._ssh_from: tuple[str, ...] = ()
+        self._preparing = anyio.Lock()
+
+    async def plan(
+        self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
+    ) -> HyperstackPlan:
+        return await planned(self._api, self._given, request, cooldowns, living)
+
+    async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> HyperstackOrder:  # noqa: ARG002
+        assert isinstance(plan, HyperstackPlan)
+        (offer,), token, key = chosen, uuid4().hex[:TOKEN_LENGTH], host_key()
+        async with self._preparing:
+            pair = await self._key_pair(offer.zone, plan.request.client_key)
+            image = await self._image(plan.regions[offer.zone])
+            self._ssh_from = self._ssh_from or await let_in(
+                "Hyperstack", self._given.ssh_from, self._given.endpoint_url
+            )
+        body = {
+            "name": name_of(self._recorder.pool, token),
+            "environment_name": offer.zone,
+            "image_name": image,
+            "flavor_name": offer.type.name,
+            "key_name": pair,
+            "count": 1,
+            "assign_floating_ip": True,
+            "enable_port_randomization": False,  # else SSH would be at another port than 22
+            "user_data": user_data_for(VENDOR, plan.request, host_key=key, user=USER),
+            "labels": labels_said(self._recorder.pool, token, plan.request.max_lifetime_s),
+            "security_rules": rules(self._ssh_from),
+        }
+        await self._api.turn("POST", MACHINES)
+        usd, now = offer.hourly_usd + ADDRESS_USD, anyio.current_time()
+        return HyperstackOrder(
+            token=token, offers=chosen, count=1, hourly_usd=usd, at=now, body=body, host_key=key.public
+        )
+
+    def is_unknown_yet(self, error: ProviderError) -> bool:
+        return error.code == "not_found" and "key" in str(error).lower()
+
+    def forget(self, order: HyperstackOrder) -> None:
+        self._key_pairs.pop(order.offers[0].zone, None)
+
+    # --- one call -----------------------------------------------------------------------------------------------------
+
+    async def _launch(self, order: HyperstackOrder) -> list[str]:
+        answer = await self._api.call("POST", MACHINES, body=order.body, timeout_s=CREATE_S, turn=True)
+        made = [str(each["id"]) for each in answer.get("instances") or ()]
+        if not made:
+            raise CallRefused("Hyperstack did not say which machine it made", retry_after_s=AGAIN_S)
+        return made
+
+    async def _launched(self, order: HyperstackOrder) -> list[str]:
+        there = await listed(self._api, MACHINES, "instances")
+        return [str(each["id"]) for each in there if labels_in(each).get(labels.LAUNCH) == order.token]
+
+    def _made(self, order: HyperstackOrder, machine: MachineId) -> Made:
+        (offer,), image = order.offers, order.body["image_name"]
+        made = new_machine(machine, offer, host_key=order.host_key, image=image, extras_usd=ADDRESS_USD)
+        return Made(made, offer, USER)
+
+    # --- what a call needs --------------------------------------------------------------------------------------------
+
+    async def _key_pair(self, environment: str, client_key: str) -> str:
+        """The name of the pool's key pair there, which is made now if there is none."""
+        if environment not in self._key_pairs:
+            token = uuid4().hex[:TOKEN_LENGTH]
+            name = name_of(self._recorder.pool, token)
+            body = {"name": name, "environment_name": environment, "public_key": client_key}
+            await self._recorder.create(
+                KEY_PAIR,
+                token,
+                {"environment": environment},
+                lambda: self._api.call("POST", KEY_PAIRS, body=body),
+                lambda answer: [str(answer["keypair"]["id"])],
+            )
+            self._key_pairs[environment] = name
+        return self._key_pairs[environment]
+
+    async def _image(self, region: str) -> str:
+        if self._given.image is not None:
+            return self._given.image
+        if region not in self._images:
+            answer = await self._api.call("GET", "/core/images", params={"region": region})
+            names = [str(image["name"]) for each in answer["images"] for image in each["images"]]
+            self._images[region] = newest(names, region)
+        return self._images[region]
+
+
+def newest(names: Collection[str], region: str) -> str:
+    """The newest of Hyperstack's images with NVIDIA's driver: ``Ubuntu Server 24.04 LTS R570 CUDA 12.8``.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    pattern = r"Ubuntu Server (\d+)\.(\d+) LTS.* R(\d+) CUDA (\d+)\.(\d+)"
+    found = {name: [int(each) for each in match.groups()] for name in names if (match := re.fullmatch(pattern, name))}
+    if not found:
+        raise BadRequest(f"Hyperstack has no image of Ubuntu with CUDA in {region}: give Hyperstack(image=...)")
+    return max(found, key=lambda name: (found[name], name))
+
+
+def rules(ssh_from: Sequence[str]) -> list[dict[str, Any]]:
+    """A machine's firewall: SSH gets in from outside, and everything from other machines of its network."""
+    ssh = [_rule("tcp", cidr, 22, 22) for cidr in ssh_from]
+    return [*ssh, _rule("tcp", PRIVATE, 1, 65535), _rule("udp", PRIVATE, 1, 65535)]
+
+
+def _rule(protocol: str, source: str, first: int, last: int) -> dict[str, Any]:
+    return {
+        "direction": "ingress",
+        "ethertype": "IPv6" if ":" in source else "IPv4",
+        "protocol": protocol,
+        "remote_ip_prefix": source,
+        "port_range_min": first,
+        "port_range_max": last,
+    }

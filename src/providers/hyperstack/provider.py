@@ -1,0 +1,78 @@
+"""The provider `Hyperstack`: machines of NexGen Cloud's Hyperstack."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...lazy_dataclass import dataclass
+from ..base import LaunchRequest, MachineOffer
+from ..cloud.addresses import reached_by
+from ..cloud.options import set_all
+from ..cloud.provider import CloudProvider
+from ..errors import UnknownOption
+from ..option_names import checking_options
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.port import Plan
+    from ..cloud.recorder import Recorder
+    from .cloud import HyperstackCloud
+    from .launcher import HyperstackLauncher, HyperstackPlan
+
+
+@partial(checking_options, error=UnknownOption)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperstack(CloudProvider["HyperstackCloud"]):
+    """Machines of Hyperstack, deleted when the pool is left. It needs ``pip install 'outrider[hyperstack]'``.
+
+    ``key_file``: a file with the API key; by default it is in the variable HYPERSTACK_API_KEY. ``environments``: the
+    names of those in which machines are launched; by default all of the account, and one pool's machines are in one of
+    them. ``instance_types``: names of flavors; by default all. ``image``: its name; by default the newest Ubuntu with
+    NVIDIA's driver. ``ssh_from``: addresses from which machines are reached by SSH, as ``"203.0.113.0/24"``; by default
+    ``"auto"``, this computer's. ``endpoint_url``: another address of the interface.
+
+    Raises:
+        ValueError: an option has a value that it cannot have.
+        UnknownOption: there is no such option.
+    """
+
+    key_file: str | None = None
+    environments: Collection[str] | None = None
+    instance_types: Collection[str] | None = None
+    image: str | None = None
+    ssh_from: str | Sequence[str] = "auto"
+    endpoint_url: str | None = None
+
+    name = "hyperstack"
+
+    def __post_init__(self) -> None:
+        ssh_from = reached_by("Hyperstack", "public", self.ssh_from)
+        set_all(self, {"ssh_from": ssh_from}, lists=("environments", "instance_types"))
+
+    def _reach(self) -> AbstractAsyncContextManager[HyperstackCloud]:
+        from ..cloud.account import place_of
+        from .cloud import reach
+
+        return reach(place_of(self.key_file, self.endpoint_url))
+
+    async def _first_plan(self, cloud: HyperstackCloud, request: LaunchRequest, cooldowns: Cooldowns) -> HyperstackPlan:
+        from .launcher import planned
+
+        return await planned(cloud.api, self, request, cooldowns, ())
+
+    def _launcher(self, cloud: HyperstackCloud, recorder: Recorder, tasks: TaskGroup) -> HyperstackLauncher:  # noqa: ARG002
+        from .launcher import HyperstackLauncher
+
+        return HyperstackLauncher(cloud.api, self, recorder)
+
+    def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:
+        from .launcher import HyperstackPlan
+
+        assert isinstance(plan, HyperstackPlan)
+        return replace(offer, region=plan.regions[offer.place])

@@ -1,0 +1,74 @@
+"""Hyperstack's interface: its address, its limits of requests, the meanings of its errors, and the user's key.
+
+Taken from the documentation at docs.hyperstack.cloud in November 2026 ("Errors", "Rate limits", "Pagination") and from
+the OpenAPI document that the official client `hyperstack` 1.56.1a0 was generated from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from ..cloud.api_key import ApiKeys
+from ..cloud.http import HttpApi, Service
+from ..errors import NoCapacity, NotAuthorized, QuotaExceeded
+
+KEY = "HYPERSTACK_API_KEY"
+KEYS_PAGE = "https://console.hyperstack.cloud/api-keys"
+KEYS = ApiKeys(provider="Hyperstack", name="hyperstack", variable=KEY, page=KEYS_PAGE)
+PAGE = 100  # entries of a list in one answer
+
+# The interface has ten reasons, and says what happened in its message. Only two of these messages are documented.
+_SAID = {
+    "insufficient_balance": r"balance|credit",
+    "quota_exceeded": r"quota|limit",
+    "no_stock": r"stock|capacity|not enough|not available|unavailable|no valid host|insufficient",
+}
+
+
+def words_of(body: object) -> tuple[str, str]:
+    """Code and message of ``{"status": false, "message": "...", "error_reason": "..."}``. Codes of ours: `_SAID`."""
+    if not isinstance(body, Mapping):
+        return "", ""
+    message, reason = str(body.get("message") or ""), str(body.get("error_reason") or "")
+    if reason in {"", "bad_request"}:  # any of them
+        reason = next((code for code, words in _SAID.items() if re.search(words, message, re.IGNORECASE)), reason)
+    return reason, message
+
+
+SERVICE = Service(
+    name="Hyperstack",
+    extra="hyperstack",
+    base_url="https://infrahub-api.nexgencloud.com/v1",
+    limits={"calls": (60.0, 8.0)},  # 500 a minute for all that comes from one address
+    limits_of=lambda method, path: ("calls",),  # noqa: ARG005
+    meanings=(
+        (NotAuthorized, {"unauthorized": f"Hyperstack does not accept the API key: make one at {KEYS_PAGE}"}),
+        (
+            QuotaExceeded,
+            {
+                "insufficient_balance": "the credit of the Hyperstack account is too little: add some in its console",
+                "quota_exceeded": "a limit of the Hyperstack account is reached: its support raises it",
+            },
+        ),
+        (NoCapacity, {"no_stock": "Hyperstack has no such machine now"}),
+    ),
+    again_after_s={"no_stock": 30.0},
+    words_of=words_of,
+    refuses=lambda answer: isinstance(answer, Mapping) and answer.get("status") is False,
+    credentials=f"check {KEY}",
+    header="api_key",
+)
+
+
+async def listed(api: HttpApi, path: str, name: str) -> list[Mapping[str, Any]]:
+    """All entries of a list, page after page. One that changes meanwhile may show an entry twice, or not at all."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for page in count(1):
+        answer = await api.call("GET", path, params={"page": str(page), "pageSize": str(PAGE)})
+        found |= {each["id"]: each for each in answer[name]}
+        if len(answer[name]) < (answer.get("page_size") or PAGE):  # it may give fewer than were asked for
+            break
+    return list(found.values())

@@ -1,0 +1,88 @@
+"""Lambda's types with their prices, and the regions that have room for them now. No I/O but `load`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from ..base import Architecture, LaunchRequest
+from ..cloud.http import HttpApi
+from ..cloud.offers import SOLD_OUT, Catalogue, InstanceType
+from ..errors import BadRequest
+from .service import data_of
+from .vendor import VENDOR
+
+REGIONS = (  # PublicRegionCode, Lambda Cloud API 1.10.0: new ones are those that have room
+    "asia-northeast-1", "asia-northeast-2", "asia-south-1", "australia-east-1", "europe-central-1", "me-west-1",
+    "us-east-1", "us-east-2", "us-east-3", "us-midwest-1", "us-midwest-2", "us-south-1", "us-south-2", "us-south-3",
+    "us-west-1", "us-west-2", "us-west-3",
+)  # fmt: skip
+WHERE = "its regions"  # a pool's machines are in any of them, and the sentences of `offers` name no single one
+NOWHERE = "no region"  # the zone of a type that is sold out in all of them
+ROOM = "some"  # Lambda says where there is room, and not for how many
+_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace has ARM's instructions
+_GPU = re.compile(r"(?:NVIDIA )?(.+?)\s*\((\d+) ?GB")  # "A100 (40 GB SXM4)"
+_NAMES = {"RTX 6000": "RTX6000", "A6000": "RTXA6000"}  # Lambda's: those of `outrider.accelerators`
+
+
+async def load(api: HttpApi, request: LaunchRequest, regions: Collection[str] | None) -> Catalogue:
+    """Ask Lambda for its types. ``regions``: only these.
+
+    Raises:
+        BadRequest: it has no such region, or it sells nothing of the kind.
+        ProviderError: Lambda does not answer.
+    """
+    return catalogue(data_of(await api.call("GET", "/instance-types"), dict), request, regions)
+
+
+def catalogue(listed: Mapping[str, Any], request: LaunchRequest, regions: Collection[str] | None) -> Catalogue:
+    """The catalogue of an answer. A type without room anywhere, or in none of ``regions``, is there as sold out.
+
+    Raises:
+        BadRequest: there is no such region, or no type with so large a disk; or the request is for spot machines.
+    """
+    if request.allocation == "spot":
+        raise BadRequest("Lambda sells no spot machines: use allocation='on-demand', or 'spot-if-available'")
+    types: dict[str, InstanceType] = {}
+    prices: dict[str, float] = {}
+    room: dict[str, frozenset[str]] = {}
+    disks: dict[str, int] = {}
+    for name, entry in listed.items():
+        what = entry["instance_type"]
+        types[name], prices[name] = _type(name, what), what["price_cents_per_hour"] / 100
+        room[name] = frozenset(region["name"] for region in entry["regions_with_capacity_available"])
+        disks[name] = int(what["specs"].get("storage_gib", 0))
+    _check_regions(regions or (), {*REGIONS, *frozenset().union(*room.values())})
+    fitting = {name: each for name, each in types.items() if disks[name] >= request.disk_gb}
+    if types and not fitting:
+        raise BadRequest(f"disk_gb={request.disk_gb} is more than any type of Lambda has: {max(disks.values())}")
+    zones = {name: room[name] | frozenset(regions or (() if room[name] else (NOWHERE,))) for name in fitting}
+    stock = {(name, zone): ROOM if zone in room[name] else SOLD_OUT for name, there in zones.items() for zone in there}
+    return Catalogue(VENDOR, WHERE, fitting, zones, on_demand=prices, stock=stock)
+
+
+def _type(name: str, what: Mapping[str, Any]) -> InstanceType:
+    specs, gpu = what["specs"], _GPU.match(what.get("gpu_description", ""))
+    model = "" if gpu is None else _NAMES.get(gpu[1], gpu[1].replace(" ", ""))
+    arm = what.get("architecture") == "arm64" or ("architecture" not in what and _ARM.match(model) is not None)
+    architecture: Architecture = "arm64" if arm else "x86_64"
+    return InstanceType(
+        name,
+        specs["vcpus"],
+        specs["memory_gib"],
+        architecture,
+        accelerator=model,
+        accelerators=specs["gpus"] if model else 0,
+        accelerator_memory_gb=0.0 if gpu is None else float(gpu[2]),
+        on_demand=True,
+    )
+
+
+def _check_regions(given: Collection[str], known: Collection[str]) -> None:
+    for each in given:
+        if each not in known:
+            close = get_close_matches(each, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
+            raise BadRequest(f"Lambda has no region {each!r}: {hint}")

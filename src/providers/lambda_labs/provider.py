@@ -1,0 +1,87 @@
+"""`Lambda`: machines of Lambda's On-Demand Cloud, that end with their pool."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...lazy_dataclass import dataclass
+from ..base import LaunchRequest
+from ..cloud.options import set_all
+from ..cloud.options import tags as checked_tags
+from ..cloud.provider import CloudProvider
+from ..errors import UnknownOption
+from ..option_names import checking_options
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.port import Plan
+    from ..cloud.recorder import Recorder
+    from .cloud import LambdaCloud
+    from .launcher import LambdaLauncher
+
+
+@partial(checking_options, error=UnknownOption)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lambda(CloudProvider["LambdaCloud"]):
+    """Nodes on Lambda's On-Demand Cloud. All machines of a pool of several nodes are in one region.
+
+    ``key_file``: a file with an API key; by default the key is in the variable ``LAMBDA_API_KEY``. ``regions``,
+    ``instance_types``: use only these. ``image``: the id or the family of an image, by default the newest Lambda Stack.
+    ``file_systems``: persistent file systems by name, which are mounted below ``/lambda/nfs``. ``firewall_rulesets``:
+    the ids of rules for what may reach the machines, besides those of the account. ``tags``: further tags of machines.
+    ``endpoint_url``: another address of the interface.
+
+    Lambda bills a machine until it is terminated. A machine whose client is gone powers itself off when its lease is
+    over, and costs money until `outrider gc` ends it.
+
+    Raises:
+        ValueError: an option can never work.
+        TypeError: there is no such option.
+    """
+
+    key_file: str | None = None
+    regions: Collection[str] | None = None
+    instance_types: Collection[str] | None = None
+    image: str | None = None
+    file_systems: Collection[str] | None = None
+    firewall_rulesets: Collection[str] | None = None
+    tags: Mapping[str, str] | tuple[tuple[str, str], ...] | None = None
+    endpoint_url: str | None = None
+
+    name = "lambda"
+
+    def __post_init__(self) -> None:
+        from ..cloud.labels import RESERVED
+
+        tags = checked_tags(
+            "Lambda",
+            dict(self.tags or ()),
+            service="Lambda",
+            reserved=(RESERVED,),
+            key=r"[a-z][a-z0-9:-]{1,54}",
+            value="(?s:.{0,128})",
+            limits="keys of 2 to 55 small letters, digits, - and :, which begin with a letter, and values of up to 128 "
+            "characters",
+        )
+        set_all(self, {"tags": tags}, lists=("regions", "instance_types", "file_systems", "firewall_rulesets"))
+
+    def _reach(self) -> AbstractAsyncContextManager[LambdaCloud]:
+        from ..cloud.account import place_of
+        from .cloud import reach
+
+        return reach(place_of(self.key_file, self.endpoint_url))
+
+    async def _first_plan(self, cloud: LambdaCloud, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
+        from .launcher import plan
+
+        return await plan(cloud.api, self, request, cooldowns, ())
+
+    def _launcher(self, cloud: LambdaCloud, recorder: Recorder, tasks: TaskGroup) -> LambdaLauncher:  # noqa: ARG002
+        from .launcher import LambdaLauncher
+
+        return LambdaLauncher(self, cloud, recorder)

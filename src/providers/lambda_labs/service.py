@@ -1,0 +1,67 @@
+"""Lambda's interface: its address, its limits of requests, the meanings of its errors, and the user's key for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..cloud.api_key import ApiKeys
+from ..cloud.failures import AGAIN_S, CallRefused, Meanings
+from ..cloud.http import Service
+from ..errors import BadRequest, NoCapacity, NotAuthorized, QuotaExceeded
+from .vendor import NO_ROOM, QUOTA, UNKNOWN
+
+URL = "https://cloud.lambda.ai"
+VERSION = "/api/v1"
+KEY = "LAMBDA_API_KEY"
+KEYS_PAGE = "https://cloud.lambda.ai/api-keys"
+KEYS = ApiKeys(provider="Lambda", name="lambda", variable=KEY, page=KEYS_PAGE)
+LAUNCH = "/instance-operations/launch"
+# "one request per second", and for launches "one request every 12 seconds, or five requests per minute": Lambda Cloud
+# API 1.10.0. Half a second more, as requests may arrive closer to each other than they were sent.
+LIMITS = {"calls": (1.0, 1.0), "launches": (1.0, 1 / 12.5)}
+CAPACITY_AGAIN_S = 30.0
+
+MEANINGS: Meanings = (
+    (NotAuthorized, {
+        "global/invalid-api-key": f"Lambda does not accept the API key: make one at {KEYS_PAGE}, and set {KEY} to it",
+        "global/account-inactive": "the Lambda account is inactive: look into it at https://cloud.lambda.ai",
+        "global/invalid-address": "Lambda has no valid billing address: give one at https://cloud.lambda.ai",
+    }),
+    (QuotaExceeded, {QUOTA: "a quota of the Lambda account is used up: ask Lambda's support for more"}),
+    (NoCapacity, {NO_ROOM: "Lambda has no such machine left there now"}),
+    (BadRequest, {
+        "instance-operations/launch/file-system-in-wrong-region":
+            "a file system is in another region than the machine: give Lambda(regions=[...]) of the file system",
+        "global/invalid-parameters": "Lambda does not take this request as it is",
+    }),
+    (CallRefused, {
+        UNKNOWN: "Lambda does not know what was asked for",
+        "global/duplicate": "Lambda has such a thing already",
+    }),
+)  # fmt: skip
+
+
+def service(endpoint_url: str | None) -> Service:
+    """Lambda's interface. ``endpoint_url``: another address of it, without its version."""
+    return Service(
+        name="Lambda",
+        extra="lambda",
+        base_url=f"{(endpoint_url or URL).rstrip('/')}{VERSION}",
+        limits=LIMITS,
+        limits_of=lambda method, path: ("launches", "calls") if (method, path) == ("POST", LAUNCH) else ("calls",),
+        meanings=MEANINGS,
+        again_after_s={NO_ROOM: CAPACITY_AGAIN_S},
+        credentials=f"set {KEY} to a key of {KEYS_PAGE}",
+    )
+
+
+def data_of(answer: object, kind: type[Any]) -> Any:
+    """The ``data`` of an answer, where it is of this kind.
+
+    Raises:
+        CallRefused: it is no answer of Lambda's.
+    """
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(data, kind):
+        raise CallRefused("Lambda's answer is not as it should be", retry_after_s=AGAIN_S, code="UnreadableAnswer")
+    return data

@@ -1,0 +1,85 @@
+"""The files by which a user logs in to hosts, as options of a provider and as texts in its journal."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .base import Login
+from .errors import BadRequest
+
+StrPath = str | os.PathLike[str]
+CONFIG = "~/.ssh/config"
+
+
+def login_of(
+    provider: str,
+    *,
+    key: StrPath | None,
+    known_hosts: StrPath | Sequence[StrPath] | None,
+    config: bool | StrPath,
+) -> Login:
+    """Return the login that a provider's options of these names say; a ValueError names the one that is wrong."""
+    return Login(
+        keys=() if key is None else (str(Path(key).expanduser()),),
+        known_hosts=known_hosts_of(known_hosts, provider),
+        config=config_of(config, provider),
+    )
+
+
+def as_texts(login: Login) -> dict[str, str]:
+    """Return a login as texts for a journal, with absolute paths. What it leaves out is not among them."""
+    keys, config = map(os.path.abspath, login.keys), map(os.path.abspath, login.config)
+    texts = {"key": "".join(keys), "known_hosts": path_list(login.known_hosts), "config": "".join(config)}
+    return {name: text for name, text in texts.items() if text}
+
+
+def options_of(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a provider whose login `as_texts` has written."""
+    return {
+        "key": texts.get("key"),
+        "known_hosts": paths_of(texts.get("known_hosts", "")) or None,
+        "config": texts.get("config") or False,
+    }
+
+
+def no_way(to: str, error: ValueError, otherwise: str) -> BadRequest:
+    """Return the error for options from a journal that do not lead to a host any more."""
+    return BadRequest(f"The way to {to} is not there any more: {error}", advice=f"Put the file back, or {otherwise}.")
+
+
+def path_list(paths: Iterable[str]) -> str:
+    """Return paths as one text, absolute, with ":" between them, and with a backslash before a ":" of a path."""
+    return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps links
+
+
+def paths_of(text: str) -> list[str]:
+    """Return the paths that `path_list` has joined."""
+    found = re.findall(r"(?:\\.|[^\\:])+", text)
+    return [re.sub(r"\\(.)", r"\1", each) for each in found]
+
+
+def known_hosts_of(given: StrPath | Sequence[StrPath] | None, provider: str) -> tuple[str, ...]:
+    """Return the files; a ValueError names the option of the provider."""
+    if given is None:
+        return ()
+    files = [Path(each).expanduser() for each in ([given] if isinstance(given, str | os.PathLike) else given)]
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"{provider}(known_hosts=...): {file} is not a file")
+    return tuple(map(str, files))
+
+
+def config_of(given: bool | StrPath, provider: str) -> tuple[str, ...]:
+    """Return the configuration that is read: True is the usual one, if it is there."""
+    if given is False:
+        return ()
+    file = Path(CONFIG if given is True else given).expanduser()
+    if not file.is_file():
+        if given is True:
+            return ()
+        raise ValueError(f"{provider}(config=...): {file} is not a file")
+    return (str(file),)

@@ -1,0 +1,55 @@
+"""Options that users pass on to a command, such as ``{"shm-size": "16g"}`` for ``docker run``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+OptionValue = str | int | float | bool | Sequence[str]
+LongOptions = tuple[tuple[str, str | None], ...]  # None: an option without a value
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
+
+
+def long_options(
+    provider: str,
+    given: Mapping[str, OptionValue],
+    *,
+    command: str,
+    example: str,
+    ours: Mapping[str, str],
+    abbreviated: bool = False,
+) -> LongOptions:
+    """Check a provider's ``options=`` for a ``command``. A list of values is an option that is given several times.
+
+    ``example``: a name that the command has. ``ours``: options that Outrider needs as they are, and what to say instead
+    of each; empty: there is nothing to say. ``abbreviated``: the command takes the beginning of a name for the name.
+
+    Raises:
+        ValueError: an option can never work, or is one of ``ours``.
+    """
+    found: list[tuple[str, str | None]] = []
+    for name, value in given.items():
+        plain = str(name).lstrip("-").replace("_", "-")
+        if not _NAME.fullmatch(plain) or (len(plain) < 2 and not abbreviated):
+            raise ValueError(f"{provider}(options=...): {name!r} is no long option of {command}, such as {example!r}")
+        taken = [each for each in sorted(ours) if each == plain or (abbreviated and each.startswith(plain))]
+        if taken:
+            instead = f": say it by {ours[taken[0]]}" if ours[taken[0]] else ", which Outrider sets itself"
+            program = command.split(maxsplit=1)[0]
+            short = f" ({program} reads {plain} as the beginning of a longer name)" if plain != taken[0] else ""
+            raise ValueError(f"{provider}(options=...): {taken[0]} is not taken here{instead}{short}")
+        if value is False or "\n" in str(value):
+            raise ValueError(f"{provider}(options=...): {plain} is {value!r}: leave it out, or give it a text or True")
+        if value is True:
+            found.append((plain, None))
+        elif isinstance(value, str | int | float):
+            found.append((plain, str(value)))
+        else:
+            found += [(plain, str(each)) for each in value]
+    return tuple(found)
+
+
+def as_words(options: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Return the options as words of a command line."""
+    return [f"--{name}" if value is None else f"--{name}={value}" for name, value in options]

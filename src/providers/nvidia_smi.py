@@ -1,0 +1,30 @@
+"""NVIDIA's GPUs of a computer, as the driver's own command lists them. No I/O."""
+
+from __future__ import annotations
+
+from ..lazy_dataclass import dataclass
+
+QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    index: int  # in the order of the PCI bus
+    uuid: str
+    name: str  # as the driver says it, without the maker: "H200"
+    memory_gb: float
+
+
+def parse(table: str) -> list[Device]:
+    """Read what ``nvidia-smi`` prints for `QUERY`: ``0, GPU-5f3c..., NVIDIA H200, 143771``, a line each.
+
+    The memory is in MiB, or ``[N/A]`` where it is the computer's: 0 then.
+    """
+    devices = []
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 4 and cells[0].isdigit():  # else a warning
+            index, uuid, name, mebibytes = cells
+            memory_gb = round(int(mebibytes) / 1024, 1) if mebibytes.isdigit() else 0.0
+            devices.append(Device(int(index), uuid, name.removeprefix("NVIDIA "), memory_gb))
+    return devices

@@ -1,0 +1,71 @@
+"""The providers of this project, by the names that the command line and outrider.toml have for them.
+
+A new one has its row here, and its class in ``outrider/__init__.py``. Nothing else lists providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from .survey import Surveyor
+
+ProviderName = Literal["local", "ssh", "containers", "slurm", "aws", "gcp", "lambda", "vast", "hyperstack", "runpod"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """One provider. Its classes are written as ``"module:Class"``, as they are imported when they are needed.
+
+    ``surveyor``: of one whose machines may be left behind by their client. ``rents``: it is a cloud, whose class needs
+    no arguments: `outrider offers` asks all of them.
+    """
+
+    provider: str
+    surveyor: str = ""
+    rents: bool = False
+
+
+PROVIDERS: Mapping[str, Registered] = {
+    "local": Registered(provider="local.provider:Local"),
+    "ssh": Registered(provider="ssh:SSH"),
+    "containers": Registered(
+        provider="containers.provider:Containers", surveyor="containers.surveyor:ContainerSurveyor"
+    ),
+    "slurm": Registered(provider="slurm.provider:Slurm", surveyor="slurm.surveyor:SlurmSurveyor"),
+    "aws": Registered(provider="aws.provider:AWS", surveyor="aws.surveyor:AWSSurveyor", rents=True),
+    "gcp": Registered(provider="gcp.provider:GCP", surveyor="gcp.surveyor:GCPSurveyor", rents=True),
+    "lambda": Registered(
+        provider="lambda_labs.provider:Lambda", surveyor="lambda_labs.surveyor:LambdaSurveyor", rents=True
+    ),
+    "vast": Registered(provider="vast.provider:Vast", surveyor="vast.surveyor:VastSurveyor", rents=True),
+    "hyperstack": Registered(
+        provider="hyperstack.provider:Hyperstack", surveyor="hyperstack.surveyor:HyperstackSurveyor", rents=True
+    ),
+    "runpod": Registered(provider="runpod.provider:RunPod", surveyor="runpod.surveyor:RunPodSurveyor", rents=True),
+}
+
+
+def provider_class(name: str) -> Callable[..., Any]:
+    """The class that users configure, such as `AWS`."""
+    return _imported(PROVIDERS[name].provider)
+
+
+def surveyors() -> dict[str, Surveyor]:
+    """A surveyor of each provider that has one, by the provider's name in the journal."""
+    return {name: _imported(each.surveyor)() for name, each in PROVIDERS.items() if each.surveyor}
+
+
+def clouds() -> list[str]:
+    """The names of the providers that rent machines."""
+    return [name for name, each in PROVIDERS.items() if each.rents]
+
+
+def _imported(where: str) -> Callable[..., Any]:
+    module, _, name = where.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
+    return found

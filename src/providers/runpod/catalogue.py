@@ -1,0 +1,142 @@
+"""RunPod's GPUs and CPU flavors with prices and stock, as the types of one request. No I/O but `load`.
+
+A pod has as many GPUs as it asks for, and at least the processors and memory that it asks for: a type here is a GPU in
+the number of the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from math import ceil
+from typing import Any
+
+from ..base import LaunchRequest
+from ..cloud.http import HttpApi
+from ..cloud.offers import LEAST_MEMORY_GB, LEAST_VCPUS, SOLD_OUT, Catalogue, InstanceType
+from ..errors import BadRequest
+from .service import part_of
+from .vendor import VENDOR
+
+WHERE = "its data centers"  # the sentences of `offers` name no single one
+NOWHERE = "no data center"  # the zone of a type that is sold out in all of them
+ANYWHERE = "any data center"  # of one with stock, where RunPod does not say in which
+_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace has ARM's instructions
+# What a GPU's name has besides its model: RunPod's "A100 SXM" and "RTX PRO 6000 WK" are A100 and RTXPRO6000.
+_FORM = re.compile(
+    r"\b(NVIDIA|AMD|Instinct|GeForce|Tesla|PCIe|SXM\d*|NVL|HBM\w*|OAM|SFF|WK|SE|MaxQ|Max-Q)\b", re.IGNORECASE
+)
+
+
+async def load(
+    api: HttpApi,
+    request: LaunchRequest,
+    *,
+    cloud: str,
+    data_centers: Collection[str] | None,
+    instance_types: Collection[str] | None,
+) -> Catalogue:
+    """Ask RunPod for what fits the kind of request. ``cloud``: ``"SECURE"`` or ``"COMMUNITY"``.
+
+    Raises:
+        BadRequest: there is no such data center, or RunPod sells nothing of the kind.
+        ProviderError: RunPod does not answer.
+    """
+    if request.allocation == "spot":
+        told = "RunPod's interface v2 sells no spot pods"
+        raise BadRequest(f"{told}: use allocation='on-demand', or 'spot-if-available'")
+    wanted = {"include": "AVAILABILITY", "product": "POD"}
+    gpus: Sequence[Mapping[str, Any]] = ()
+    cpus: Sequence[Mapping[str, Any]] = ()
+    if request.accelerator is not None or instance_types is not None:
+        count = {"count": str(request.accelerator.count if request.accelerator else 1), "cloud": cloud}
+        gpus = part_of(await api.call("GET", "/catalog/gpus", params=wanted | count), "gpus", list)
+    if request.accelerator is None and cloud == "SECURE":  # the community's prices of CPU pods are not in the catalogue
+        cpus = part_of(await api.call("GET", "/catalog/cpus", params=wanted), "cpus", list)
+    centers: Sequence[Mapping[str, Any]] = ()
+    if data_centers is not None or networked(request, cloud):
+        centers = part_of(await api.call("GET", "/catalog/datacenters"), "dataCenters", list)
+        check_data_centers(data_centers or (), [each["id"] for each in centers])
+    among = {each["id"] for each in centers if each["globalNetwork"]} if networked(request, cloud) else None
+    return catalogue(gpus, cpus, request, cloud, data_centers=data_centers, among=among)
+
+
+def networked(request: LaunchRequest, cloud: str) -> bool:
+    """Return whether the pods get a network of their own: several nodes with GPUs, in the secure cloud."""
+    return request.nodes > 1 and request.accelerator is not None and cloud == "SECURE"
+
+
+def catalogue(
+    gpus: Sequence[Mapping[str, Any]],
+    cpus: Sequence[Mapping[str, Any]],
+    request: LaunchRequest,
+    cloud: str,
+    *,
+    data_centers: Collection[str] | None = None,
+    among: Collection[str] | None = None,
+) -> Catalogue:
+    """The catalogue of the two lists. ``data_centers``: those that the user wants; ``among``: those that will do."""
+    types: dict[str, InstanceType] = {}
+    prices: dict[str, float] = {}
+    stock: dict[tuple[str, str], str] = {}
+    for each in [*gpus, *cpus]:
+        found = _gpu(each, request, cloud.lower()) if "manufacturer" in each else _cpu(each, request)
+        if found is not None:
+            types[found[0].name], prices[found[0].name] = found
+            stock |= {(found[0].name, zone): said for zone, said in _stock(each, data_centers, among).items()}
+    zones = {name: frozenset(zone for each, zone in stock if each == name) for name in types}
+    return Catalogue(VENDOR, WHERE, types, zones, on_demand=prices, stock=stock)
+
+
+def check_data_centers(given: Collection[str], known: Collection[str]) -> None:
+    """Raise BadRequest for a data center that RunPod does not have."""
+    unknown = next((each for each in given if each not in known), None)
+    if unknown is not None:
+        close = get_close_matches(unknown, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
+        raise BadRequest(f"RunPod has no data center {unknown!r}: {hint}")
+
+
+def _gpu(said: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[InstanceType, float] | None:
+    """A GPU in the number of the request, and its price. None: this cloud does not have it, whatever its price says."""
+    if not said[cloud] or not said["price"][cloud] or said["manufacturer"] == "UNKNOWN":
+        return None
+    wanted = request.accelerator.count if request.accelerator else 1
+    count = min(wanted, said["maxCount"][cloud]) or wanted
+    model = model_of(said["name"])
+    kind = InstanceType(
+        said["id"],
+        request.vcpus,
+        request.memory_gb,
+        "arm64" if _ARM.match(model) else "x86_64",
+        accelerator=model,
+        accelerators=count,
+        accelerator_memory_gb=float(said["memory"]),
+        on_demand=True,
+    )
+    return kind, said["price"][cloud] * count
+
+
+def model_of(name: str) -> str:
+    """RunPod's name of a GPU as `outrider.accelerators` has it."""
+    return "".join(_FORM.sub(" ", name).split())
+
+
+def _cpu(said: Mapping[str, Any], request: LaunchRequest) -> tuple[InstanceType, float]:
+    """A CPU flavor with as many vCPUs as the request needs: a power of two. Memory comes with them."""
+    memory_gb, per_vcpu = max(request.memory_gb, LEAST_MEMORY_GB), said["ramGbPerVcpu"]
+    least = max(request.vcpus, LEAST_VCPUS, said["vcpu"]["min"], ceil(memory_gb / per_vcpu))
+    vcpus = min(1 << (least - 1).bit_length(), said["vcpu"]["max"])
+    kind = InstanceType(said["id"], vcpus, vcpus * per_vcpu, "x86_64", on_demand=True)
+    return kind, vcpus * said["price"]["securePerVcpu"]
+
+
+def _stock(said: Mapping[str, Any], wanted: Collection[str] | None, among: Collection[str] | None) -> dict[str, str]:
+    """The stock of a type by data center, in RunPod's words. Where it is sold out, there is one all the same."""
+    overall = said.get("availability", "NONE").lower()
+    found = {each["id"]: each["availability"].lower() for each in said.get("dataCenters") or ()}
+    if not found and overall != SOLD_OUT and wanted is None and among is None:
+        return {ANYWHERE: overall}
+    found = {zone: level for zone, level in found.items() if among is None or zone in among}
+    return dict.fromkeys(wanted or (() if found else (NOWHERE,)), SOLD_OUT) | found

@@ -1,0 +1,209 @@
+"""A pool's launches at RunPod: the half of the port of `providers.cloud` that creates pods.
+
+A launch without an answer is never sent again, as RunPod has no idempotency token: `cloud.single_launch`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import groupby
+from math import ceil
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import anyio
+
+from ...lazy_dataclass import dataclass
+from ..base import LaunchRequest, MachineId
+from ..cloud.cooldowns import Cooldowns
+from ..cloud.failures import AGAIN_S, ELSEWHERE, CallRefused
+from ..cloud.keys import HostKey, host_key
+from ..cloud.machine import new_machine
+from ..cloud.offers import Offer, choose, in_one_place
+from ..cloud.port import Answer, Made, Plan
+from ..cloud.recorder import Recorder
+from ..cloud.rented_container import USER, first_process
+from ..cloud.single_launch import SingleLauncher, SingleOrder
+from ..errors import BadRequest, NoCapacity, NotAuthorized, QuotaExceeded
+from . import catalogue
+from .catalogue import ANYWHERE, networked
+from .cloud import RunPodCloud
+from .names import UNTIL, name_of, thing
+from .service import CAPACITY_AGAIN_S, PODS, VERSION, base
+from .vendor import APART, NO_ACCESS, NOT_TAKEN, VENDOR
+
+if TYPE_CHECKING:
+    from ..cloud.http import HttpApi
+    from .provider import RunPod
+
+LAUNCH_S = 60.0  # for one launch
+IMAGE = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"  # of RunPod's own, as its document has it in an example
+IMAGE_CUDA = "12.8"  # which the host's driver must know for it
+DISK_GB = {"gpu": 50, "cpu": 20}  # where nobody says how much
+PORT = 22  # inside; RunPod maps a public one to it
+
+
+@dataclass(slots=True, kw_only=True)
+class PodOrder(SingleOrder):
+    """One launch, of one pod. ``pod``: what RunPod has said of it."""
+
+    body: Mapping[str, Any]
+    host_key: HostKey
+    pod: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def plan(
+    api: HttpApi, provider: RunPod, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
+) -> Plan:
+    """Choose offers, those of one type in a round: a create call has one type, and several data centers for it.
+
+    Pods of several nodes are in one data center, as their network is RunPod's own.
+
+    Raises:
+        ProviderError: there are none.
+    """
+    there = await catalogue.load(
+        api,
+        request,
+        cloud=provider.cloud.upper(),
+        data_centers=provider.data_centers,
+        instance_types=provider.instance_types,
+    )
+    rounds = choose(
+        request,
+        there,
+        cooldowns,
+        anyio.current_time(),
+        instance_types=provider.instance_types,
+        zones=provider.data_centers,
+    )
+    if request.nodes > 1:
+        return Plan(request, in_one_place(rounds, living), {})
+    by_type = [sorted(each, key=lambda offer: offer.hourly_usd) for each in rounds]
+    return Plan(request, [list(one) for each in by_type for _, one in groupby(each, lambda offer: offer.type)], {})
+
+
+class RunPodLauncher(SingleLauncher[PodOrder]):
+    """Implements `providers.cloud.port.Launcher`."""
+
+    def __init__(self, provider: RunPod, cloud: RunPodCloud, recorder: Recorder) -> None:
+        super().__init__(VENDOR, recorder)
+        self._provider, self._cloud = provider, cloud
+
+    async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
+        apart = request.nodes > 1 and not networked(request, self._provider.cloud.upper())
+        self._cloud.vendor = APART if apart else VENDOR
+        return await plan(self._cloud.api, self._provider, request, cooldowns, living)
+
+    async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> PodOrder:  # noqa: ARG002
+        """Prepare the launch of one pod. It waits here for its turn, as what is under way is not interrupted."""
+        token, key = uuid4().hex, host_key()
+        await self._cloud.api.turn("POST", PODS)
+        return PodOrder(
+            token=token,
+            offers=chosen,
+            count=1,
+            hourly_usd=max(offer.hourly_usd for offer in chosen),
+            at=anyio.current_time(),
+            body=self._body(plan.request, chosen, token, key),
+            host_key=key,
+        )
+
+    async def create(self, order: PodOrder) -> Answer:
+        """See `port.Launcher.create`. What RunPod does not take, or not from this account, may be taken elsewhere."""
+        try:
+            answer = await super().create(order)
+        except BadRequest as error:
+            if error.code != NOT_TAKEN:
+                raise
+            return Answer([], [(order.offers, error)])
+        except NotAuthorized as error:
+            if error.code != NO_ACCESS or order.lost:
+                raise
+            raise QuotaExceeded(
+                f"{error}: the account has no access to {order.offers[0].type.name}, or the key may not create pods",
+                code=error.code,
+            ) from error
+        wanted, landed = self._provider.data_centers, order.pod.get("dataCenterId")
+        if wanted is not None and landed is not None and landed not in wanted:  # "preferred", says the document
+            await self._cloud.end([each.machine.id for each in answer.made])
+            told = f"RunPod has placed a pod in {landed}, and not in {' or '.join(wanted)}: it is ended"
+            return Answer([], [(order.offers, NoCapacity(told, retry_after_s=CAPACITY_AGAIN_S, advice=ELSEWHERE))])
+        return answer
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _launch(self, order: PodOrder) -> list[str]:
+        order.pod = await self._cloud.api.call("POST", PODS, body=order.body, timeout_s=LAUNCH_S, turn=True)
+        try:
+            return [str(order.pod["id"])]
+        except (KeyError, TypeError):
+            raise CallRefused("RunPod does not say which pod it has made", retry_after_s=AGAIN_S) from None
+
+    async def _launched(self, order: PodOrder) -> list[str]:
+        found = [each for each in await self._cloud.pods() if thing(each).launch == order.token]
+        order.pod = found[0] if found else {}
+        return [each["id"] for each in found]
+
+    def _made(self, order: PodOrder, machine: MachineId) -> Made:
+        pod, zone = order.pod, order.pod.get("dataCenterId")
+        offer = next((each for each in order.offers if each.zone == zone), order.offers[0])
+        what = pod.get("gpu") or pod.get("cpu") or {}
+        made = new_machine(
+            machine,
+            offer,
+            host_key=order.host_key.public,
+            image=order.body["image"],
+            facts={name: f"{what[key]:g}" for name, key in _FACTS.items() if key in what},
+        )
+        cost = float(pod.get("cost") or 0.0)  # what is billed, whatever the catalogue has said
+        return Made(replace(made, hourly_cost=cost) if cost else made, offer, USER)
+
+    def _body(self, request: LaunchRequest, chosen: Sequence[Offer], token: str, key: HostKey) -> dict[str, Any]:
+        provider, kind = self._provider, chosen[0].type
+        image = request.container or provider.image or IMAGE
+        said: dict[str, Any] = {
+            "name": name_of(self._recorder.pool, token),
+            "image": image,
+            "entrypoint": ["sh", "-c"],
+            "cmd": [self._command(request, key)],
+            "env": {},
+            "ports": [f"{PORT}/tcp"],
+            "disk": request.disk_gb or DISK_GB["gpu" if kind.accelerators else "cpu"],
+            "cloud": provider.cloud.upper(),
+            "dataCenterIds": [offer.zone for offer in chosen if offer.zone != ANYWHERE],
+        }
+        if request.max_lifetime_s is not None:
+            said["env"][UNTIL] = f"{time.time() + request.max_lifetime_s:.0f}"
+        if kind.accelerators:
+            gpu: dict[str, Any] = {"id": kind.name, "count": kind.accelerators}
+            if request.vcpus:
+                gpu["minVcpuCountPerGpu"] = ceil(request.vcpus / kind.accelerators)
+            if request.memory_gb:
+                gpu["minRamPerGpu"] = ceil(request.memory_gb / kind.accelerators)
+            cuda = provider.min_cuda or (IMAGE_CUDA if image == IMAGE else None)
+            said["gpu"] = gpu | ({"minCudaVersion": cuda} if cuda else {})
+        else:
+            said["cpu"] = {"id": kind.name, "vcpuCount": kind.vcpus}
+        if networked(request, said["cloud"]):
+            said["globalNetworking"] = True
+        if provider.network_volume:
+            said["mounts"] = {"network": [{"volumeId": provider.network_volume, "path": "/workspace"}]}
+        return said | ({"registry": provider.registry} if provider.registry else {})
+
+    def _command(self, request: LaunchRequest, key: HostKey) -> str:
+        address = f"{base(self._provider.endpoint_url)}{VERSION}{PODS}/$RUNPOD_POD_ID"
+        return first_process(
+            host_key=key,
+            client_key=request.client_key,
+            lease_s=request.lease_s,
+            max_lifetime_s=request.max_lifetime_s,
+            port=PORT,
+            end_itself=f'call DELETE "{address}" "Authorization: Bearer $RUNPOD_API_KEY" || '
+            'runpodctl remove pod "$RUNPOD_POD_ID"',
+        )
+
+
+_FACTS = {"vcpus": "vcpuCount", "memory": "memory"}

@@ -1,0 +1,84 @@
+"""RunPod's interface, REST v2: its address, its limits of requests, the meanings of its errors, and where keys are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..cloud.api_key import ApiKeys
+from ..cloud.failures import AGAIN_S, CallRefused, Meanings
+from ..cloud.http import Service
+from ..errors import NoCapacity, NotAuthorized, QuotaExceeded
+from .vendor import LIMIT, NO_ROOM, UNKNOWN
+
+URL = "https://api.runpod.io"
+VERSION = "/v2"
+KEY = "RUNPOD_API_KEY"
+KEYS = ApiKeys(provider="RunPod", name="runpod", variable=KEY, page="https://console.runpod.io/user/settings")
+PODS = "/pods"
+# 60 requests a minute, 3,000 an hour and 50,000 a day: the header RateLimit-Policy as RunPod's document shows it.
+LIMITS = {"calls": (20.0, 0.65)}
+CAPACITY_AGAIN_S = 30.0
+# "There are no longer any instances available with the requested specifications." is what answers with status 400 say;
+# the document knows no code for it. The others are what a sentence about the same may say.
+_NO_ROOM = re.compile(
+    r"instances? (currently )?available|out of (stock|capacity)|not have the resources"
+    r"|(no|not enough|insufficient) (free |gpu )?(capacity|gpus)",
+    re.IGNORECASE,
+)
+_LIMIT = re.compile(r"\bquota\b|(spend|spending|rental|pod|account) limit|limit (of|on) .*pods", re.IGNORECASE)
+
+MEANINGS: Meanings = (
+    (NotAuthorized, {
+        "HTTP 401": f"RunPod does not accept the API key: make one at {KEYS.page}, and set {KEY} to it",
+        "HTTP 402":
+            "the RunPod account has no balance left: add credits at https://console.runpod.io/user/billing",
+    }),
+    (QuotaExceeded, {LIMIT: "a limit of the RunPod account is reached: ask RunPod's support for more"}),
+    (NoCapacity, {NO_ROOM: "RunPod has no such machine left there now"}),
+    (CallRefused, {UNKNOWN: "RunPod does not know what was asked for"}),
+)  # fmt: skip
+
+
+def service(endpoint_url: str | None) -> Service:
+    """RunPod's interface. ``endpoint_url``: another address of it, without its version."""
+    return Service(
+        name="RunPod",
+        extra="runpod",
+        base_url=f"{base(endpoint_url)}{VERSION}",
+        limits=LIMITS,
+        limits_of=lambda method, path: ("calls",),  # noqa: ARG005
+        meanings=MEANINGS,
+        again_after_s={NO_ROOM: CAPACITY_AGAIN_S},
+        words_of=words_of,
+        credentials=f"set {KEY} to a key of {KEYS.page}",
+    )
+
+
+def base(endpoint_url: str | None) -> str:
+    return (endpoint_url or URL).rstrip("/")
+
+
+def words_of(body: object) -> tuple[str, str]:
+    """Code and message of an error's body, as RFC 9457 has it. The code is ours, or empty: then its status is one."""
+    if not isinstance(body, Mapping):
+        return "", ""
+    errors = body.get("errors")
+    listed = [each for each in errors if isinstance(each, str)] if isinstance(errors, list) else []
+    message = " ".join([str(body.get("detail") or body.get("title") or ""), *listed])
+    refused = body.get("status") in {400, 403}
+    code = NO_ROOM if refused and _NO_ROOM.search(message) else LIMIT if refused and _LIMIT.search(message) else ""
+    return code, message
+
+
+def part_of(answer: object, name: str, kind: type[Any]) -> Any:
+    """The part of an answer under this name, where it is of this kind.
+
+    Raises:
+        CallRefused: it is no answer of RunPod's.
+    """
+    part = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(part, kind):
+        raise CallRefused("RunPod's answer is not as it should be", retry_after_s=AGAIN_S, code="UnreadableAnswer")
+    return part

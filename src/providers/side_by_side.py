@@ -1,0 +1,88 @@
+"""Calls that are made at the same time, with one error of all theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable
+from functools import partial
+from typing import Any, TypeVar, overload
+
+import anyio
+
+from .errors import ProviderError
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+AT_A_TIME = 8
+
+
+async def side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Run the jobs concurrently; of several errors, raise the one that says most."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            for job in jobs:
+                tasks.start_soon(job)
+    except ExceptionGroup as group:
+        raise only(group) from None
+
+
+@overload
+async def all_of(one: Callable[[], Awaitable[T1]], two: Callable[[], Awaitable[T2]], /) -> tuple[T1, T2]: ...
+
+
+@overload
+async def all_of(
+    one: Callable[[], Awaitable[T1]], two: Callable[[], Awaitable[T2]], three: Callable[[], Awaitable[T3]], /
+) -> tuple[T1, T2, T3]: ...
+
+
+@overload
+async def all_of(*asks: Callable[[], Awaitable[T]]) -> tuple[T, ...]: ...
+
+
+async def all_of(*asks: Callable[[], Awaitable[Any]]) -> tuple[Any, ...]:
+    """Ask all questions at the same time; return the answers in their order."""
+    found: dict[int, Any] = {}
+
+    async def one(place: int, ask: Callable[[], Awaitable[Any]]) -> None:
+        found[place] = await ask()
+
+    await side_by_side([partial(one, place, ask) for place, ask in enumerate(asks)])
+    return tuple(found[place] for place in range(len(asks)))
+
+
+async def each_of(names: Collection[K], ask: Callable[[K], Awaitable[T]], *, at_a_time: int = AT_A_TIME) -> list[T]:
+    """Ask about each name, some of them at a time; return the answers in the order of the names."""
+    found: dict[K, T] = {}
+    limit = anyio.Semaphore(at_a_time)
+
+    async def one(name: K) -> None:
+        async with limit:
+            found[name] = await ask(name)
+
+    await side_by_side([partial(one, name) for name in names])
+    return [found[name] for name in names]
+
+
+async def answers_of(asked: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T | ProviderError]:
+    """Ask each at the same time. The ProviderError of one is its answer, and ends no other call."""
+    found: dict[K, T | ProviderError] = {}
+    names = list(asked)
+
+    async def one(name: K) -> None:
+        try:
+            found[name] = await ask(name)
+        except ProviderError as error:
+            found[name] = error
+
+    await side_by_side([partial(one, name) for name in names])
+    return {name: found[name] for name in names}
+
+
+def only(error: Exception) -> BaseException:
+    """Choose the one of several concurrent errors that says most to a user."""
+    while isinstance(error, ExceptionGroup):
+        error = next((each for each in error.exceptions if isinstance(each, ProviderError)), error.exceptions[0])
+    return error

@@ -1,0 +1,192 @@
+"""Vast.ai's offers: machines that somebody rents out, each to one tenant, on demand and for bids. No I/O but `load`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...lazy_dataclass import dataclass
+from ..base import Architecture, LaunchRequest
+from ..cloud.failures import ELSEWHERE
+from ..cloud.http import HttpApi
+from ..cloud.offers import Catalogue, InstanceType
+from ..errors import NoCapacity
+from .service import SEARCH, field_of
+from .vendor import VENDOR
+
+if TYPE_CHECKING:
+    from .provider import Vast
+
+WHERE = "its offers"  # the sentences of `offers` name no single country
+MOST = 64  # offers in one answer, the cheapest: the service gives no more, whatever is asked for (seen, not documented)
+DISK_GB = 32  # of a container, where nobody asks for more
+SHORTEST_S = 3600.0  # for so long an offer must hold, where the pool has no max_lifetime
+AGAIN_S = 30.0
+ARCHITECTURES: Mapping[str, Architecture] = {"amd64": "x86_64", "arm64": "arm64"}
+# Where Vast.ai's name is not ours with spaces, as it lists them (dstackai/gpuhunt, providers/vastai.py).
+_NAMES: Mapping[str, Sequence[str]] = {
+    "A100": ("A100 PCIE", "A100 SXM4"),
+    "H100": ("H100 PCIE", "H100 SXM", "H100 NVL"),
+    "H200": ("H200", "H200 NVL"),
+    **{each: (f"Tesla {each}",) for each in ("P100", "P40", "P4", "T4", "V100")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One offer. ``bid``: USD per hour to bid for it; ``storage_usd``: what its disk costs besides."""
+
+    id: int
+    kind: str  # "2x RTX 4090", for people
+    type: InstanceType
+    country: str
+    on_demand_usd: float | None = None  # with its disk
+    bid: float | None = None
+    storage_usd: float = 0.0
+
+    @property
+    def spot_usd(self) -> float | None:
+        return None if self.bid is None else self.bid + self.storage_usd
+
+
+async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask]:
+    """Search for offers that fit the request and the provider's options, in the markets that are allowed.
+
+    Raises:
+        NoCapacity: there are none now.
+        ProviderError: Vast.ai does not answer, or refuses.
+    """
+    found: dict[int, Ask] = {}
+    for market in ("ondemand", "bid"):
+        if request.allocation == {"ondemand": "spot", "bid": "on-demand"}[market]:
+            continue
+        listed = field_of(
+            await api.call("POST", SEARCH, body=query(provider, request, market), idempotent=True), "offers", list
+        )
+        for offer in listed:
+            if not _holds(offer, provider, request, market):
+                continue
+            known = found.get(offer["id"])
+            found[offer["id"]] = ask(offer, request, market, provider.bid, known)
+    if not found:
+        what = "machine" if request.accelerator is None else str(request.accelerator)
+        raise NoCapacity(
+            f"Vast.ai has no offer of {what} now that fits this pool, and what Vast(reliability=..., verified=..., "
+            f"regions=..., min_cuda=...) ask for",
+            retry_after_s=AGAIN_S,
+            advice=ELSEWHERE,
+        )
+    return list(found.values())
+
+
+def query(provider: Vast, request: LaunchRequest, market: str) -> dict[str, Any]:
+    """The body of a search: what cannot fit is left out by the service, as it gives `MOST` offers at most."""
+    filters: dict[str, Any] = {
+        "rentable": {"eq": True},
+        "external": {"eq": False},
+        "direct_port_count": {"gte": 1},
+        "reliability": {"gte": provider.reliability},
+        "disk_space": {"gte": disk_gb(request)},
+        "duration": {"gte": max(SHORTEST_S, request.max_lifetime_s or 0.0)},
+        "cpu_cores_effective": {"gte": max(1, request.vcpus)},
+    }
+    if provider.verified:
+        filters["verified"] = {"eq": True}
+    if provider.regions is not None:
+        filters["geolocation"] = {"in": list(provider.regions)}
+    if provider.min_cuda is not None:
+        filters["cuda_max_good"] = {"gte": provider.min_cuda}
+    if request.accelerator is not None:
+        filters["gpu_name"] = {"in": names_of(request.accelerator.name)}
+        filters["num_gpus"] = {"gte": request.accelerator.count}
+        filters["gpu_ram"] = {"gte": int(request.accelerator.memory_gb * 0.9 * 1024)}
+    if request.architecture is not None:
+        filters["cpu_arch"] = {"eq": "arm64" if request.architecture == "arm64" else "amd64"}
+    return {
+        **filters,
+        "type": market,
+        "order": [["dph_total", "asc"]],
+        "limit": MOST,
+        "allocated_storage": disk_gb(request),
+    }
+
+
+def disk_gb(request: LaunchRequest) -> int:
+    return max(8, request.disk_gb or DISK_GB)  # Vast.ai makes none that is smaller
+
+
+def names_of(accelerator: str) -> list[str]:
+    """The names that Vast.ai may have for an accelerator."""
+    if accelerator in _NAMES:
+        return list(_NAMES[accelerator])
+    rtx = re.fullmatch(r"RTX(PRO|A)?(\d{4})(Ada|Ti|S)?", accelerator)
+    if rtx is None:
+        return [accelerator]
+    series = "RTX PRO " if rtx[1] == "PRO" else f"RTX {rtx[1] or ''}"
+    if rtx[3] == "Ti":
+        return [f"{series}{rtx[2]} Ti"]
+    return [
+        f"{series}{rtx[2]}{rtx[3] or ''}",
+        *([f"{series}{rtx[2]} WS", f"{series}{rtx[2]} S"] if rtx[1] == "PRO" else ()),
+    ]
+
+
+def _holds(offer: Mapping[str, Any], provider: Vast, request: LaunchRequest, market: str) -> bool:
+    """Check what matters most again: that a filter is misunderstood would cost the user's money."""
+    trusted = (offer.get("reliability") or 0.0) >= provider.reliability
+    verified = not provider.verified or offer.get("verification") == "verified"
+    room = (offer.get("disk_space") or 0.0) >= disk_gb(request)
+    priced = offer.get("min_bid" if market == "bid" else "dph_total") is not None
+    return bool(trusted and verified and room and priced and offer.get("rentable", True))
+
+
+def ask(offer: Mapping[str, Any], request: LaunchRequest, market: str, over: float, known: Ask | None = None) -> Ask:
+    """One offer of an answer, with what is ``known`` of it from the other market. ``over``: times the lowest bid."""
+    gpu, gpus, share = offer["gpu_name"], offer["num_gpus"], offer.get("gpu_frac") or 1.0
+    wanted, memory_gb = request.accelerator, round((offer.get("gpu_ram") or 0) / 1024)
+    storage_usd = offer.get("storage_total_cost") or 0.0
+    on_demand = offer["dph_total"] if market == "ondemand" else known.on_demand_usd if known else None
+    bid = round(offer["min_bid"] * over, 4) if market == "bid" else known.bid if known else None
+    name = wanted.name if wanted is not None and wanted.fits(gpu, wanted.memory_gb) else gpu.replace(" ", "")
+    # Without a wish for one, a machine with a GPU is as good as any: Vast.ai has no others.
+    accelerator = "" if wanted is None else name
+    return Ask(
+        offer["id"],
+        f"{gpus}x {gpu}",
+        InstanceType(
+            f"{gpus}x {gpu} (offer {offer['id']})",
+            int(offer["cpu_cores_effective"]),
+            offer["cpu_ram"] / 1024 * share,
+            ARCHITECTURES.get(offer.get("cpu_arch") or "amd64", "x86_64"),
+            accelerator=accelerator,
+            accelerators=gpus if accelerator else 0,
+            accelerator_memory_gb=float(memory_gb) if accelerator else 0.0,
+            spot=bid is not None,
+            on_demand=on_demand is not None,
+        ),
+        country(offer.get("geolocation")),
+        on_demand,
+        bid,
+        storage_usd,
+    )
+
+
+def country(geolocation: str | None) -> str:
+    """The code of the country in "Texas, US"."""
+    return (geolocation or "").rpartition(",")[2].strip() or "unknown"
+
+
+def catalogue(asks: Iterable[Ask]) -> Catalogue:
+    types: dict[str, InstanceType] = {}
+    zones: dict[str, frozenset[str]] = {}
+    spot: dict[tuple[str, str], float] = {}
+    on_demand: dict[str, float] = {}
+    for each in asks:
+        name = each.type.name
+        types[name], zones[name] = each.type, frozenset({each.country})
+        if each.spot_usd is not None:
+            spot[name, each.country] = each.spot_usd
+        if each.on_demand_usd is not None:
+            on_demand[name] = each.on_demand_usd
+    return Catalogue(VENDOR, WHERE, types, zones, spot=spot, on_demand=on_demand)

@@ -1,0 +1,106 @@
+"""`Vast`: machines that people rent out at Vast.ai, on demand and for bids, that end with their pool."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...lazy_dataclass import dataclass
+from ..base import LaunchRequest, MachineOffer
+from ..cloud.options import set_all, several
+from ..cloud.provider import CloudProvider
+from ..errors import UnknownOption
+from ..option_names import checking_options
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.port import Plan
+    from ..cloud.recorder import Recorder
+    from .cloud import VastCloud
+    from .launcher import RentPlan, VastLauncher
+
+
+@partial(checking_options, error=UnknownOption)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vast(CloudProvider["VastCloud"]):
+    """Nodes on Vast.ai: containers on machines that people and data centers rent out, each with GPUs.
+
+    ``key_file``: a file with an API key; by default the variable ``VAST_API_KEY``, or the file of Vast.ai's own client.
+    ``image``: the containers' image, as for ``docker run``; a pool's ``Image(container=...)`` comes first. ``regions``:
+    codes of countries, such as ``["US", "CA"]``; by default any. ``reliability``: the least share of the time that the
+    machine was up (0 to 1). ``verified``: only machines that Vast.ai has verified. ``min_cuda``: the least version of
+    CUDA that the machine's driver can run; None: any. ``bid``: for spot machines, how many times the lowest bid is bid
+    (1 to 10); who bids more later has the machine. ``endpoint_url``: another address of the interface.
+
+    A spot machine whose bid is beaten is stopped by Vast.ai without notice: its node is lost, and it is deleted.
+    A container whose client is gone deletes itself when its lease is over.
+
+    Raises:
+        ValueError: an option can never work.
+        TypeError: there is no such option.
+    """
+
+    key_file: str | None = None
+    image: str | None = None
+    regions: Collection[str] | None = None
+    reliability: float = 0.95
+    verified: bool = True
+    min_cuda: float | None = 12.8
+    bid: float = 1.1
+    endpoint_url: str | None = None
+
+    name = "vast"
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("reliability", self.reliability, 0.0, 1.0),
+            ("bid", self.bid, 1.0, 10.0),
+            ("min_cuda", 1.0 if self.min_cuda is None else self.min_cuda, 1.0, 100.0),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise ValueError(f"Vast({name}=...) is a number from {least:g} to {most:g}, not {value!r}")
+        if self.image is not None and (self.image.startswith("-") or any(c.isspace() for c in self.image)):
+            raise ValueError(f"Vast(image={self.image!r}) is no image: write one as for `docker run`")
+        regions = several("Vast", "regions", self.regions)
+        for each in regions or ():
+            if len(each) != 2 or not each.isalpha():
+                raise ValueError(f"Vast(regions=[{each!r}]) takes codes of countries, with two letters, such as 'US'")
+        set_all(self, {"regions": None if regions is None else tuple(dict.fromkeys(map(str.upper, regions)))})
+
+    @property
+    def containers(self) -> bool:
+        """True: the machines have the image of ``Image(container=...)``, where there is one."""
+        return True
+
+    @asynccontextmanager
+    async def _reach(self) -> AsyncIterator[VastCloud]:
+        from ..cloud.account import place_of
+        from .cloud import VastCloud
+        from .service import open_api
+
+        place = place_of(self.key_file, self.endpoint_url)
+        async with open_api(place) as (api, account):
+            yield VastCloud(api, account, place)
+
+    async def _first_plan(self, cloud: VastCloud, request: LaunchRequest, cooldowns: Cooldowns) -> RentPlan:
+        from . import catalogue
+        from .launcher import plan
+
+        return plan(await catalogue.load(cloud.api, self, request), request, cooldowns)
+
+    def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:
+        from .launcher import RentPlan
+
+        assert isinstance(plan, RentPlan)
+        ask = plan.asks[offer.kind]
+        return replace(offer, kind=ask.kind, place=f"{ask.country} #{ask.id}")
+
+    def _launcher(self, cloud: VastCloud, recorder: Recorder, tasks: TaskGroup) -> VastLauncher:  # noqa: ARG002
+        from .launcher import VastLauncher
+
+        return VastLauncher(self, cloud, recorder)

@@ -1,0 +1,144 @@
+"""Vast.ai's interface: its address, its limits of requests, the meanings of its errors, and the user's key for it.
+
+Its facts are from Vast.ai's documentation (github.com/vast-ai/docs), above all the files of OpenAPI there, and from its
+own client, vast-ai/vast-cli. ``testing/openapi.json`` names the files and commits.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ..cloud.api_key import ApiKeys
+from ..cloud.failures import AGAIN_S, CallRefused, Meanings
+from ..cloud.http import HttpApi, Key, Service
+from ..errors import BadRequest, NoCapacity, NotAuthorized, QuotaExceeded
+from ..threads import in_thread
+from .vendor import NO_CREDIT, STALE_PRICE, TAKEN, UNKNOWN
+
+URL = "https://console.vast.ai"
+KEY = "VAST_API_KEY"
+KEYS_PAGE = "https://cloud.vast.ai/manage-keys/"
+KEY_FILE = "~/.config/vastai/vast_api_key"  # where `vastai set api-key` leaves it
+KEYS = ApiKeys(provider="Vast", name="vast", variable=KEY, page=KEYS_PAGE, usual=KEY_FILE)
+BILLING_PAGE = "https://cloud.vast.ai/billing/"
+ACCOUNT = "/api/v0/users/current/"
+SEARCH = "/api/v0/bundles/"
+ASK = "/api/v0/asks/{}/"
+LIST = "/api/v1/instances/"
+END = "/api/v0/instances/"
+# x-rate-limit of each operation: the least seconds between two requests, and a fifth more; searches: 10 in a minute.
+LIMITS = {"search": (10.0, 1 / 6.5), "rent": (1.0, 1 / 5.4), "list": (1.0, 1 / 1.2), "end": (1.0, 1 / 3.6)}
+_LIMITED = {("POST", SEARCH): "search", ("GET", LIST): "list", ("DELETE", END): "end"}
+NO_KEY = "invalid_user_key"
+_IN_WORDS = re.compile(r"\b(no_such_ask|no_such_instance|insufficient_credit)\b")
+
+MEANINGS: Meanings = (
+    (NotAuthorized, {NO_KEY: f"Vast.ai does not accept the API key: make one at {KEYS_PAGE}, and set {KEY} to it"}),
+    (QuotaExceeded, {NO_CREDIT: f"the Vast.ai account has no credit left: add some at {BILLING_PAGE}"}),
+    (NoCapacity, {
+        TAKEN: "somebody else has rented that machine of Vast.ai's meanwhile",
+        STALE_PRICE: "the price of that machine of Vast.ai's has changed meanwhile",
+    }),
+    (CallRefused, {"|".join(sorted(UNKNOWN)): "Vast.ai does not know that instance"}),
+)  # fmt: skip
+
+
+def service(endpoint_url: str | None) -> Service:
+    """Vast.ai's interface. ``endpoint_url``: another address of it."""
+    return Service(
+        name="Vast.ai",
+        extra="vast",
+        base_url=(endpoint_url or URL).rstrip("/"),
+        limits=LIMITS,
+        limits_of=_limits_of,
+        meanings=MEANINGS,
+        again_after_s={TAKEN: 10.0, STALE_PRICE: 10.0},
+        words_of=words_of,
+        credentials=f"set {KEY} to a key of {KEYS_PAGE} that may use instance_read, instance_write, user_read and misc",
+    )
+
+
+def _limits_of(method: str, path: str) -> Sequence[str]:
+    if method == "PUT":
+        return ("rent",)
+    name = _LIMITED.get((method, path))
+    return () if name is None else (name,)
+
+
+def words_of(body: object) -> tuple[str, str]:
+    """Code and message of an error. Where an offer or instance is unknown, the code may stand in the message alone."""
+    if not isinstance(body, Mapping):
+        return "", ""
+    message = next((str(body[key]) for key in ("msg", "message", "detail") if body.get(key)), "")
+    if "invalid user key" in message.lower():
+        return NO_KEY, message
+    named = _IN_WORDS.search(message)
+    return named[1] if named else str(body.get("error") or ""), message
+
+
+class Account:
+    """The account of an open interface. ``credit_usd``: what it had when it was last asked for."""
+
+    def __init__(self, api: HttpApi, said: Mapping[str, Any]) -> None:
+        self._api = api
+        self.id, self.credit_usd = str(said["id"]), _credit(said)
+
+    async def check_credit(self) -> None:
+        """Ask again where there was no credit before.
+
+        Raises:
+            QuotaExceeded: there is none.
+        """
+        if self.credit_usd <= 0:
+            self.credit_usd = _credit(field_of(await self._api.call("GET", ACCOUNT), "", dict))
+        if self.credit_usd <= 0:
+            raise QuotaExceeded(
+                f"the Vast.ai account has {self.credit_usd:.2f} USD of credit: add some at {BILLING_PAGE}",
+                code=NO_CREDIT,
+                advice="Vast.ai stops what runs as soon as the credit is used up.",
+            )
+
+
+def _credit(said: Mapping[str, Any]) -> float:
+    return sum(float(said.get(name) or 0.0) for name in ("balance", "credit"))
+
+
+@asynccontextmanager
+async def open_api(place: Mapping[str, str]) -> AsyncIterator[tuple[HttpApi, Account]]:
+    """Open the interface in a place, with the account that the user's key belongs to.
+
+    Raises:
+        NotAuthorized: there is no key, it is not accepted, or it is another account's than the place was made with.
+        BadRequest: the extra is missing, or the address is no URL.
+    """
+    key_file = place.get("key_file")
+    key = await in_thread(KEYS.read, key_file, os.environ)
+    async with HttpApi.open(service(place.get("endpoint_url")), Key(key)) as api:
+        answer = field_of(await api.call("GET", ACCOUNT), "", dict)
+        if "id" not in answer:
+            raise BadRequest(f"{api.service.host} does not answer as Vast.ai does: check endpoint_url")
+        account = Account(api, answer)
+        wanted = place.get("account", account.id)
+        if wanted != account.id:
+            where = key_file or KEY
+            raise NotAuthorized(
+                f"these instances are of the Vast.ai account {wanted}, and {where} has a key of {account.id}: "
+                f"use a key of that account"
+            )
+        yield api, account
+
+
+def field_of(answer: object, name: str, kind: type[Any]) -> Any:
+    """A field of an answer, where it is of this kind; without a ``name`` the answer itself.
+
+    Raises:
+        CallRefused: it is no answer of Vast.ai's.
+    """
+    found = answer if not name else answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(found, kind):
+        raise CallRefused("Vast.ai's answer is not as it should be", retry_after_s=AGAIN_S, code="UnreadableAnswer")
+    return found
