@@ -60,9 +60,15 @@ if TYPE_CHECKING:
     from .engine.sync import SyncPool as SyncPool
     from .engine.trackers import trackers as trackers
     from .providers.aws.provider import AWS as AWS
+    from .providers.containers.provider import Containers as Containers
+    from .providers.gcp.provider import GCP as GCP
+    from .providers.hyperstack.provider import Hyperstack as Hyperstack
+    from .providers.lambda_labs.provider import Lambda as Lambda
+    from .providers.runpod.provider import RunPod as RunPod
     from .providers.local.provider import Local as Local
     from .providers.slurm.provider import Slurm as Slurm
     from .providers.ssh import SSH as SSH, Host as Host
+    from .providers.vast.provider import Vast as Vast
 
 _IMPORTER = os.getpid()  # a process that has this module, and another id, is a fork of the program
 
@@ -93,9 +99,15 @@ _HOMES = {
     "engine.api.task_stack": ("TaskStack",),
     "engine.api.volume": ("Volume",),
     "providers.aws.provider": ("AWS",),
+    "providers.containers.provider": ("Containers",),
+    "providers.gcp.provider": ("GCP",),
+    "providers.hyperstack.provider": ("Hyperstack",),
+    "providers.lambda_labs.provider": ("Lambda",),
+    "providers.runpod.provider": ("RunPod",),
     "providers.local.provider": ("Local",),
     "providers.slurm.provider": ("Slurm",),
     "providers.ssh": ("SSH", "Host"),
+    "providers.vast.provider": ("Vast",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
@@ -108,23 +120,35 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     found: Any
     if name == "__version__":
         from importlib.metadata import version
 
         found = version("outrider")
     elif name in _MODULES:
-        found = import_module(f"{__name__}.{_MODULES[name]}")
+        found = _imported(_MODULES[name])
     elif name in _HOME_OF:
-        found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        found = getattr(_imported(_HOME_OF[name]), name)
     elif name == "__all__":
         found = sorted({*_MODULES, *_HOME_OF, *_errors()})
     elif (found := _errors().get(name)) is None:
         raise AttributeError(f"module 'outrider' has no attribute {name!r}{_hint(name)}")
     globals()[name] = found
     return found
+
+
+def _imported(room: str) -> Any:
+    """Import a module of ours, while Python's collector rests: it would find nothing."""
+    import gc
+    from importlib import import_module
+
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(f"{__name__}.{room}")
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _errors() -> dict[str, type]:

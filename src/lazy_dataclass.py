@@ -35,14 +35,14 @@ _ABSENT = _Absent()
 _standard: Any = dataclasses.dataclass  # without its types, for classes are made from parts here
 
 
-@_standard
+@_standard(init=False, repr=False, eq=False)
 class _Changing:
     """A class of the standard library's, of which its own notes are taken: this one's objects may change."""
 
     field: int
 
 
-@_standard(frozen=True)
+@_standard(init=False, repr=False, eq=False, frozen=True)
 class _Frozen:
     """The same, of a class whose objects may not."""
 
@@ -59,6 +59,7 @@ def _lazy(
     slots: bool = False,
     eq: bool = True,
     repr: bool = True,  # noqa: A002 - the standard library's name
+    init: bool = True,
     kw_only: bool = False,
     **others: bool,
 ) -> Any:
@@ -66,8 +67,8 @@ def _lazy(
         annotations = get_annotations(cls)
         known = all(isinstance(text, str) and not text.startswith(_LEFT_TO_STANDARD) for text in annotations.values())
         if slots and known and not others and "self" not in annotations:
-            return _Definition(cls, annotations, frozen=frozen, kw_only=kw_only).make(eq=eq, repr=repr)
-        made: type = _standard(frozen=frozen, slots=slots, eq=eq, repr=repr, kw_only=kw_only, **others)(cls)
+            return _Definition(cls, annotations, frozen=frozen, kw_only=kw_only).make(eq=eq, repr=repr, init=init)
+        made: type = _standard(frozen=frozen, slots=slots, eq=eq, repr=repr, init=init, kw_only=kw_only, **others)(cls)
         return made
 
     return define if cls is None else define(cls)
@@ -89,7 +90,7 @@ class _Definition:
         self.fields = _inherited(cls) | _own(self.namespace, annotations, kw_only=kw_only)
         _check_order(cls, self.fields.values())
 
-    def make(self, *, eq: bool, repr: bool) -> type:  # noqa: A002
+    def make(self, *, eq: bool, repr: bool, init: bool) -> type:  # noqa: A002
         """Return the class: with slots it is another one than that which was decorated."""
         old, namespace = self.cls, self.namespace
         for name in ("__dict__", "__weakref__"):
@@ -99,8 +100,9 @@ class _Definition:
         namespace["__slots__"] = tuple(name for name in self.fields if name not in taken)
         namespace["__dataclass_fields__"], namespace["__dataclass_params__"] = self.fields, _NOTES[self.frozen]
         namespace.setdefault("__match_args__", tuple(positional))
-        namespace["__init__"] = self.first_init = self._first_init()
-        namespace["__signature__"] = _Signature(self)
+        if init:
+            namespace["__init__"] = self.first_init = self._first_init()
+            namespace["__signature__"] = _Signature(self)
         namespace.setdefault("__replace__", _replace)
         if repr:
             namespace.setdefault("__repr__", _repr_of([field.name for field in self.fields.values() if field.repr]))

@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from .providers.aws.testing import faults as aws_faults
     from .providers.aws.testing.behaviour import Behaviour
     from .providers.aws.testing.cloud import EC2
-    from .providers.aws.testing.hypervisor import Boot, Hypervisor, Paper
+    from .providers.cloud.testing import checks as cloud_checks
+    from .providers.cloud.testing import faults as cloud_faults
+    from .providers.cloud.testing.hypervisor import Boot, Hypervisor, Paper
+    from .providers.cloud.testing.machines import Times
+    from .providers.gcp.testing.front import GCE
+    from .providers.hyperstack.testing.front import HyperstackCloud
+    from .providers.lambda_labs.testing.front import LambdaCloud
+    from .providers.runpod.testing.front import RunPodCloud
+    from .providers.vast.testing.front import Rentable, VastCloud
 
 # As in outrider itself; what of `__all__` is not here is a fault.
 _HOMES = {
@@ -50,7 +58,13 @@ _HOMES = {
     "engine.testing.simulator.draw": ("draw",),
     "providers.aws.testing.behaviour": ("Behaviour",),
     "providers.aws.testing.cloud": ("EC2",),
-    "providers.aws.testing.hypervisor": ("Boot", "Hypervisor", "Paper"),
+    "providers.cloud.testing.hypervisor": ("Boot", "Hypervisor", "Paper"),
+    "providers.cloud.testing.machines": ("Times",),
+    "providers.gcp.testing.front": ("GCE",),
+    "providers.hyperstack.testing.front": ("HyperstackCloud",),
+    "providers.lambda_labs.testing.front": ("LambdaCloud",),
+    "providers.vast.testing.front": ("Rentable", "VastCloud"),
+    "providers.runpod.testing.front": ("RunPodCloud",),
     "engine.testing.simulator.referee": ("Violation",),
     "engine.testing.simulator.scenario": ("CloudSpec", "Job", "Scenario"),
     "engine.testing.simulator.shrink": ("shrink",),
@@ -58,6 +72,8 @@ _HOMES = {
 }
 _MODULES = {
     "aws_faults": "providers.aws.testing.faults",
+    "cloud_checks": "providers.cloud.testing.checks",
+    "cloud_faults": "providers.cloud.testing.faults",
     "provider_contract": "providers.contract",
     "simulated": "engine.testing.simulator.faults",
 }
@@ -65,6 +81,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "EC2",
+    "GCE",
     "Behaviour",
     "Boot",
     "Chaos",
@@ -74,22 +91,30 @@ __all__ = [
     "Freeze",
     "FullDisk",
     "HoldGil",
+    "HyperstackCloud",
     "Hypervisor",
     "Job",
     "Kill",
     "KillDaemon",
     "KillRank",
+    "LambdaCloud",
     "Paper",
     "Partition",
     "Played",
     "Preempt",
+    "Rentable",
     "Report",
+    "RunPodCloud",
     "Scenario",
     "SlowLink",
     "Strike",
+    "Times",
+    "VastCloud",
     "Violation",
     "aws_faults",
     "chaos",
+    "cloud_checks",
+    "cloud_faults",
     "draw",
     "play",
     "provider_contract",

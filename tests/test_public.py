@@ -13,7 +13,19 @@ import outrider
 from outrider.engine.client.mapping import ErrorsOption, MapOptions, OutcomesMapOptions
 
 ERRORS = "outrider.engine.api.errors"  # all its classes are told to type checkers by a star
-HEAVY = {"asyncssh", "rich", "structlog", "torch", "numpy", "pandas", "anyio", "asyncio", "cloudpickle", "msgpack"}
+HEAVY = {
+    "anyio",
+    "asyncio",
+    "asyncssh",
+    "cloudpickle",
+    "httpx",
+    "msgpack",
+    "numpy",
+    "pandas",
+    "rich",
+    "structlog",
+    "torch",
+}
 
 
 def fresh(code: str) -> str:

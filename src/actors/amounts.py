@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from ..lazy_named_tuple import NamedTuple
 
 GB = 1e9  # bytes
 

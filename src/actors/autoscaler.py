@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil
-from typing import NamedTuple
 
+from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId, ScaleByLoad
 
 WAIT_S = 2.0  # tasks that wait for less are done before a machine could boot

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from ..lazy_named_tuple import NamedTuple
 from . import events as ev
 from .fencing import Gap, KillRank, RunRank
 from .interfaces import Ending, NodeId, World

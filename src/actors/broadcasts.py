@@ -221,7 +221,7 @@ class Broadcasts:
                     case GenerationStarted(world, ranks):
                         if watch is not None:
                             watch.began(world.size)
-                        self._nodes.send_views()
+                        self._nodes.send_views(named=True)
                         self._stop_agreement.started(job, world, now)
                         self._send_agreements()
                         self._observe(

@@ -25,6 +25,7 @@ from .job_events import (
     TaskRetried,
     TaskStarted,
     TaskSubmitted,
+    TransferRerouted,
     UnfinishedLine,
     UploadProgress,
 )
@@ -108,6 +109,7 @@ __all__ = [
     "TaskSubmitted",
     "TerminateFailed",
     "TrackerBehind",
+    "TransferRerouted",
     "UnfinishedLine",
     "UploadProgress",
     "VersionsDiffer",

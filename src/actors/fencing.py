@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from ..lazy_named_tuple import NamedTuple
 from .interfaces import AttemptId, NodeId, Order, Task, World
 
 

@@ -280,6 +280,11 @@ class FleetController:
         return max(0, self._missing()) + sum(self.orders.launches)
 
     @property
+    def is_full(self) -> bool:
+        """Return whether as many nodes work as are wanted."""
+        return self._working >= self.wanted
+
+    @property
     def _working(self) -> int:
         return self._count[NodePhase.READY]
 
@@ -316,6 +321,8 @@ class FleetController:
 
     def _promote(self, places: int) -> None:
         """Let up to ``places`` spare nodes work, the oldest first."""
+        if not self._count[NodePhase.SPARE]:
+            return  # as in most pools: no walk over all nodes whenever one is lost
         spares = [node for node, phase in self.nodes.items() if phase is NodePhase.SPARE]
         for node in [node for node in spares if node not in self._away][:places]:
             self._move(node, NodePhase.READY)
@@ -341,7 +348,8 @@ class FleetController:
         for node in self._newest(NodePhase.SPARE)[:surplus]:
             self._drain(node)
             surplus -= 1
-        for node in self._newest(NodePhase.READY)[: max(0, self._working - self.wanted)]:
+        too_many = max(0, self._working - self.wanted)
+        for node in self._newest(NodePhase.READY)[:too_many] if too_many else ():
             if surplus > 0:
                 self._drain(node)
                 surplus -= 1
@@ -355,6 +363,8 @@ class FleetController:
                 self._dismiss(node)
 
     def _newest(self, phase: NodePhase) -> list[NodeId]:
+        if not self._count[phase]:
+            return []
         return sorted((node for node, its in self.nodes.items() if its is phase), reverse=True)
 
     def _drain(self, node: NodeId) -> None:

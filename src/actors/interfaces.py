@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, StrEnum, auto
 from random import random
-from typing import NamedTuple, NewType, Protocol
+from typing import NewType, Protocol
 
 from ..lazy_dataclass import dataclass
+from ..lazy_named_tuple import NamedTuple
 from ..providers.base import Fleet, LaunchRequest, Machine, PreemptionNotice
 from .amounts import Amounts
 from .events import Observe
@@ -215,7 +216,10 @@ class Link(Protocol):
         """Recall attempts; the answer is `Returned` with those that had not started."""
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
-        """Send the ready nodes by rank, for `instance_info`."""
+        """Send the ready nodes by rank, for `instance_info`; where they are very many, to the ranks of broadcasts."""
+
+    def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> None:
+        """Send the node its rank among so many ready nodes, with so many accelerators, and none of its peers."""
 
     def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
         """Send the node the notice about its own machine, or about ``peer``, of a generation that it runs ranks of."""

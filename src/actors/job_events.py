@@ -91,6 +91,22 @@ class UploadProgress(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TransferRerouted(Event):
+    """A node gets no more of a large object from ``source``, for this ``reason``, and the rest from the node
+    ``instead``; None: from this program. ``apart``: the pool's nodes do not reach each other, so that from now on this
+    program sends each of them each object, of which no event tells any more.
+    """
+
+    node: int
+    source: int
+    instead: int | None
+    have_bytes: int
+    size_bytes: int
+    reason: str
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TaskOutput(Event):
     """A task wrote whole lines, or a piece of a line longer than 64 KiB. ``dropped`` bytes were lost before it.
 

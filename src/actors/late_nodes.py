@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from ..lazy_named_tuple import NamedTuple
 
 NO_ADDRESS = "waiting for an address"
 NO_ANSWER = "waiting for an answer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import field
@@ -16,6 +17,7 @@ from .interfaces import Link, NodeFacts, NodeId, Unfit
 
 K = TypeVar("K")
 SMALL = 32  # nodes; up to so many are told of every change at once
+NAMED_MOST = 1024  # nodes; where there are more, only those that work together are told of each other (decision 81)
 VIEW_DELAY_LIMIT_S = 10.0
 PORTS_KEPT = 64  # of one node; it has 32
 SOURCES_KEPT = 16  # sources of a node's notices; there are seven kinds
@@ -58,6 +60,9 @@ class Membership:
         self.links: dict[NodeId, Link] = {}
         self.roster = Roster()
         self.outdated = False  # some node has an old view
+        self.untold: set[NodeId] = set()  # nodes that have joined, and have no view since
+        self._accelerators = 0  # of the ready nodes
+        self._named = -1  # the roster's version that the links were told last, node by node
         self._by_machine: dict[MachineId, Member] = {}
         self._next = 0
         self._ranked: tuple[tuple[NodeId, NodeFacts], ...] = ()
@@ -76,6 +81,7 @@ class Membership:
     def remove(self, node: NodeId) -> None:
         member = self.members.pop(node, None)
         self.links.pop(node, None)
+        self.untold.discard(node)
         if member is not None:
             self._by_machine.pop(member.machine.id, None)
 
@@ -89,15 +95,23 @@ class Membership:
             member.ports.extend(islice(new, max(0, PORTS_KEPT - len(member.ports))))
 
     def joined(self, member: Member) -> None:
-        """Give a node that is ready for new work a rank, and send it the ready nodes before anything else."""
-        self.roster.join(member.id)
+        """Give a node that is ready for new work a rank. It hears of the ready nodes with all others, or before its
+        first task: to tell each one that joins of all that are there would cost as much again.
+        """
+        if member.id not in self.roster:
+            self.roster.join(member.id)
+            self._accelerators += _accelerators(member)
         self.outdated = True
-        if member.link is not None:
-            member.link.view(self.ranked())
+        if len(self.roster) > NAMED_MOST:
+            self._place(member)
+        elif member.link is not None:
+            self.untold.add(member.id)
 
     def left(self, member: Member) -> None:
         if member.id in self.roster:
             self.roster.leave(member.id)
+            self.untold.discard(member.id)
+            self._accelerators -= _accelerators(member)
             self.outdated = True
 
     def ranked(self) -> Sequence[tuple[NodeId, NodeFacts]]:
@@ -109,17 +123,40 @@ class Membership:
             self._ranked_from = ranked
         return self._ranked
 
-    def send_views(self) -> None:
-        if self.outdated:
-            self.outdated = False
-            ranked = self.ranked()
+    def tell(self, node: NodeId) -> None:
+        """Send a node that is about to be sent a task the ready nodes, if it has not heard of them."""
+        if node in self.untold:
+            self.untold.discard(node)
+            self.links[node].view(self.ranked())
+
+    def send_views(self, *, named: bool = False) -> None:
+        """Tell all nodes what has changed. In a large pool, how many are ready and which each is; and for a generation
+        (``named``) tell the links who these are, as they tell it to its ranks.
+        """
+        changed, self.outdated = self.outdated, False
+        self.untold.clear()
+        large = len(self.roster) > NAMED_MOST
+        if (named and self._named != self.roster.version) if large else changed:
+            self._named, ranked = self.roster.version, self.ranked()
             for link in self.links.values():
                 link.view(ranked)
+        elif changed:
+            for node in self.links:
+                self._place(self.members[node])
+
+    def _place(self, member: Member) -> None:
+        rank = self.roster.rank(member.id)
+        if member.link is not None and member.facts is not None and rank is not None:
+            member.link.place(rank, member.facts, nodes=len(self.roster), accelerators=self._accelerators)
 
     def view_delay_s(self) -> float:
         """Return for how many seconds changes may gather: sending n nodes a view of all n costs n * n."""
         n = len(self.roster)
         return 0.0 if n <= SMALL else min(VIEW_DELAY_LIMIT_S, n / 100)
+
+
+def _accelerators(member: Member) -> int:
+    return 0 if member.facts is None else len(member.facts.accelerators)
 
 
 class Roster:
@@ -139,10 +176,11 @@ class Roster:
     def __init__(self) -> None:
         self._seats: list[NodeId | None] = []
         self._where: dict[NodeId, int] = {}
-        self._empty: list[int] = []
+        self._empty: list[int] = []  # seats that may be filled, as a heap
+        self._holes: list[int] = []  # all seats without a node, in order
         self._kept: dict[NodeId, int] | None = {}  # None: the pool is, or was, ready
         self._ranked: tuple[NodeId, ...] | None = ()
-        self._ranks: dict[NodeId, int] = {}
+        self.version = 0  # of the membership: another number after each change
 
     def __len__(self) -> int:
         return len(self._where)
@@ -155,6 +193,7 @@ class Roster:
         if self._kept is None or self._empty or node in self._kept or node in self._where:
             return
         self._kept[node] = len(self._seats)
+        self._holes.append(len(self._seats))
         self._seats.append(None)
 
     def opened(self) -> None:
@@ -166,38 +205,47 @@ class Roster:
             return
         if self._kept is not None and (kept := self._kept.pop(node, None)) is not None:
             seat = kept
-            self._seats[seat] = node
+            self._sit(node, seat)
         elif self._empty:
             seat = heappop(self._empty)
-            self._seats[seat] = node
+            self._sit(node, seat)
         else:
             seat = len(self._seats)
             self._seats.append(node)
         self._where[node] = seat
         self._ranked = None
+        self.version += 1
+
+    def _sit(self, node: NodeId, seat: int) -> None:
+        self._seats[seat] = node
+        del self._holes[bisect_left(self._holes, seat)]
 
     def leave(self, node: NodeId) -> None:
         seat = self._where.pop(node, None)
         if seat is not None:
             self._seats[seat] = None
             heappush(self._empty, seat)
+            insort(self._holes, seat)
             self._ranked = None
+            self.version += 1
 
     @property
     def ranked(self) -> tuple[NodeId, ...]:
-        """Return the nodes by rank: the same tuple object until the membership changes."""
+        """Return the nodes by rank: the same tuple object until the membership changes. It goes through all of them."""
         if self._ranked is None:
-            self._ranked = tuple(node for node in self._seats if node is not None)
-            self._ranks = {node: rank for rank, node in enumerate(self._ranked)}
+            self._ranked = tuple([node for node in self._seats if node is not None])
         return self._ranked
 
     def rank(self, node: NodeId) -> int | None:
-        _ = self.ranked
-        return self._ranks.get(node)
+        seat = self._where.get(node)
+        return None if seat is None else seat - bisect_left(self._holes, seat)
 
     def at(self, rank: int) -> NodeId | None:
-        ranked = self.ranked
-        return ranked[rank] if 0 <= rank < len(ranked) else None
+        if not 0 <= rank < len(self._where):
+            return None
+        holes = self._holes
+        before = bisect_right(range(len(holes)), rank, key=lambda place: holes[place] - place)  # holes before its seat
+        return self._seats[rank + before]
 
 
 class Waits(Generic[K]):

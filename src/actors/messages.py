@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from ..lazy_dataclass import dataclass
+from ..lazy_named_tuple import NamedTuple
 from ..providers.base import Machine
 from .fleet_controller import NodePhase
 from .interfaces import (

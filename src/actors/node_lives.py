@@ -283,7 +283,8 @@ class NodeLives:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        for straggler in self.stragglers.overdue(now):
+        due = self.stragglers.not_before()
+        for straggler in self.stragglers.overdue(now) if due is not None and due <= now else ():
             if self._controller.straggles(straggler.node, now):
                 self._observe(ev.NodeLate(*straggler))
         for node in self.detector.overdue(now):
@@ -299,7 +300,7 @@ class NodeLives:
 
     def wake_at(self, now: float) -> float | None:
         looking = now + LOOK_S if self.detector.waits or self._in_use else None
-        times = (looking, self.stragglers.wake_at(), self.detector.wake_at(), self.queue.wake_at())
+        times = (looking, self.stragglers.not_before(), self.detector.wake_at(), self.queue.wake_at())
         return min((at for at in times if at is not None), default=None)
 
     # --- what the fleet controller orders ---------------------------------------------------------------------------
@@ -335,8 +336,9 @@ class NodeLives:
 
     def look_at_idle(self) -> None:
         """Dismiss the noticed nodes that hold nothing, if others work in their place by now."""
-        for node in list(self._idle):
-            self.emptied(node)
+        if self._idle and self._controller.is_full:  # else none may leave: a storm takes many before others come
+            for node in list(self._idle):
+                self.emptied(node)
 
     def close(self) -> None:
         """Close the connections to all nodes; the provider's context ends their machines."""

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import field
 from itertools import islice
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..lazy_dataclass import dataclass
+from ..lazy_named_tuple import NamedTuple
 from .amounts import NOTHING, Amounts
 from .interfaces import AttemptId, JobId, NodeId
 

@@ -110,7 +110,7 @@ class PoolActor:
         self._was_ready = False
         self._waited_ranks = Waits[int](spec.replace_timeout_s)
         self._waited_amounts = Waits[Lane](spec.replace_timeout_s)
-        self._ranked: tuple[NodeId, ...] = ()  # the ready nodes, when broadcasts last heard of them
+        self._ranked = 0  # the roster's version when broadcasts last heard of it
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm_due_at = 0.0
@@ -253,11 +253,7 @@ class PoolActor:
         decisions, links = self._ledger.decisions, self._nodes.links
         while True:
             if decisions.runs:
-                runs, decisions.runs = decisions.runs, []
-                for node, order in runs:
-                    links[node].run(order)
-                    if order.task.stall is not None:
-                        self._stall_watch.began(node, order, now)
+                self._send_orders(now)
             if decisions.endings:
                 self._settle()
             if decisions.kills:
@@ -275,6 +271,16 @@ class PoolActor:
             seats, decisions.seats = decisions.seats, []
             for job, granted in seats:
                 self._broadcasts.seated(job, granted, now)
+
+    def _send_orders(self, now: float) -> None:
+        links, untold = self._nodes.links, self._nodes.untold
+        runs, self._ledger.decisions.runs = self._ledger.decisions.runs, []
+        for node, order in runs:
+            if untold:
+                self._nodes.tell(node)
+            links[node].run(order)
+            if order.task.stall is not None:
+                self._stall_watch.began(node, order, now)
 
     def _settle(self) -> None:
         endings, tasks = self._ledger.decisions.endings, self._observe.tasks
@@ -300,8 +306,8 @@ class PoolActor:
     def _end_hopeless_waits(self, now: float) -> None:
         """Tell those who wait for nodes if these will not come or have not come in time."""
         ledger, machines, roster = self._ledger, self._machines, self._nodes.roster
-        if roster.ranked is not self._ranked:
-            self._ranked = roster.ranked
+        if roster.version != self._ranked:
+            self._ranked = roster.version
             self._broadcasts.ready(now)
         if queued := machines.lives.queue.holds(now):
             self._broadcasts.queued(now)

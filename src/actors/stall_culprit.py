@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from ..lazy_named_tuple import NamedTuple
 
 MARGIN = 0.2  # of the time that the last of two signs is old: by so much the other one must be older to tell anything
 LEAST_S = 1.0

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from itertools import count
-from typing import NamedTuple
 
 from ..lazy_dataclass import dataclass
+from ..lazy_named_tuple import NamedTuple
 from .interfaces import AttemptId, AttemptSeen, JobId, NodeId, Order, Stall
 from .stall_culprit import Culprit, Silent, culprit
 

@@ -12,9 +12,9 @@ STOP-3: nothing is sent about a generation that is over.
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import NamedTuple
 
 from ..lazy_dataclass import dataclass
+from ..lazy_named_tuple import NamedTuple
 from ..providers.base import PreemptionNotice
 from .interfaces import Asked, JobId, NodeId, Peer, StopAt, World
 

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import field
-from typing import NamedTuple
+from math import inf
 
 from ..lazy_dataclass import dataclass
+from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId
 
 QUORUM = 0.75
@@ -58,12 +59,14 @@ class Stragglers:
         self._longest_s: float | None = None  # the longest time that a machine of a wave with a quorum took
         self._queued: set[NodeId] = set()  # those that were in a wave, and wait in their provider's queue
         self._started: _Wave | None = None  # the last wave of those that have left the queue
+        self._not_before = inf  # none is due before; it may be too early, and is known without a look at all of them
 
     def launched(self, nodes: Iterable[NodeId], now: float) -> None:
         wave = _Wave(now, dict.fromkeys(nodes, now))
         if wave.silent:
             self._waves[wave] = None
             self._wave_of |= dict.fromkeys(wave.silent, wave)
+            self._may_be_due(wave)
 
     def queued(self, node: NodeId) -> None:
         if (wave := self._wave_of.get(node)) is not None:
@@ -81,11 +84,13 @@ class Stragglers:
         wave.silent[node] = now
         self._waves[wave] = None
         self._wave_of[node] = wave
+        self._may_be_due(wave, now)
 
     def tried(self, node: NodeId, at: float) -> None:
         """Handle that connecting to ``node`` begins; infinity: it waits for its turn, which does not count."""
         if (wave := self._wave_of.get(node)) is not None:
             wave.silent[node] = at
+            self._may_be_due(wave, at)
 
     def answered(self, node: NodeId, now: float) -> None:
         wave = self._wave_of.get(node)
@@ -94,11 +99,13 @@ class Stragglers:
         wave.answers.append(now - wave.launched_at)
         self._leaves(node, wave)
         if wave.measure_s is not None:
+            if self._longest_s is None:
+                self._not_before = 0.0  # now there is a measure for all
             self._longest_s = max(wave.answers[-1], self._longest_s or 0.0)
 
     def ready(self, node: NodeId, now: float) -> None:
         self.answered(node, now)
-        self._found.discard(node)
+        self.gone(node)
 
     def ended(self, node: NodeId) -> None:
         """Handle that ``node`` has failed or is dismissed; its machine is being ended."""
@@ -108,33 +115,47 @@ class Stragglers:
 
     def gone(self, node: NodeId) -> None:
         """Handle that the machine of ``node``, which has ended before, does not exist any more."""
-        self._found.discard(node)
+        if node in self._found:
+            self._found.discard(node)
+            self._not_before = 0.0  # there is room for another
 
     def overdue(self, now: float) -> list[Straggler]:
         """Return the new stragglers; if there are too many (STRAGGLER-3), those that were due first."""
         due = sorted((at, each) for wave in self._waves for at, each in self._due(wave, now) if at <= now)
         found = [each for _, each in due[: self._room]]
         self._found.update(each.node for each in found)
+        self._not_before = self._first_at()
         return found
 
-    def wake_at(self) -> float | None:
-        """Return the time at which ``overdue`` must be called if nothing else happens before."""
-        if self._room <= 0:
-            return None
-        first = min((at for wave in self._waves for at, _ in self._due(wave, 0.0)), default=float("inf"))
-        return None if first == float("inf") else first
+    def not_before(self) -> float | None:
+        """Return a time before which ``overdue`` need not be called; None: it never need be, as things are.
+
+        It may be too early, and takes no look at all machines: it is asked for whenever something has happened.
+        """
+        return None if self._room <= 0 or self._not_before == inf else self._not_before
+
+    def _first_at(self) -> float:
+        return min((at for wave in self._waves for at, _ in self._due(wave, 0.0)), default=inf)
 
     @property
     def _room(self) -> int:
         return max(0, (self.wanted + 1) // 2 - len(self._found))
 
+    def _measure_s(self, wave: _Wave) -> float | None:
+        measure_s = wave.measure_s
+        return self._longest_s if measure_s is None else measure_s
+
+    def _may_be_due(self, wave: _Wave, tried_from: float = -inf) -> None:
+        """Handle that machines of a wave may be due earlier than before. ``tried_from``: if it is one, its."""
+        others_s = self._measure_s(wave)
+        if others_s is not None and wave.silent:
+            self._not_before = min(self._not_before, max(_late_at(wave, others_s), tried_from + GRACE_S))
+
     def _due(self, wave: _Wave, now: float) -> Iterator[tuple[float, Straggler]]:
-        others_s = wave.measure_s
-        if others_s is None:
-            others_s = self._longest_s
+        others_s = self._measure_s(wave)
         if others_s is None:
             return
-        at = wave.launched_at + max(FACTOR * others_s, others_s + GRACE_S)
+        at = _late_at(wave, others_s)
         for node, tried_from in wave.silent.items():
             if node not in self._found:
                 queued = tried_from > wave.launched_at
@@ -146,3 +167,9 @@ class Stragglers:
         del wave.silent[node]
         if not wave.silent:
             del self._waves[wave]
+        else:
+            self._may_be_due(wave)
+
+
+def _late_at(wave: _Wave, others_s: float) -> float:
+    return wave.launched_at + max(FACTOR * others_s, others_s + GRACE_S)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVarTuple, Unpack, overload
 
 from .api import settings
 from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, for_every_rank, pending
-from .api.checks import check_known, one_of
+from .api.checks import check_known, check_limit, one_of
 from .api.compute import Compute, for_items
 from .api.errors import ItemOutcome, SpecError
 from .api.job import Job
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .api.plugin import Attaching
     from .api.task_stack import TaskStack
     from .client.budget import Cost
+    from .client.completed_calls import Calls, CompletedCalls
     from .client.jobs import BroadcastJob, SubmittedJob
     from .client.mapping import ErrorsOption, MapItems, MapOptions, MapRun, OutcomesMapOptions
     from .client.refs import Ref
@@ -179,9 +180,8 @@ class Pool(PoolLife):
             call = pending(call)
         rank = settings.placement(on, most=core.most)
         payload = core.packer.pack(call)
-        if keep:
-            payload.keep = core.objects
-            payload.flags |= core.KEEP
+        if keep or call.options.keep:
+            core.keep_result(payload)
         job: SubmittedJob[Any] = core.Job(core, payload, call.options)
         core.submit(job, rank, job)
         return job
@@ -213,6 +213,8 @@ class Pool(PoolLife):
             return await streaming.broadcast(core, call)
         call = for_every_rank(pending(call))
         payload = core.packer.pack(call)
+        if call.options.keep:
+            core.keep_result(payload)
         job: BroadcastJob[Any] = core.BroadcastJob(core, payload, call.options)
         core.broadcast(job, core.packer.plugins_of(call.function))
         return await job
@@ -301,14 +303,52 @@ class Pool(PoolLife):
         of ``items`` itself, are raised all the same.
         """
         core = self._here()
-        if limit is not None and (not isinstance(limit, int) or limit < 1):
-            raise SpecError(f"limit must be at least 1, not {limit!r}; leave it out for as many as are useful.")
+        check_limit(limit)
         one_of("errors", errors, ("raise", "return"))
         from .client.mapping import MapRun, check_map
 
         check_map(function, items)
         called = for_items(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
+
+    @overload
+    def as_completed(
+        self, calls: Iterable[Call[T]] | AsyncIterable[Call[T]], /, *, limit: int | None = None
+    ) -> AsyncGenerator[T, None]: ...
+    @overload
+    def as_completed(
+        self,
+        calls: Iterable[Call[T]] | AsyncIterable[Call[T]],
+        /,
+        *,
+        limit: int | None = None,
+        errors: Literal["return"],
+    ) -> AsyncGenerator[ItemOutcome[T], None]: ...
+    def as_completed(
+        self, calls: Calls, /, *, limit: int | None = None, errors: ErrorsOption = "raise"
+    ) -> AsyncGenerator[Any, None]:
+        """Run calls, of which there may be any number, and give each result as it is ready.
+
+        At most ``limit`` calls (default: 1,000, or 4 for each slot) are between their iterator and the caller: the next
+        one is taken when a result is. A plain iterable is advanced on the event loop: give an async one where a call
+        takes time to come. The first error is raised, with a note of which call it is, counted from 0, and ends the
+        calls under way. With ``errors="return"`` all calls run, and each gives an `ItemOutcome` in place of its result.
+        Errors of the pool, and of ``calls`` itself, are raised all the same. It begins when it is iterated, and leaving
+        it early cancels what is under way.
+
+        Raises:
+            NotACall: ``calls`` is a single call, or nothing that gives calls.
+        """
+        return self._completed(calls, limit, errors).results()
+
+    def _completed(self, calls: Any, limit: int | None, errors: str, *, marked: bool = False) -> CompletedCalls:
+        core = self._here()
+        check_limit(limit)
+        one_of("errors", errors, ("raise", "return"))
+        from .client.completed_calls import CompletedCalls, checked_calls
+
+        given = checked_calls(calls, may_block=marked)
+        return CompletedCalls(core, given, limit=limit, returns_errors=errors == "return")
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> AsyncGenerator[T, None]:
         """Run a generator on one node, as `run` does, and give its values as it makes them, at most a few ahead of the

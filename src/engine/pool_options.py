@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +17,7 @@ from .api.settings import (
     Selection,
     Settings,
     Worker,
+    check_containers,
     check_pool,
     check_scaled,
     chosen,
@@ -32,6 +32,8 @@ from .api.settings import (
 from .api.task_options import OnLossOption
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from ..providers.base import Provider
     from .api.plugin import Plugin
     from .api.volume import Volume
@@ -116,6 +118,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
 
         checked_chaos(options["chaos"])
     image, volumes, checkpoints = (options[each] for each in ("image", "volumes", "checkpoints"))
+    check_containers(image.container, asked)
     if source.local and image is not NO_IMAGE:
         from .image.includes import on_this_computer
 

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -20,7 +20,7 @@ from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
 from .api.tracebacks import cut
 from .client.map_results import MapResults
-from .client.refs import SyncRef
+from .client.refs import Ref, SyncRef
 from .client.signals import ThreadHold
 from .serialization.client_streams import marked_blocking
 
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from .api.plugin import Attaching
     from .api.task_stack import TaskStack
     from .client.budget import Cost
+    from .client.completed_calls import Calls
     from .client.mapping import ErrorsOption, MapItems, MapOptions, OutcomesMapOptions
     from .observe.observer import PoolSnapshot
     from .pool import Pool
     from .serialization.stored_objects import StoredObject
     from .testing.chaos.report import Report
 
+    On = int | Literal["head"] | None
 _DEAF_S = 1.0  # another thread may have got the signal: Python then has its handler wait until the main thread wakes up
 A = TypeVar("A")
 B = TypeVar("B")
@@ -243,13 +245,11 @@ class SyncPool(Runner):
     # --- running --------------------------------------------------------------------------------------------------
 
     @overload
-    def run(
-        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[False] = False
-    ) -> R: ...
+    def run(self, call: Call[Ref[R]], /, *more: Never, on: On = None) -> SyncRef[R]: ...
     @overload
-    def run(
-        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
-    ) -> SyncRef[R]: ...
+    def run(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[False] = False) -> R: ...
+    @overload
+    def run(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[True]) -> SyncRef[R]: ...
     @_cutting
     def run(self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False) -> Any:
         """See `Pool.run`."""
@@ -258,6 +258,8 @@ class SyncPool(Runner):
     async def _run(self, *given: Any, **options: Any) -> Any:
         return await self._pool.run(*given, **options)
 
+    @overload
+    def broadcast(self, call: Call[Ref[R]], /, *more: Never) -> list[SyncRef[R]]: ...
     @overload
     def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
     @overload
@@ -269,13 +271,11 @@ class SyncPool(Runner):
         return [self._iterator_of(call, result) for result in results]
 
     @overload
-    def submit(
-        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[False] = False
-    ) -> Future[R]: ...
+    def submit(self, call: Call[Ref[R]], /, *more: Never, on: On = None) -> Future[SyncRef[R]]: ...
     @overload
-    def submit(
-        self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
-    ) -> Future[SyncRef[R]]: ...
+    def submit(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[False] = False) -> Future[R]: ...
+    @overload
+    def submit(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[True]) -> Future[SyncRef[R]]: ...
     @_cutting
     def submit(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
@@ -362,6 +362,19 @@ class SyncPool(Runner):
         self._unread.add(first)
         first.add_done_callback(self._unread.discard)
         return MapResults(self._values(chunks, first), first, getattr(function, "__name__", "function"))
+
+    @overload
+    def as_completed(self, calls: Iterable[Call[T]], /, *, limit: int | None = None) -> Iterator[T]: ...
+    @overload
+    def as_completed(
+        self, calls: Iterable[Call[T]], /, *, limit: int | None = None, errors: Literal["return"]
+    ) -> Iterator[ItemOutcome[T]]: ...
+    def as_completed(
+        self, calls: Calls, /, *, limit: int | None = None, errors: ErrorsOption = "raise"
+    ) -> Iterator[Any]:
+        """See `Pool.as_completed`. An iterator of calls that may take time is advanced in a thread of its own."""
+        run = self._wait(_called, lambda: self._pool._completed(calls, limit, errors, marked=True))
+        return (result for batch in self._values(run.batches()) for result in batch)
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> Iterator[T]:
         """See `Pool.stream`."""

@@ -126,6 +126,7 @@ class PlayedNode:
     in_use = 0
 
     def run(self, order: Order) -> None:
+        assert self.views, "it has heard who is there before its first task"
         self.orders.append(order)
         self.site.ran.append((self.node, order))
         if self.dead:
@@ -159,6 +160,9 @@ class PlayedNode:
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
         self.views.append(members)
+
+    def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> None:
+        raise AssertionError("no pool that is played here is so large")
 
     def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
         self.notices.append((notice, peer))

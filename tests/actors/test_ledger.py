@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -785,6 +785,9 @@ class BeginsAnywhere(Ledger):
         return None
 
 
+SEEDS = {BeginsAnywhere: 5}  # half a second of a processor; with the seven nearest to it 6 to 28 s
+
+
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
@@ -819,6 +822,8 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
     class Machine(LedgerMachine):
         make = broken
 
+    if broken in SEEDS:
+        seed(SEEDS[broken])(Machine)
     with pytest.raises(AssertionError, match=invariant):
         run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
 

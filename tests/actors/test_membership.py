@@ -8,12 +8,16 @@ RANKS-2: the time for which a machine waits in its provider's queue does not cou
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.actors.interfaces import NodeId
-from outrider.actors.membership import Roster, Waits
+from outrider.actors import membership as module
+from outrider.actors.interfaces import Link, NodeFacts, NodeId
+from outrider.actors.membership import Membership, Roster, Waits
+from outrider.providers.base import Machine, MachineId
 
 
 def check(roster_kind, joins_and_leaves):
@@ -224,3 +228,49 @@ def test_the_invariant_of_queued_waits_falls_without_its_guard(monkeypatch):
     monkeypatch.setitem(globals(), "Waits", CountsTheQueue)
     with pytest.raises(AssertionError):
         test_a_wait_begins_anew_when_no_machine_is_queued_any_more()
+
+
+class Told:
+    """What a node is told of the others."""
+
+    def __init__(self):
+        self.last = None
+        self.times = 0
+
+    def view(self, members):
+        self.last, self.times = [node for node, _ in members], self.times + 1
+
+    def place(self, rank, facts, *, nodes, accelerators):
+        self.last, self.times = (rank, facts.hostname, nodes, accelerators), self.times + 1
+
+
+def test_in_a_large_pool_who_the_others_are_is_told_for_a_generation_alone(monkeypatch):
+    monkeypatch.setattr(module, "NAMED_MOST", 2)
+    nodes = Membership()
+    members = [nodes.add(Machine(MachineId(f"m{each}"), None, "key", "/run")) for each in range(4)]
+    ends = [Told() for _ in members]
+    for member, end in zip(members, ends, strict=True):
+        member.facts = NodeFacts(f"host{member.id}", "10.0.0.1", (), accelerators=(("L4", 24.0),))
+        member.link = nodes.links[member.id] = cast("Link", end)
+
+    def told():
+        return [end.last for end in ends]
+
+    for member in members[:3]:
+        nodes.joined(member)
+    assert told() == [None, None, (2, "host2", 3, 3), None]
+    nodes.send_views()
+    assert told() == [(0, "host0", 3, 3), (1, "host1", 3, 3), (2, "host2", 3, 3), None]
+    nodes.send_views()
+    nodes.send_views(named=True)
+    assert told() == [[0, 1, 2]] * 4
+    nodes.send_views(named=True)
+    assert [end.times for end in ends] == [2, 2, 3, 1], "nothing has changed"
+    nodes.joined(members[3])
+    nodes.left(members[0])
+    nodes.left(members[0])
+    nodes.send_views()
+    assert told()[1:] == [(0, "host1", 3, 3), (1, "host2", 3, 3), (2, "host3", 3, 3)]
+    nodes.left(members[1])
+    nodes.send_views()
+    assert told() == [[2, 3]] * 4, "it is small again"

@@ -9,6 +9,7 @@ from outrider.actors import interfaces, machines
 from outrider.actors import messages as m
 from outrider.actors.interfaces import ConnectFailed, Dependencies, PoolSpec, Reason, Verdict
 from outrider.actors.kernel import ActorFailed
+from outrider.actors.membership import SMALL
 from outrider.actors.pool import supervise
 from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.contract import cancel_at_every_step
@@ -241,6 +242,28 @@ async def test_a_large_pool_gathers_changes_before_it_tells_everybody(rig):
         job = pool.broadcast()
         await pool.settled(job)
         assert len(pool.all_endings[job][0]) == 100
+
+
+async def test_a_large_pool_that_starts_whole_tells_each_node_once(rig):
+    async with rig(desired=100) as pool:
+        await pool.ready()
+        await anyio.sleep(15)
+        told = [node.views for node in pool.site.nodes.values()]
+        assert all(len(views[-1]) == 100 for views in told)
+        assert [len(views) for views in told[SMALL + 1 :]] == [1] * (100 - SMALL - 1)
+
+
+async def test_a_node_that_joins_a_large_pool_hears_before_its_first_task_and_not_sooner(rig, work):
+    async with rig(Script(boot_s=(*[0.0] * 50, 30.0, 30.0)), desired=52, min=50) as pool:
+        await pool.ready()
+        for _ in range(51):
+            pool.submit(work(takes_s=100))
+        await pool.until(lambda: len(pool.site.nodes) == 52)
+        late = [pool.site.nodes[number] for number in (50, 51)]
+        await pool.until(lambda: any(node.orders for node in late))
+        assert sorted(len(node.views) for node in late) == [0, 1]
+        await anyio.sleep(5)
+        assert all(len(node.views[-1]) == 52 for node in late)
 
 
 async def test_a_thousand_nodes_boot_work_and_go(rig, work):

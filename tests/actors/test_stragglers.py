@@ -143,9 +143,9 @@ class LaggardsMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 3.0, GRACE_S, 40.0]))
     def time_passes(self, seconds):
         until = self.now + seconds
-        while (at := self.stragglers.wake_at()) is not None and at <= until:
+        while (at := self.next_due()) <= until:
             self.now = max(self.now, at)
-            assert self.look(), "it woke somebody for nothing"
+            assert self.look(), "STRAGGLER-1: a straggler that is not found"
         self.now = until
         self.look()
 
@@ -177,6 +177,9 @@ class LaggardsMachine(RuleBasedStateMachine):
             return inf
         return max(at + max(1.5 * took, took + GRACE_S), self.queue[node] + GRACE_S if node in self.queue else 0.0)
 
+    def next_due(self):
+        return min((self.due(node) for node in self.silent() if self.room and node not in self.ever_found), default=inf)
+
     @property
     def room(self):
         return max(0, -(-self.wanted // 2) - len(self.found))
@@ -204,7 +207,9 @@ class LaggardsMachine(RuleBasedStateMachine):
             if node not in self.ever_found:
                 assert self.now < self.due(node), "STRAGGLER-1: a straggler that is not found"
                 if self.due(node) < inf:
-                    assert self.stragglers.wake_at() is not None, "STRAGGLER-1: nobody will look"
+                    before = self.stragglers.not_before()
+                    assert before is not None, "STRAGGLER-1: nobody will look"
+                    assert before <= self.due(node) + 1e-9, "STRAGGLER-1: who looks then looks too late"
 
 
 TestLaggards = LaggardsMachine.TestCase
@@ -226,9 +231,6 @@ class CallsThemAgain(Stragglers):
 class WaitsForAll(Stragglers):
     def overdue(self, now):
         return []
-
-    def wake_at(self):
-        return None
 
 
 class ForgetsWhoAnswered(Stragglers):
@@ -300,6 +302,12 @@ def wave(count, answers, wanted=None):
     return stragglers
 
 
+def next_at(stragglers):
+    """When the next one is due, as it says after a look that found none."""
+    assert stragglers.overdue(0.0) == []
+    return stragglers.not_before()
+
+
 @pytest.mark.parametrize(
     ("count", "answers", "at"),
     [
@@ -314,7 +322,7 @@ def wave(count, answers, wanted=None):
 )
 def test_how_long_three_quarters_took_says_when_the_others_are_late(count, answers, at):
     stragglers = wave(count, answers)
-    assert stragglers.wake_at() == at
+    assert next_at(stragglers) == at
     if at is not None:
         assert stragglers.overdue(at - 0.1) == []
         assert [each.node for each in stragglers.overdue(at)] == list(range(len(answers), count))
@@ -328,39 +336,64 @@ def test_a_replacement_is_measured_by_the_longest_time_that_was_seen():
     stragglers = wave(4, [1.0, 2.0, 3.0])
     assert [each.node for each in stragglers.overdue(13.0)] == [3]
     stragglers.launched([NodeId(4)], 14.0)
-    assert stragglers.wake_at() == 14.0 + 13.0
+    assert next_at(stragglers) == 14.0 + 13.0
     stragglers.answered(NodeId(3), 40.0)
-    assert stragglers.wake_at() == 14.0 + 60.0, "the straggler has shown how long it may take"
+    assert next_at(stragglers) == 14.0 + 60.0, "the straggler has shown how long it may take"
 
 
 def test_machines_that_have_gone_are_no_part_of_their_wave():
     stragglers = wave(8, [1.0] * 4)
-    assert stragglers.wake_at() is None
+    assert next_at(stragglers) is None
     for node in (5, 6):
         stragglers.ended(NodeId(node))
-    assert stragglers.wake_at() == 11.0, "four of six"
+    assert next_at(stragglers) == 11.0, "four of six"
 
 
 def test_more_than_half_are_never_late_at_a_time():
     stragglers = wave(8, [1.0] * 6, wanted=1)
     assert [each.node for each in stragglers.overdue(11.0)] == [6]
-    assert stragglers.wake_at() is None
+    assert next_at(stragglers) is None
     stragglers.ended(NodeId(6))
-    assert stragglers.wake_at() is None, "its machine has not ended"
+    assert next_at(stragglers) is None, "its machine has not ended"
     stragglers.gone(NodeId(6))
-    assert stragglers.wake_at() == 11.0
+    assert next_at(stragglers) == 11.0
     assert [each.node for each in stragglers.overdue(20.0)] == [7]
 
 
 def test_who_waits_for_its_turn_has_its_time_from_then():
     stragglers = wave(4, [1.0] * 3)
     stragglers.tried(NodeId(3), inf)
-    assert stragglers.wake_at() is None
+    assert next_at(stragglers) is None
     stragglers.tried(NodeId(3), 60.0)
-    assert stragglers.wake_at() == 60.0 + GRACE_S
+    assert next_at(stragglers) == 60.0 + GRACE_S
 
 
 def test_as_long_as_one_try_to_connect_may_hang():
     from outrider.engine.transport import ssh
 
     assert module.GRACE_S >= ssh.CONNECT_S
+
+
+class LooksAtFew(LaggardsMachine):
+    """Asks as a pool does: for `Stragglers.overdue` only when the time is over before which it need not."""
+
+    def look(self):
+        before = self.stragglers.not_before()
+        return super().look() if before is not None and before <= self.now else []
+
+
+TestLooksAtFew = LooksAtFew.TestCase
+TestLooksAtFew.settings = QUICK
+
+
+class SaysTooLate(Stragglers):
+    def _may_be_due(self, wave, tried_from=0.0):
+        pass
+
+
+def test_a_look_that_comes_too_late_is_found():
+    class Machine(LooksAtFew):
+        make = SaysTooLate
+
+    with pytest.raises(AssertionError, match=r"STRAGGLER-1: (nobody will look|who looks then)"):
+        run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)

@@ -33,5 +33,6 @@ class PoolHere(Pool):
 
 if __name__ == "__main__":
     program = sys.argv[1]
-    vars(outrider).update(AWS=Here, SSH=Here, Pool=PoolHere)
+    elsewhere = ("AWS", "GCP", "Hyperstack", "Lambda", "RunPod", "SSH", "Vast")
+    vars(outrider).update(dict.fromkeys(elsewhere, Here), Pool=PoolHere)
     runpy.run_path(program, run_name="__main__")

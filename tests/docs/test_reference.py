@@ -65,7 +65,7 @@ def test_every_public_name_is_there() -> None:
     assert set(outrider.__all__) - words == set()
 
 
-@pytest.mark.parametrize("name", ["Nodes", "Worker", "Local", "SSH", "Host", "AWS", "Image", "Volume"])
+@pytest.mark.parametrize("name", ["Nodes", "Worker", "Local", "SSH", "Host", "AWS", "GCP", "Image", "Volume"])
 def test_every_option_is_there_with_its_default(name: str) -> None:
     assert table(f"`{name}`") == named_options(getattr(outrider, name))
 

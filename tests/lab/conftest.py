@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from cloud import LabHypervisor
     from cluster import Cluster
 
-    from outrider import AWS
+    from outrider import AWS, GCP
+    from outrider.providers.gcp.testing.front import GCE
     from outrider.testing import EC2
 
     Hosts = Callable[..., list[Host]]
@@ -168,6 +169,30 @@ def aws(cloud: EC2) -> Callable[..., AWS]:
     from outrider import AWS
 
     return lambda **options: AWS(**{"address": "private", **options})
+
+
+@pytest.fixture
+def gce(lab: Lab, hypervisor: LabHypervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GCE]:
+    """Compute Engine with hosts for machines. The environment leads to it, but for ``GCP(endpoint_url=...)``."""
+    from outrider.providers.gcp.testing.front import GCE
+
+    with GCE(hypervisor=hypervisor, subnet=str(lab.network.subnet)) as gce:
+        for name, value in {
+            "CLOUDSDK_COMPUTE_REGION": "us-central1",
+            "GOOGLE_APPLICATION_CREDENTIALS": str(gce.credentials(tmp_path)),
+            "NO_GCE_CHECK": "true",
+            "OUTRIDER_STATE": str(tmp_path / "state"),
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield gce
+
+
+@pytest.fixture
+def gcp(gce: GCE) -> Callable[..., GCP]:
+    """``gcp(**options)``: this cloud, at its private addresses."""
+    from outrider import GCP
+
+    return lambda **options: GCP(**{"address": "private", "endpoint_url": gce.endpoint_url, **options})
 
 
 @pytest.fixture

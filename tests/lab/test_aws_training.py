@@ -49,7 +49,7 @@ async def test_a_training_on_spot_machines_survives_two_interruptions(cloud, hyp
 async def said(process: asyncio.subprocess.Process, pattern: bytes) -> re.Match[bytes]:
     """The next line that it prints with this in it."""
     assert process.stdout is not None
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         async for line in process.stdout:
             if found := re.search(pattern, line):
                 return found

@@ -77,8 +77,8 @@ async def test_bare_hosts_have_what_the_image_says_and_keep_it(bare_hosts, ssh, 
     asked = len(index.requests)
     assert set(await distances(ssh(made), 4, image)) == {(7, host.name) for host in made}
     assert len(index.requests) == asked
-    many = bare_hosts(16)
-    assert set(await distances(ssh(many), 16, image)) == {(7, host.name) for host in many}
+    many = bare_hosts(8)
+    assert set(await distances(ssh(many), 8, image)) == {(7, host.name) for host in many}
 
 
 async def test_an_image_of_another_digest_is_another_environment(bare_hosts, ssh, index):

@@ -374,7 +374,8 @@ def test_files_of_a_pool_without_nodes_are_told_to_be_gone(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("VastAI", "Local, SSH, Slurm and AWS"),
+        ("VastAI", "did you mean outrider.Vast?"),
+        ("Azure", "Local, SSH, Containers, Slurm, AWS, GCP and other clouds"),
         ("Container", "outrider.Local"),
         ("Session", "needs no session"),
         ("Options", r"@compute\(timeout"),

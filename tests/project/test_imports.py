@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[2] / "src"
-HEAVY = {"asyncssh", "cryptography", "matplotlib", "numpy", "pandas", "rich", "structlog", "torch", "trio"}
+HEAVY = {"asyncssh", "cryptography", "httpx", "matplotlib", "numpy", "pandas", "rich", "structlog", "torch", "trio"}
 
 
 def modules_after(statement: str) -> set[str]:
@@ -59,6 +59,7 @@ def test_what_runs_on_a_node_needs_only_the_stdlib_msgpack_and_cloudpickle(folde
         "outrider.engine.image.installer",
         "outrider.engine.volumes",
         "outrider.lazy_dataclass",
+        "outrider.lazy_named_tuple",
     )
     paths = [*(SRC / "engine" / folder).rglob("*.py")]
     foreign = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NUMBERED = re.compile(r"\b([A-Z]{3,}-\d+)\b")
-OTHERS = ("CRC-", "ECMA-", "PMI-", "RFC-", "SHA-", "UTF-")  # standards, and a protocol of MPI's
+OTHERS = ("CANADA-", "CRC-", "ECMA-", "NORWAY-", "PMI-", "RFC-", "SHA-", "UTF-")  # places, standards, MPI's protocol
 BREAKS = re.compile(r"falls_(without|where)|notices_when|sees_when")  # the names of the tests that break the code
 
 

@@ -235,6 +235,38 @@ def test_what_inherits_has_a_signature_of_its_own():
     assert str(inspect.signature(Base)) == "(a: 'int') -> None"
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_class_that_has_an_init_of_its_own_keeps_it(frozen):
+    def behaviour_of(decorator: Any) -> list[Any]:
+        class Sized:
+            low: int
+            high: int = 9
+
+            def __init__(self, *, around: int) -> None:
+                object.__setattr__(self, "low", around - 1)
+                object.__setattr__(self, "high", around + 1)
+
+        cls: Any = decorator(frozen=frozen, slots=True, init=False)(Sized)
+        one, same, other = cls(around=5), cls(around=5), cls(around=6)
+        return [
+            str(inspect.signature(cls)),
+            (one == same, one == other, outcome(hash, one) == outcome(hash, same), cls.__match_args__),
+            (shown(one)[1], dataclasses.asdict(copy.copy(one)), outcome(cls, 1), outcome(dataclasses.replace, one)),
+            (outcome(setattr, one, "low", 1), cls.__dataclass_params__.frozen, cls.__init__.__qualname__),
+        ]
+
+    assert behaviour_of(lazy_dataclass.dataclass) == behaviour_of(dataclass)
+
+
+def test_the_options_of_a_pool_are_no_classes_of_the_standard_library():
+    program = "import dataclasses\nkinds = []\nreal = dataclasses._process_class\n"
+    program += "def count(cls, *rest):\n    kinds.append(cls)\n    return real(cls, *rest)\n"
+    program += "dataclasses._process_class = count\nfrom outrider import Local, Pool, compute\n"
+    program += "print(*sorted(k.__qualname__ for k in kinds if k.__module__.startswith('outrider.')))"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["_Changing", "_Frozen"]
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [("a: int = 1\n    b: int", TypeError), ("a: list[int] = []", ValueError), ("a: set = set()", ValueError)],

@@ -62,7 +62,18 @@ def test_entry_points_load() -> None:
 def test_what_every_user_installs_is_this_and_no_more() -> None:
     assert version("outrider") == PROJECT["project"]["version"]
     core = {normal(line) for line in PROJECT["project"]["dependencies"]}
-    assert core == {"anyio", "asyncssh", "cloudpickle", "cyclopts", "msgpack", "packaging", "pathspec", "rich", "uv"}
+    assert core == {
+        "anyio",
+        "asyncssh",
+        "cloudpickle",
+        "cryptography",
+        "cyclopts",
+        "msgpack",
+        "packaging",
+        "pathspec",
+        "rich",
+        "uv",
+    }
 
 
 def test_every_requirement_is_pinned() -> None:

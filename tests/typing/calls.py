@@ -12,8 +12,10 @@ from outrider import (
     Job,
     Local,
     Pool,
+    Ref,
     Secret,
     SyncPool,
+    SyncRef,
     TaskStack,
     compute,
     gather,
@@ -50,6 +52,22 @@ async def fetch(url: str) -> bytes:
 @compute(retries=1)
 async def fetch_again(url: str) -> bytes:
     return url.encode()
+
+
+@compute(keep=True)
+def kept(x: int) -> bytes:
+    return bytes(x)
+
+
+@compute(keep=True, setup=lambda: 3, retries=1)
+async def kept_too(factor: int, x: int) -> bytes:
+    return bytes(factor * x)
+
+
+class Table:
+    @compute(keep=True)
+    def rows(self, n: int) -> bytes:
+        return bytes(n)
 
 
 @compute
@@ -94,6 +112,8 @@ assert_type(train.local(1), float)
 assert_type(decorated_thrice.local(1), int)
 assert_type(plugins.keras("jax"), Keras)
 assert_type(plugins.accelerate(mixed_precision="bf16"), Accelerate)
+assert_type(kept.local(1), bytes)
+assert_type(Table().rows.local(1), bytes)
 assert_type(rows.local(1), Iterator[int])
 assert_type(arows.local(1), AsyncIterator[str])
 assert_type(train.with_(timeout=1).local(1, rate=2), float)
@@ -237,6 +257,10 @@ async def with_an_async_pool() -> None:
             assert_type(outcome, ItemOutcome[int])
             assert_type(outcome.value, int | None)
             assert_type(outcome.result(), int)
+        async for done in pool.as_completed(train(n) for n in range(3)):
+            assert_type(done, float)
+        async for told in pool.as_completed([named(1)], errors="return", limit=8):
+            assert_type(told, ItemOutcome[str])
         async for item in pool.stream(rows(2)):
             assert_type(item, int)
 
@@ -276,7 +300,26 @@ def with_a_sync_pool() -> None:
             assert_type(text, str)
         for result in gather(train(1), train(2), stream=True) >> pool:
             assert_type(result, float)
+        for done in pool.as_completed([train(1)], limit=2):
+            assert_type(done, float)
+        for told in pool.as_completed([train(1)], errors="return"):
+            assert_type(told, ItemOutcome[float])
         for score in pool.map(named, [1, 2]):
             assert_type(score, str)
         for outcome in pool.map(named, [1, 2], errors="return"):
             assert_type(outcome, ItemOutcome[str])
+
+
+async def results_that_stay(pool: Pool, sync: SyncPool) -> None:
+    assert_type(await pool.run(kept(1)), Ref[bytes])
+    assert_type(await (Table().rows(2) >> pool), Ref[bytes])
+    assert_type(await pool.broadcast(kept_too(1)), list[Ref[bytes]])
+    assert_type(kept(1) >> sync, SyncRef[bytes])
+    assert_type(kept(1) @ sync, list[SyncRef[bytes]])
+    assert_type(kept(1) > sync, Future[SyncRef[bytes]])
+    assert_type(sync.run(kept(1)), SyncRef[bytes])
+    assert_type(sync.submit(kept(1)), Future[SyncRef[bytes]])
+    assert_type(sync.broadcast(kept(1)), list[SyncRef[bytes]])
+    assert_type(sync.run(train(1), keep=True), SyncRef[float])
+    assert_type(await (await pool.run(kept(1))).get(), bytes)
+    assert_type(await kept_too.local(1), bytes)

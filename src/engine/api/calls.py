@@ -30,6 +30,7 @@ from .shortened import short
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from ..client.refs import Ref, SyncRef
     from ..pool import Pool
     from ..sync import SyncPool
     from .compute import Decorated
@@ -97,6 +98,8 @@ class Call(PendingCall, Generic[R_co]):
     @overload
     def __rshift__(self, pool: Pool, /) -> Coroutine[Any, Any, R_co]: ...
     @overload
+    def __rshift__(self: Call[Ref[T]], pool: SyncPool, /) -> SyncRef[T]: ...
+    @overload
     def __rshift__(self, pool: SyncPool, /) -> R_co: ...
     def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
         """Run it on one node."""
@@ -105,6 +108,8 @@ class Call(PendingCall, Generic[R_co]):
     @overload
     def __matmul__(self, pool: Pool, /) -> Coroutine[Any, Any, list[R_co]]: ...
     @overload
+    def __matmul__(self: Call[Ref[T]], pool: SyncPool, /) -> list[SyncRef[T]]: ...
+    @overload
     def __matmul__(self, pool: SyncPool, /) -> list[R_co]: ...
     def __matmul__(self, pool: Pool | SyncPool, /) -> Any:
         """Run it on every node: the results by rank."""
@@ -112,6 +117,8 @@ class Call(PendingCall, Generic[R_co]):
 
     @overload
     def __gt__(self, pool: Pool, /) -> Job[R_co]: ...
+    @overload
+    def __gt__(self: Call[Ref[T]], pool: SyncPool, /) -> Future[SyncRef[T]]: ...
     @overload
     def __gt__(self, pool: SyncPool, /) -> Future[R_co]: ...
     def __gt__(self, pool: Pool | SyncPool, /) -> Any:

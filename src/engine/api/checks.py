@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
-from datetime import timedelta
 from math import isfinite
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ...providers.option_names import checking_options, closest, not_an_option
 from .errors import SpecError
 
 T = TypeVar("T")
-_LONGEST_S = timedelta.max.total_seconds()  # the protocol takes a little more
+_LONGEST_S = 86_400_000_000_000.0  # of a timedelta; the protocol takes a little more
 
 
 def check_known(owner: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -28,8 +28,9 @@ def checks_options(kind: type[T]) -> type[T]:
 
 def seconds(name: str, value: object) -> float:
     """Return the seconds of a duration as users may write it: seconds, or a timedelta; more than nothing."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
+    datetime: Any = sys.modules.get("datetime")  # who has a timedelta has imported it
+    if datetime is not None and isinstance(value, datetime.timedelta):
+        value = datetime.timedelta.total_seconds(value)
     return min(amount(name, value, "seconds", takes="seconds or a timedelta"), _LONGEST_S)
 
 
@@ -47,6 +48,11 @@ def count(name: str, value: object, *, least: int = 1) -> None:
         refuse(f"{name} takes a whole number, not {shown(value)}.")
     if value < least:
         refuse(f"{name} must be at least {least}, not {value}.")
+
+
+def check_limit(limit: object) -> None:
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        refuse(f"limit must be at least 1, not {shown(limit)}; leave it out for as many as are useful.")
 
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from typing import (
     Any,
     Concatenate,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     Self,
@@ -35,6 +36,7 @@ from .signatures import Streamed, argument_check, streamed, streamed_parameters
 from .task_options import Options, TaskOptions
 
 if TYPE_CHECKING:
+    from ..client.refs import Ref
     from .plugin import Plugin
 
 P = ParamSpec("P")
@@ -245,6 +247,51 @@ class AsyncStreamCompute(StreamCompute[P, T]):
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
+if TYPE_CHECKING:
+
+    class SyncKept(Compute[P, Ref[R]], Generic[P, R]):
+        """A function with ``keep=True``, for type checkers: what runs is a `SyncCompute`."""
+
+        @overload
+        def __get__(self, instance: None, owner: type, /) -> Self: ...
+        @overload
+        def __get__(
+            self: SyncKept[Concatenate[Any, Q], R], instance: object, owner: type | None = None, /
+        ) -> SyncKept[Q, R]: ...
+        def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+            return self.bound(instance)
+
+        def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+            return self.here(*args, **kwargs)  # type: ignore[no-any-return]
+
+    class AsyncKept(Compute[P, Ref[R]], Generic[P, R]):
+        """The same of a coroutine function."""
+
+        @overload
+        def __get__(self, instance: None, owner: type, /) -> Self: ...
+        @overload
+        def __get__(
+            self: AsyncKept[Concatenate[Any, Q], R], instance: object, owner: type | None = None, /
+        ) -> AsyncKept[Q, R]: ...
+        def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+            return self.bound(instance)
+
+        def local(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+            return self.here(*args, **kwargs)  # type: ignore[no-any-return]
+
+    class KeepDecorator(Protocol):
+        @overload
+        def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, function: Callable[P, R], /) -> SyncKept[P, R]: ...
+
+    class SetupKeepDecorator(Protocol[S_co]):
+        @overload
+        def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> SyncKept[P, R]: ...
+
+
 class ComputeDecorator(Protocol):
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
@@ -278,10 +325,25 @@ def compute(function: Callable[P, Iterator[T]], /) -> SyncStreamCompute[P, T]: .
 @overload
 def compute(function: Callable[P, R], /) -> SyncCompute[P, R]: ...
 @overload
-def compute(*, setup: Callable[[], S], **options: Unpack[TaskOptions]) -> SetupDecorator[S]: ...
+def compute(
+    *, setup: Callable[[], S], keep: Literal[True], **options: Unpack[TaskOptions]
+) -> SetupKeepDecorator[S]: ...
 @overload
-def compute(**options: Unpack[TaskOptions]) -> ComputeDecorator: ...
-def compute(function: Any = None, /, *, setup: Callable[[], Any] | None = None, **options: Unpack[TaskOptions]) -> Any:
+def compute(*, keep: Literal[True], **options: Unpack[TaskOptions]) -> KeepDecorator: ...
+@overload
+def compute(
+    *, setup: Callable[[], S], keep: Literal[False] = False, **options: Unpack[TaskOptions]
+) -> SetupDecorator[S]: ...
+@overload
+def compute(*, keep: Literal[False] = False, **options: Unpack[TaskOptions]) -> ComputeDecorator: ...
+def compute(
+    function: Any = None,
+    /,
+    *,
+    setup: Callable[[], Any] | None = None,
+    keep: bool = False,
+    **options: Unpack[TaskOptions],
+) -> Any:
     """Make a function one that pools can run: calling it makes a pending call instead of running it.
 
     Bare, or with options: ``timeout`` (of running) and ``queue_timeout`` (of waiting) in seconds or as a timedelta,
@@ -309,10 +371,15 @@ def compute(function: Any = None, /, *, setup: Callable[[], Any] | None = None, 
     ``setup`` is called without arguments, once in each process before the first call there, and what it returns is
     the first argument of each call, which callers leave out: a model that is loaded once.
 
+    ``keep=True``: results stay on the nodes that made them, and calls give a `Ref` of each, which other calls take in
+    its place. It is not for maps and generators.
+
     Raises:
         SpecError: an option does not exist, or its value is not valid.
     """
-    chosen = Options(setup=None if setup is None else checked_setup(setup)).changed(**options)
+    if not isinstance(keep, bool):
+        refuse(f"keep takes True or False, not {shown(keep)}.")
+    chosen = Options(setup=None if setup is None else checked_setup(setup), keep=keep).changed(**options)
     if function is None:
         return functools.partial(_decorate, options=chosen)
     return _decorate(function, chosen)
@@ -343,7 +410,10 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
         return made
     if not callable(function) or isinstance(function, type):
         raise NotACall(f"@compute goes on a function, not on {short.repr(function)}; options are given by name")
-    return kind_of(function)(function, options)
+    kind = kind_of(function)
+    if options.keep and issubclass(kind, StreamCompute):
+        refuse(f"{short.repr(function)} gives values as it makes them, which come here: keep=True is not for it.")
+    return kind(function, options)
 
 
 def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
@@ -358,6 +428,10 @@ def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
     found: Any = called if isinstance(called, Compute) else _decorate(called, Options())
     if found.given:
         found.check_method()
+    if found.options.keep:
+        refuse(
+            f"the results of a map come here, and those of {found.shown} stay where they are made: submit its calls."
+        )
     return found  # type: ignore[no-any-return]
 
 

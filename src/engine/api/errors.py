@@ -345,7 +345,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemOutcome(Generic[_T]):
-    """The outcome of one item of a map: its ``value``, or its ``error``. ``index``: which item it is, from 0."""
+    """The outcome of one item of a map, or of one call of `Pool.as_completed`: its ``value``, or its ``error``.
+    ``index``: which one it is, from 0.
+    """
 
     index: int
     value: _T | None = None

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ...providers.option_names import closest
 
-_CLOUDS = "machines come from Local, SSH, Slurm and AWS, or from a provider of your own"
+_CLOUDS = "machines come from Local, SSH, Containers, Slurm, AWS, GCP and other clouds, or from a provider of your own"
 _PROGRAM = "a pool lives in your program, which you start with Python"
 _COLLECTIONS = "there are no shared collections: return values, and use checkpoints for what has to survive"
 MEANING = {
@@ -31,8 +31,9 @@ MEANING = {
     "is_head": "ask outrider.instance_info().is_head in a task",
     "rank": "ask outrider.instance_info().rank in a task",
     "world_size": "ask outrider.instance_info().world_size in a task",
-    **dict.fromkeys(("VastAI", "RunPod", "GCP", "Azure", "Lambda", "Kubernetes", "Slurm", "TensorDock"), _CLOUDS),
-    **dict.fromkeys(("Hyperstack", "JarvisLabs", "Novita", "Salad", "Scaleway", "Thunder", "Verda", "Vultr"), _CLOUDS),
+    "VastAI": "did you mean outrider.Vast?",
+    **dict.fromkeys(("Azure", "JarvisLabs", "Kubernetes", "Novita", "Salad", "Scaleway"), _CLOUDS),
+    **dict.fromkeys(("TensorDock", "Thunder", "Verda", "Vultr"), _CLOUDS),
     **dict.fromkeys(("dict", "set", "counter", "queue", "lock", "barrier"), _COLLECTIONS),
     **dict.fromkeys(("Dict", "Set", "Counter", "Queue", "Lock", "Barrier"), _COLLECTIONS),
 }

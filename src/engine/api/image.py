@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -18,6 +18,7 @@ from .secrets import Secret
 Text = str | os.PathLike[str]
 
 _VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
+_CONTAINER = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 _APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?")
 
 
@@ -33,7 +34,8 @@ class Image:
     Debian packages. ``env``: environment variables of every task. ``includes``: local folders, files and modules that
     tasks can import and read; ``excludes``: patterns of files that stay here, as in a ``.gitignore``. ``run``:
     commands, run in order at every start of a node. ``bootstrap_timeout``: seconds for all of it. ``offline``: whether
-    packages are fetched here and sent; None: only to nodes without access to the index.
+    packages are fetched here and sent; None: only to nodes without access to the index. ``container``: the image of the
+    nodes' containers, such as ``"python:3.12-slim"``, where the provider has some; None: the provider's own.
 
     Raises:
         SpecError: an option is not valid.
@@ -51,6 +53,7 @@ class Image:
     run: Sequence[str | Sequence[str]] = ()
     bootstrap_timeout: float = 600.0
     offline: bool | None = None
+    container: str | None = None
 
     def __post_init__(self) -> None:
         _check_python(self.python)
@@ -79,6 +82,7 @@ class Image:
             refuse(f"Image(bootstrap_timeout=...) must be more than 0 seconds, not {self.bootstrap_timeout}.")
         if self.offline not in (None, True, False):
             refuse(f"Image(offline=...) takes True, False, or None for where it is needed, not {shown(self.offline)}.")
+        _check_container(self.container)
 
     @property
     def has_packages(self) -> bool:
@@ -90,6 +94,11 @@ class Image:
         return self.has_packages or self.python.count(".") == 2
 
 
+def _check_container(container: object) -> None:
+    if container is not None and not (isinstance(container, str) and _CONTAINER.fullmatch(container)):
+        refuse(f"Image(container=...) takes an image as for `docker run`, not {shown(container)}.")
+
+
 def _check_python(python: object) -> None:
     if not isinstance(python, str):
         refuse(f"Image(python=...) takes 'auto', a version or a path, not {shown(python)}.")
@@ -98,7 +107,7 @@ def _check_python(python: object) -> None:
     found = _VERSION.fullmatch(python)
     if found is None:
         refuse(f"Image(python={python!r}): it takes 'auto', a version such as '3.11', or an absolute path on the node.")
-    ours = platform.python_version_tuple()[:2]
+    ours = tuple(map(str, sys.version_info[:2]))
     if found.group(1, 2) != ours:
         refuse(
             f"Image(python={python!r}): this program's Python is {'.'.join(ours)}, and functions cross as bytecode, "

@@ -17,6 +17,7 @@ from ...providers.base import (
     AcceleratorRequest,
     Allocation,
     Architecture,
+    Containing,
     Keyless,
     Lasting,
     LaunchRequest,
@@ -166,13 +167,15 @@ class Worker:
 
     ``object_memory_gb``: how much of its memory a node has for large objects that no call uses just now, such as what
     it was sent before; default an eighth of the memory. ``object_disk_gb``: how much of its disk, for those that were
-    used longest ago; default four times as much.
+    used longest ago; default four times as much. ``node_to_node=False``: nodes do not hand large objects on to each
+    other; each gets them from this program.
     """
 
     concurrency: int = 1
     kind: WorkerKind = "process"
     object_memory_gb: float | None = None
     object_disk_gb: float | None = None
+    node_to_node: bool = True
 
     def __post_init__(self) -> None:
         count("Worker(concurrency=...)", self.concurrency)
@@ -210,13 +213,14 @@ def shown_signature(declared: type, defaults: Mapping[str, object], *first: Para
     options = (
         Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind.__forward_arg__)
         for name, kind in declared.__annotations__.items()
+        if name not in [each.name for each in first]
     )
     return Signature([*first, *options])
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Spec:
-    """The kind of a pool's machines and their provider: ``Pool(Spec(provider=AWS(...), vcpus=8), Spec(...))``.
+    """The kind of a pool's machines and their provider: ``Pool(Spec(AWS(...), vcpus=8), Spec(GCP(...)))``.
 
     ``provider``: default `Local()`. Sizes (``vcpus``, ``memory_gb``, ``disk_gb``) are minimums, per machine.
     ``accelerator``: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``. ``architecture``: default the one that
@@ -227,7 +231,11 @@ class Spec:
         SpecError: an option that cannot mean anything.
     """
 
-    __signature__: ClassVar[Signature] = shown_signature(MachineOptions, {})
+    __signature__: ClassVar[Signature] = shown_signature(
+        MachineOptions,
+        {},
+        Parameter("provider", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Provider | None"),
+    )
 
     provider: Provider
     accelerator: AcceleratorRequest | None
@@ -239,9 +247,9 @@ class Spec:
     max_hourly_cost: float | None
     interconnect: Interconnect | None
 
-    def __init__(self, **options: Unpack[MachineOptions]) -> None:
+    def __init__(self, provider: Provider | None = None, **options: Unpack[MachineNeeds]) -> None:
         check_known("Spec", options, MachineOptions.__annotations__)
-        for name, value in _checked(options).items():
+        for name, value in _checked({"provider": provider, **options}).items():
             object.__setattr__(self, name, value)
 
     def applied_to(self, request: LaunchRequest) -> LaunchRequest:
@@ -305,6 +313,16 @@ def check_outlives(provider: object) -> None:
 def is_free(provider: Provider) -> bool:
     """Return whether the provider's machines cost nothing. A provider that does not say has prices."""
     return isinstance(provider, Priced) and provider.free
+
+
+def check_containers(image: str | None, specs: Sequence[Spec]) -> None:
+    """Refuse an image of containers for machines that are none."""
+    for spec in specs if image is not None else ():
+        if not (isinstance(spec.provider, Containing) and spec.provider.containers):
+            refuse(
+                f"Image(container={image!r}): machines of {spec.provider.name} are no containers: use "
+                f"provider=Containers({image!r}, hosts=[...]), or leave container out."
+            )
 
 
 def keyless(provider: Provider) -> bool:

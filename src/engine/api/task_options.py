@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypedDict, Unpack, get_args
 
 from ...actors.amounts import Amounts
@@ -12,6 +11,9 @@ from ...lazy_dataclass import dataclass
 from .amounts import amounts
 from .checks import check_known, count, one_of, refuse, seconds, shown
 from .errors import NotACall
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 OnLossOption = Literal["auto", "restart", "resend", "fail"]
 OnStallOption = Literal["report", "restart"]
@@ -45,6 +47,7 @@ class Options:
     name: str | None = None  # shown instead of the function's
     setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
     needs: Amounts | None = None  # of a node, while it runs there
+    keep: bool = False  # its results stay on their node
 
     if not TYPE_CHECKING:
 

@@ -6,22 +6,26 @@ import atexit
 import os
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from ..api.checks import seconds
-from ..api.errors import SpecError
+from ..api.errors import CheckpointError, SpecError
 from ..node import context
 from ..runtime.preemption import stopping
 from ..wire import log_records
 from .background_saves import BackgroundSaves
+from .memory_saves import opened
 from .participant import begin, this_world
 from .records import complete
 from .resume_vote import Loaded, ResumeVote
 from .save_interval import Announcements, SaveInterval, lead_s, spread_s
-from .snapshot import Snapshot, restore
+from .snapshot import CopyMemory, Snapshot, restore
 from .store import VARIABLE, open_store
+
+DURABLE_S = 300.0
 
 
 def checkpoint(
@@ -31,6 +35,8 @@ def checkpoint(
     keep: int = 3,
     root: str | os.PathLike[str] | None = None,
     timeout: float | timedelta = 600.0,
+    memory: int | None = None,
+    durable: int | float | timedelta | None = None,
 ) -> Checkpoint:
     """Open the checkpoints of one training. Every rank calls this with the same arguments.
 
@@ -38,6 +44,11 @@ def checkpoint(
     each call. ``keep``: how many complete checkpoints are kept. ``root``: a folder that all nodes share, or a URL such
     as ``"s3://bucket/folder"``; by default that of ``Pool(checkpoints=...)``. ``timeout``: how many seconds ranks wait
     for each other.
+
+    ``memory``: on how many nodes each rank's state is kept in memory, its own among them, beside the checkpoints in the
+    storage. Then ``every`` says after how many steps that is done: `save` waits, for at most 30 s, until the state of
+    the save before is on these nodes. By default it is done as often as no save has to wait. ``durable``: how often a
+    state goes to the storage: steps or seconds, by default 300 seconds.
 
     Raises:
         SpecError: an argument is not valid, or neither the pool nor this call names a root.
@@ -50,17 +61,33 @@ def checkpoint(
         )
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise SpecError(f"checkpoint: keep takes how many complete checkpoints stay, at least 1, not {keep!r}.")
+    in_memory = _in_memory(memory, every, durable)
+    if memory is not None:
+        every = DURABLE_S if durable is None else durable
     steps, every_s = _interval(every)
     within_s = seconds("checkpoint: timeout", timeout)
-    return Checkpoint(name, os.fspath(root), steps=steps, every_s=every_s, keep=keep, within_s=within_s)
+    return Checkpoint(
+        name, os.fspath(root), steps=steps, every_s=every_s, keep=keep, within_s=within_s, in_memory=in_memory
+    )
 
 
 class Checkpoint:
     """The checkpoints of one training, as `checkpoint` opens them. Not thread-safe."""
 
     def __init__(
-        self, name: str, root: str, *, steps: int | None, every_s: float | None, keep: int, within_s: float
+        self,
+        name: str,
+        root: str,
+        *,
+        steps: int | None,
+        every_s: float | None,
+        keep: int,
+        within_s: float,
+        in_memory: tuple[int | None, int] | None = None,
     ) -> None:
+        """``in_memory``: every how many steps (None: as often as no save waits), and how many copies of a rank's state;
+        None: none is kept there.
+        """
         self.name = name
         self._store = open_store(root, name)
         self._world, self._rank = this_world()
@@ -74,7 +101,9 @@ class Checkpoint:
             lead_s=lead_s(self._store.poll_s),
             now=time.monotonic(),
         )
-        self._memory: dict[int, Any] = {}
+        self._copies = CopyMemory()
+        self._in_memory = None if in_memory is None else opened(name, self._rank, self._world.size, *in_memory)
+        self._begins = threading.Lock()
         self._saves: BackgroundSaves | None = None  # once this rank has its term
         self._announcements: Announcements | None = None
         self._timed = every_s is not None
@@ -100,6 +129,14 @@ class Checkpoint:
                 space for the small files by which ranks agree (``full``): then it may be called again.
             SerializationError: the state cannot be unpickled here.
         """
+        if self._in_memory is not None and not self._loads:
+            found = self._in_memory.load(into)
+            if found is not None:
+                self._loads += 1
+                with self._lock:
+                    self._interval.resumed(found.step, time.monotonic())
+                threading.Thread(target=self._begin_later, daemon=True, name="outrider-checkpoint-term").start()
+                return found
         saves = self._begun()
         if self._loads:
             saves.wait_complete()
@@ -108,10 +145,15 @@ class Checkpoint:
         self._loads += 1  # only now: a load that failed, as for lack of space, can be tried again by all ranks
         with self._lock:
             self._interval.resumed(loaded.step, time.monotonic())
+        if self._in_memory is not None:
+            self._in_memory.resumed(loaded.step)
         return loaded
 
     def due(self, step: int) -> bool:
         """Return whether `save` would save this step. Takes microseconds; ask before you build a costly state."""
+        return self._due_in_storage(step) or (self._in_memory is not None and self._in_memory.due(step))
+
+    def _due_in_storage(self, step: int) -> bool:
         with self._lock:
             return self._interval.due(step, time.monotonic(), self._urgent)
 
@@ -119,8 +161,8 @@ class Checkpoint:
         """Save ``state`` after ``step`` steps if a save is due, or with ``force``; return whether it was saved.
 
         Every rank calls it at the same steps. It returns when the state is copied; a thread writes the copy while
-        training goes on. A save waits until the one before it is written. When a machine of any rank will be taken, a
-        save is due at once.
+        training goes on. A save waits until the one before it is written, or is on the nodes that keep it. When a
+        machine of any rank will be taken, a save is due at once.
 
         Raises:
             CheckpointError: the previous save could not be written (``full``: no space left); this was not begun.
@@ -128,16 +170,21 @@ class Checkpoint:
             SerializationError: ``state`` cannot be pickled.
         """
         context.stepped("save")
-        if not self.due(step) and not force:
-            return False
+        to_storage = self._due_in_storage(step) or force
+        hurry = force or self._interval.urgent
+        kept = self._in_memory is not None and self._in_memory.save(step, state, hurry=hurry)
+        if not to_storage:
+            return kept
         saves = self._begun()
         saves.wait_written(hurry=True)
-        snapshot = Snapshot(state, self._memory)
+        snapshot = Snapshot(state, self._copies)
         began = time.monotonic()
         delay_s = 0.0 if self._interval.urgent else spread_s(self._rank, self._world.size, began - self._saved_at)
         self._saved_at = began
         with self._lock:
             self._interval.saved(step, began)
+        if self._in_memory is not None:
+            self._in_memory.storing(step)
         saves.start(step, snapshot, delay_s=delay_s)
         return True
 
@@ -159,9 +206,12 @@ class Checkpoint:
 
         ``failed``: write what has been begun, but do not wait for other ranks.
         """
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._in_memory is not None:
+            self._in_memory.close()
         if self._announcements is not None:
             self._announcements.stop()
         if self._saves is not None and failed:
@@ -189,19 +239,50 @@ class Checkpoint:
     def _tell(self, step: int, size_bytes: int) -> None:
         """Tell the record of the run that a checkpoint is complete. A process that a task has started tells nobody."""
         task = self._task
+        if self._in_memory is not None:
+            self._in_memory.stored(step)
         if task is not None and task.log is not None and task.log.here:
             task.log.put(task.attempt, log_records.saved(time.time(), self.name, step, size_bytes))
 
     def _begun(self) -> BackgroundSaves:
         if self._closed:
             raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")
+        with self._begins:
+            return self._begun_once()
+
+    def _begin_later(self) -> None:
+        """Begin the world's term in the background: a training that resumes from memory waits for no storage."""
+        with suppress(CheckpointError, SpecError):  # the next save raises it
+            self._begun()
+
+    def _begun_once(self) -> BackgroundSaves:
         if self._saves is None:
             participant = begin(self._store, self.name, self._world, self._rank, self._within_s)
-            if self._timed and self._world.size > 1:
-                self._announcements = Announcements(participant, self._interval, self._lock)
-                self._announcements.start()
+            with self._lock:
+                if self._closed:  # while the term was begun in the background
+                    raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")
+                if self._timed and self._world.size > 1:
+                    self._announcements = Announcements(participant, self._interval, self._lock)
+                    self._announcements.start()
             self._saves = BackgroundSaves(participant, keep=self._keep, completed=self._tell)
         return self._saves
+
+
+def _in_memory(memory: object, every: object, durable: object) -> tuple[int | None, int] | None:
+    """(every how many steps, how many copies) a state is kept in memory. None steps: as often as no save waits."""
+    if memory is None:
+        if durable is not None:
+            raise SpecError(
+                "checkpoint: durable goes with memory=...; without it, every is how often a state is saved."
+            )
+        return None
+    if isinstance(memory, bool) or not isinstance(memory, int) or memory < 1:
+        raise SpecError(f"checkpoint: memory takes on how many nodes a state is kept, as in memory=2, not {memory!r}.")
+    if every is None:
+        return None, memory
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise SpecError(f"checkpoint: with memory=..., every counts steps, as in every=1; it is not {every!r}.")
+    return every, memory
 
 
 def _interval(every: object) -> tuple[int | None, float | None]:

@@ -19,14 +19,24 @@ from .store import Store
 IN_BAND_BYTES = 4096  # smaller buffers stay in the pickle
 
 
-class Snapshot:
-    """A copy of everything that a rank has, as training goes on and changes arrays in place while it is written.
-
-    ``memory``: what the copies are in, by entry, kept from one snapshot to the next: fresh pages cost more time than
-    the copying.
+class CopyMemory:
+    """The memory that the copies of a snapshot are in. It is kept for the next: fresh pages cost more time than the
+    copying.
     """
 
-    def __init__(self, state: object, memory: dict[int, Any]) -> None:
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}  # by entry: a bytearray, or a tensor
+
+    def block(self, index: int, size_bytes: int) -> memoryview | None:
+        """Return memory for an entry that is to lie in one place with the others; None: it may lie anywhere."""
+        del index, size_bytes
+        return None
+
+
+class Snapshot:
+    """A copy of everything that a rank has, as training goes on and changes arrays in place while it is written."""
+
+    def __init__(self, state: object, memory: CopyMemory) -> None:
         """Copy ``state``; raises `SerializationError` where it cannot be pickled."""
         self.entries: list[Entry] = []
         self.writers: dict[int, bool] = {}  # entries of which this rank knows whether it writes them
@@ -58,6 +68,15 @@ class Snapshot:
             else:
                 self.entries[index] = entry._replace(digest=records.digest(content))
 
+    def raw(self, index: int) -> Piece:
+        """Return the bytes of an entry; those of a tensor alone, as they are in main memory."""
+        content = self._contents[index]
+        if self.entries[index].kind != "tensor":
+            return content  # type: ignore[no-any-return]
+        from .tensors import raw
+
+        return raw(content)
+
     def payload(self, index: int) -> Piece:
         content = self._contents[index]
         if self.entries[index].kind != "tensor":
@@ -70,7 +89,7 @@ class Snapshot:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
     """Cloudpickle, which pickles code of ``__main__`` as a copy: another program may load the checkpoint."""
 
-    def __init__(self, file: io.BytesIO, state: object, snapshot: Snapshot, memory: dict[int, Any]) -> None:
+    def __init__(self, file: io.BytesIO, state: object, snapshot: Snapshot, memory: CopyMemory) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._buffer)
         self._snapshot = snapshot
         self._memory = memory
@@ -87,10 +106,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         if content.nbytes < IN_BAND_BYTES:
             return True
         index = len(self._snapshot.entries)
-        kept = self._memory.get(index)
-        if not isinstance(kept, bytearray) or len(kept) != content.nbytes:
-            self._memory[index] = kept = bytearray(content.nbytes)
-        view = memoryview(kept)
+        view = self._memory.block(index, content.nbytes)
+        if view is None:
+            kept = self._memory.kept.get(index)
+            if not isinstance(kept, bytearray) or len(kept) != content.nbytes:
+                self._memory.kept[index] = kept = bytearray(content.nbytes)
+            view = memoryview(kept)
         view[:] = content.cast("B")
         self._snapshot.add(Entry("", "buffer", content.nbytes), view)
         return False
@@ -164,11 +185,11 @@ def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> A
         return data
 
     if into is None and all(entry.kind != "tensor" for entry in own.entries):
-        return _unpickled(own.entries, read, None)
+        return unpickled(own.entries, read, None)
     from .tensors import TensorLoader
 
     loader = TensorLoader(into, first, own, read)
-    state = _unpickled(own.entries, read, loader.load)
+    state = unpickled(own.entries, read, loader.load)
     loader.finish()
     return state
 
@@ -180,7 +201,7 @@ def _content(store: Store, key: str) -> bytes:
         raise Damaged(f"{key} is gone") from None
 
 
-def _unpickled(entries: list[Entry], read: Callable[[Entry], Piece], load_tensor: Callable[..., Any] | None) -> Any:
+def unpickled(entries: list[Entry], read: Callable[[Entry], Piece], load_tensor: Callable[..., Any] | None) -> Any:
     buffers = (read(entry) for entry in entries if entry.kind == "buffer")
     unpickler = _Unpickler(io.BytesIO(read(entries[0])), buffers, load_tensor)
     try:

@@ -14,13 +14,13 @@ from ..api.errors import SerializationError
 from .records import Damaged, Entry, Part, Piece, dotted, places
 
 if TYPE_CHECKING:
-    from .snapshot import Snapshot
+    from .snapshot import CopyMemory, Snapshot
 
 DCP_METADATA = ".metadata"
 
 
 def add_tensor(
-    source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: dict[int, Any]
+    source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
 ) -> tuple[Any, ...] | None:  # its persistent id
     """Add a tensor to a snapshot. None for tensors that must pickle themselves, such as sparse ones and subclasses."""
     is_parameter = type(source) is torch.nn.Parameter
@@ -51,12 +51,17 @@ def add_tensor(
     return index, is_parameter, bool(source.requires_grad)
 
 
-def _copied(source: Any, snapshot: Snapshot, memory: dict[int, Any]) -> Any:
+def _copied(source: Any, snapshot: Snapshot, memory: CopyMemory) -> Any:
     """A copy in main memory, pinned where the tensor is on a GPU, whose stream goes on copying."""
     index, pinned = len(snapshot.entries), source.is_cuda
-    kept, like = memory.get(index), (source.shape, source.dtype, pinned)
+    block = memory.block(index, source.numel() * source.element_size()) if source.numel() else None
+    if block is not None:
+        placed = torch.frombuffer(block, dtype=source.dtype).view(source.shape)
+        placed.copy_(source)
+        return placed
+    kept, like = memory.kept.get(index), (source.shape, source.dtype, pinned)
     if not isinstance(kept, torch.Tensor) or (kept.shape, kept.dtype, kept.is_pinned()) != like:
-        memory[index] = kept = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
+        memory.kept[index] = kept = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
     kept.copy_(source, non_blocking=pinned)
     if pinned:
         snapshot.streams.add(torch.cuda.current_stream(source.device))
@@ -91,6 +96,16 @@ def saved(content: Any) -> Piece:
     return file.getbuffer()
 
 
+def raw(content: Any) -> Piece:
+    return memoryview(content.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def lying_in(block: memoryview, entry: Entry) -> Any:
+    """The tensor of an entry whose bytes lie in ``block``, and which changes with them."""
+    dtype = getattr(torch, entry.dtype)
+    return torch.frombuffer(block, dtype=dtype).view(entry.extent) if block else torch.empty(entry.extent, dtype=dtype)
+
+
 def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -120,10 +135,19 @@ def located(state: object) -> list[tuple[Any, list[str | int]]]:
 class TensorLoader:
     """Makes the tensors of a state: new ones in main memory, or those of ``into``, filled in place.
 
-    ``parts``: what each rank saved; ``own``: this rank's; ``read``: the bytes of an entry.
+    ``parts``: what each rank saved; ``own``: this rank's; ``read``: the bytes of an entry. ``lying_in``: the tensor of
+    them; by default they are what `saved` makes, and are verified.
     """
 
-    def __init__(self, into: object, parts: Mapping[int, Part], own: Part, read: Callable[[Entry], Piece]) -> None:
+    def __init__(
+        self,
+        into: object,
+        parts: Mapping[int, Part],
+        own: Part,
+        read: Callable[[Entry], Piece],
+        lying_in: Callable[[memoryview, Entry], Any] | None = None,
+    ) -> None:
+        self._lying_in = lying_in
         self._targets = {dotted(path): tensor for tensor, path in located(into)}
         self._missing = set(self._targets)
         self._parts = parts
@@ -197,6 +221,8 @@ class TensorLoader:
 
     def _opened(self, entry: Entry) -> Any:
         data = self._read(entry)
+        if self._lying_in is not None:
+            return self._lying_in(memoryview(data), entry)
         try:
             content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             if tuple(content.shape) == entry.extent and tensor_digest(content) == entry.digest:

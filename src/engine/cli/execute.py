@@ -50,9 +50,10 @@ def execute(
 ) -> int:
     """Run a command on all nodes of a living pool, or on one.
 
-    Elsewhere it runs by the system's ssh, in the home folder of the user who logs in; on this computer in the folder in
-    which the node's tasks work. It is no task: it takes no slot, and does not see the image's environment. What it
-    prints is marked with its node, and has no colours. It is no shell's line: for that write -- sh -c 'ls | wc -l'.
+    Elsewhere it runs by the system's ssh, in the home folder of the user who logs in; in a container by docker exec or
+    podman exec, in the image's own folder; on this computer in the folder in which the node's tasks work. It is no
+    task: it takes no slot, and does not see the image's environment. What it prints is marked with its node, and has no
+    colours. It is no shell's line: for that write -- sh -c 'ls | wc -l'.
 
     Exits with 0, or with the exit code of the command that failed first: 255 where ssh did, 127 where the command is
     not there.
@@ -108,9 +109,11 @@ async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], obj
     """Run it on one node. While it runs, and after an exception, it is in ``running``."""
     with ExitStack() as stack:
         words, folder = list(command), node.folder
+        if node.container is not None:
+            words = node.container.command(words)
         if node.way is not None:
             pins = stack.enter_context(pinned(node.way))
-            words = ssh_command(node.way, pins, terminal=False, command=command)
+            words = ssh_command(node.way, pins, terminal=False, command=words)
         try:
             started = await Command.start(words, folder, tell)
         except OSError as error:

@@ -59,6 +59,11 @@ def described(error: Exception) -> str | None:
     return said
 
 
+def defect(error: Exception) -> str:
+    """Return what a command says of an error that nothing should raise, where it goes on without what has raised it."""
+    return f"this is a defect of Outrider: report it ({type(error).__name__}: {error})"
+
+
 def usage_error(error: CycloptsError) -> Text:
     """Return what is wrong with a command line, and where the right one is described."""
     from cyclopts.exceptions import UnusedCliTokensError

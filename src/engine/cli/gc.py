@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
 from . import surveys
 from .exit_codes import NOTHING, SOMETHING, UNKNOWN
+from .failures import defect
 from .flags import AsJson, Flag
 from .orphans import FoundPool, Verdict, verdict
 from .pool_search import NO_OTHER_PLACES, SearchOptions, find_pools, open_journal
@@ -44,7 +46,7 @@ def gc(
     """
     journal = open_journal()
     pools, unanswered = anyio.run(find_pools, journal, where)
-    verdicts = [verdict(pool, foreign=foreign) for pool in pools]
+    verdicts = [verdict(pool, foreign=foreign, now=time.time()) for pool in pools]
     failures = anyio.run(_remove, journal, pools, verdicts) if apply else [""] * len(pools)
     removed = [apply and each.remove and not failure for each, failure in zip(verdicts, failures, strict=True)]
     if as_json:
@@ -63,8 +65,21 @@ def gc(
 
 
 async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequence[Verdict]) -> list[str]:
-    """Remove the pools one after another. For each: why it is not gone, or ""."""
-    return [await _removed(journal, pool) if each.remove else "" for pool, each in zip(pools, verdicts, strict=True)]
+    """Remove the pools of all providers at once, those of one provider one after another.
+
+    Return for each pool why it is not gone, or "".
+    """
+    failures = [""] * len(pools)
+
+    async def remove_all(provider: str) -> None:
+        for at, (pool, each) in enumerate(zip(pools, verdicts, strict=True)):
+            if each.remove and pool.provider == provider:
+                failures[at] = await _removed(journal, pool)
+
+    async with anyio.create_task_group() as tasks:
+        for provider in {pool.provider for pool in pools}:
+            tasks.start_soon(remove_all, provider)
+    return failures
 
 
 async def _removed(journal: Journal, pool: FoundPool) -> str:
@@ -85,6 +100,8 @@ async def _removed(journal: Journal, pool: FoundPool) -> str:
     except ProviderError as error:
         ends = isinstance(error, NotGone) and error.costs and error.by
         return f"{error}; they end themselves {by_lease(ends)}" if ends else str(error)
+    except Exception as error:  # noqa: BLE001  the edge: a defect in one provider must not keep others' machines alive
+        return defect(error)
     return ""
 
 

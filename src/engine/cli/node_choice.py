@@ -16,17 +16,19 @@ from ..runs.lines import EVENTS, parsed_events
 from ..runs.names import runs_folder
 from ..runs.nodes import LivingNode, nodes_now
 from ..runs.reader import Run, found_runs, read_json, runs_meant
+from .container_command import InContainer, container_of
 from .ssh_command import Way
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A node, and where it is: in a ``folder`` of this computer, or by SSH."""
+    """A node, and where it is: in a ``folder`` of this computer, in a ``container``, or by SSH."""
 
     name: str  # "node 3", or of a pool without a record its machine
     machine: str
     way: Way | None = None
     folder: Path | None = None
+    container: InContainer | None = None
     number: int | None = None  # among the run's nodes
 
 
@@ -127,6 +129,8 @@ def _reached(run: Run, node: LivingNode, machines: Machines) -> Reached:
         return Reached(name, node.machine, folder=Path(directory) / "work", number=node.number)
     if (way := host_way(read_json(run.directory / "run.json"), node.machine)) is not None:
         return Reached(name, node.machine, way, number=node.number)
+    if (container := container_of(read_json(run.directory / "run.json"), node)) is not None:
+        return Reached(name, node.machine, container.host, container=container, number=node.number)
     return refuse(
         f"the way to {name} of run {run.id} ({node.machine or 'no machine yet'}) is known to its program alone: its "
         "provider keeps no key for others, or the record is just being begun."

@@ -39,6 +39,10 @@ class FoundPool:
         prices = [machine.hourly_usd for machine in self.machines]
         return None if None in prices else sum(price for price in prices if price is not None)
 
+    def outlived(self, now: float) -> bool:
+        """Return whether all its machines say until when they may live, and that is over."""
+        return bool(self.machines) and all(each.until is not None and each.until < now for each in self.machines)
+
     @property
     def ours(self) -> bool:
         """Return whether no living client here owns it, and this computer should remove it, or might have to."""
@@ -65,10 +69,11 @@ def pools_found(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -
     return sorted(found, key=lambda each: (each.pool, sorted(each.place.items()), each.standing == "unknown"))
 
 
-def verdict(pool: FoundPool, *, foreign: bool) -> Verdict:
-    """Decide whether `gc` removes a pool.
+def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
+    """Decide whether `gc` removes a pool. ``now``: unix time.
 
-    GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``.
+    GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``, or
+    unless the time is over that its owner has given it.
     GC-2: what somebody else has, under whatever tags, does not stop the removal of what is this computer's.
     GC-3: each thing that was seen with a pool's tag or id is in exactly one row.
     """
@@ -86,6 +91,8 @@ def verdict(pool: FoundPool, *, foreign: bool) -> Verdict:
             why = f"it has the tags of a pool here and is not that pool's; its own say: {whose}"
         case "unknown":
             why = f"the journal here does not know it, and its owner may be alive: {pool.owner}"
+    if pool.outlived(now):
+        return Verdict(True, "its max_lifetime is over, as its machines say themselves")
     return Verdict(foreign, why if foreign else f"{why}; if nobody uses it, --foreign removes it")
 
 

@@ -54,7 +54,8 @@ def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) ->
 
 def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
     for asked in unanswered:
-        said = f"{place(asked.place)} could not be asked: {plain(asked.error)}"
+        where = f"{asked.provider} {place(asked.place)}".strip()
+        said = f"{where} could not be asked: {plain(asked.error)}"
         Console(stderr=True).print(said, markup=False, style="red", soft_wrap=True)
 
 

@@ -12,11 +12,12 @@ from contextlib import redirect_stdout
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, Token
 
 from ...lazy_dataclass import dataclass
+from ...providers.registry import ProviderName
 from ..api.errors import BroadcastFailed, OutriderError, SpecError
 from ..api.printable import plain
 from ..api.secrets import Scrubber
@@ -76,7 +77,7 @@ class RunOptions:
     """
 
     nodes: str | None = None
-    provider: Literal["local", "ssh", "aws"] | None = None
+    provider: ProviderName | None = None
     hosts: Repeated = None
     accelerator: str | None = None
     ranks_per_node: int | None = None

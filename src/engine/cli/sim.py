@@ -6,15 +6,17 @@ import json
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt  # noqa: TC002  cyclopts evaluates annotations
+from cyclopts.validators import Number
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..testing.simulator.campaign import Tally
+    from ..testing.simulator.campaign import Tally, Wanted
     from ..testing.simulator.play import Played
     from ..testing.simulator.scenario import Scenario
 
@@ -28,6 +30,8 @@ def sim(
     seed: int | None = None,
     nodes: PositiveInt | None = None,
     span: PositiveFloat | None = None,
+    tasks: PositiveInt | None = None,
+    storm: Annotated[float, Parameter(validator=Number(gt=0, lte=1))] | None = None,
     processes: PositiveInt | None = None,
     shrink: bool = True,
     trace: Path | None = None,
@@ -41,13 +45,17 @@ def sim(
     Parameters
     ----------
     seeds:
-        How many seeds, from 0 or from --seed on. Default: 100; 1 with --seed.
+        How many seeds, from 0 or from --seed on. Default: 100; 1 with --seed, --tasks or --storm.
     seed:
         The first seed.
     nodes:
         The number of nodes of every pool. Default: drawn.
     span:
-        Seconds during which jobs and faults begin. Default: drawn.
+        Seconds during which jobs and faults begin. Default: drawn; 180 with --tasks or --storm.
+    tasks:
+        Play a pool with so many single tasks, and no other work. Default: drawn work; 10 for each node with --storm.
+    storm:
+        Have the cloud take this share of the nodes within a minute, as 0.3, and nothing else happen.
     processes:
         How many processes play at a time. Default: one per core.
     shrink:
@@ -62,26 +70,17 @@ def sim(
     int
         0: every promise held. 1: one was broken. 2: an option was wrong, and nothing was played.
     """
-    from ..testing.simulator.campaign import Tally, outcomes
+    from ..testing.simulator.campaign import Wanted
 
-    console, first, count = Console(highlight=False), seed or 0, seeds or (1 if seed is not None else 100)
+    wanted = Wanted(nodes, span, tasks, storm)
+    console, first = Console(highlight=False), seed or 0
+    count = seeds or (1 if seed is not None or wanted.storms else 100)
     if (refusal := _refusal(count, trace, report)) is not None:
         console.print(refusal, style="red", markup=False, soft_wrap=True)
         return 2
     if trace is not None:
-        return _one(console, first, nodes, span, trace)
-    tally, began = Tally(), time.perf_counter()
-    played = outcomes(range(first, first + count), nodes=nodes, span_s=span, processes=processes)
-    shown = Console(stderr=True)
-    for outcome in track(played, "seeds", total=count, console=shown, disable=not shown.is_terminal):
-        tally.add(outcome)
-    took_s = time.perf_counter() - began
-    _show(console, tally, took_s)
-    if report is not None:
-        report.write_text(json.dumps(_as_json(tally, took_s), indent=1))
-    if tally.broken:
-        _explain(console, tally, nodes, span, shrink=shrink)
-    return 1 if tally.broken else 0
+        return _one(console, first, wanted, trace)
+    return _many(console, range(first, first + count), wanted, processes, shrink=shrink, report=report)
 
 
 def _refusal(count: int, trace: Path | None, report: Path | None) -> str | None:
@@ -100,13 +99,12 @@ def _refusal(count: int, trace: Path | None, report: Path | None) -> str | None:
 # --- one seed ---------------------------------------------------------------------------------------------------------
 
 
-def _one(console: Console, seed: int, nodes: int | None, span: float | None, trace: Path) -> int:
-    from ..testing.simulator.campaign import ENOUGH_S
-    from ..testing.simulator.draw import draw
+def _one(console: Console, seed: int, wanted: Wanted, trace: Path) -> int:
+    from ..testing.simulator.campaign import enough_s
     from ..testing.simulator.play import play
 
-    scenario = draw(seed, nodes=nodes, span_s=span)
-    played = play(scenario, keep=None, enough_s=ENOUGH_S)
+    scenario = wanted.scenario(seed)
+    played = play(scenario, keep=None, enough_s=enough_s(scenario))
     trace.write_text("".join(f"{line}\n" for line in played.trace))
     _scenario(console, scenario)
     console.print(
@@ -137,13 +135,33 @@ def _written(value: Any) -> str:
 # --- many -------------------------------------------------------------------------------------------------------------
 
 
+def _many(
+    console: Console, seeds: range, wanted: Wanted, processes: int | None, *, shrink: bool, report: Path | None
+) -> int:
+    from ..testing.simulator.campaign import Tally, outcomes
+
+    tally, began = Tally(), time.perf_counter()
+    played = outcomes(seeds, wanted=wanted, processes=processes)
+    shown = Console(stderr=True)
+    for outcome in track(played, "seeds", total=len(seeds), console=shown, disable=not shown.is_terminal):
+        tally.add(outcome)
+    took_s = time.perf_counter() - began
+    _show(console, tally, took_s)
+    if report is not None:
+        report.write_text(json.dumps(_as_json(tally, took_s), indent=1))
+    if tally.broken:
+        _explain(console, tally, wanted, shrink=shrink)
+    return 1 if tally.broken else 0
+
+
 def _show(console: Console, tally: Tally, took_s: float) -> None:
     from ..testing.simulator.rules.promises import PROMISES
 
     speed = tally.simulated_s / tally.played_s if tally.played_s else 0.0
     hours = f"{tally.simulated_s / 3600:,.1f} hours of {tally.machines:,} machines in {took_s:,.1f} s"
     console.print(f"{tally.seeds:,} seeds: {hours}, {speed:,.0f} times as fast as real time on each core")
-    console.print(f"{tally.steps:,} steps, and after each of them everything checked")
+    each_us = 1e6 * tally.played_s / max(1, tally.steps)
+    console.print(f"{tally.steps:,} steps, and after each of them everything checked; {each_us:,.0f} us of a core each")
     lost, noticed = tally.events["node_lost"], tally.events["node_noticed"]
     console.print(
         f"{sum(tally.faults.values()):,} faults; {lost:,} nodes lost, {noticed:,} noticed; "
@@ -165,9 +183,8 @@ def _show(console: Console, tally: Tally, took_s: float) -> None:
     console.print(table)
 
 
-def _explain(console: Console, tally: Tally, nodes: int | None, span: float | None, *, shrink: bool) -> None:
-    from ..testing.simulator.campaign import ENOUGH_S, breaks
-    from ..testing.simulator.draw import draw
+def _explain(console: Console, tally: Tally, wanted: Wanted, *, shrink: bool) -> None:
+    from ..testing.simulator.campaign import breaks, enough_s
     from ..testing.simulator.play import play
     from ..testing.simulator.shrink import shrink as smaller
 
@@ -176,7 +193,7 @@ def _explain(console: Console, tally: Tally, nodes: int | None, span: float | No
         if broken.rule in shown or len(shown) == SHOWN:
             continue
         shown.add(broken.rule)
-        scenario = draw(seed, nodes=nodes, span_s=span)
+        scenario = wanted.scenario(seed)
         console.rule(f"seed {seed} breaks {broken.rule}", align="left")
         if shrink:
             least = smaller(scenario, breaks(broken.rule))
@@ -188,10 +205,8 @@ def _explain(console: Console, tally: Tally, nodes: int | None, span: float | No
         _scenario(console, scenario)
         for job in scenario.jobs[:5]:
             console.print(f"  {_written(job)}", markup=False)
-        _broken(console, play(scenario, keep=TAIL, enough_s=ENOUGH_S))
-        size = "" if nodes is None else f" --nodes {nodes}"
-        lasts = "" if span is None else f" --span {span:g}"
-        console.print(f"all of it: outrider sim --seed {seed}{size}{lasts} --trace trace.txt")
+        _broken(console, play(scenario, keep=TAIL, enough_s=enough_s(scenario)))
+        console.print(f"all of it: outrider sim --seed {seed}{wanted} --trace trace.txt")
 
 
 def _broken(console: Console, played: Played) -> None:

@@ -17,11 +17,11 @@ from .ssh_command import Way, ssh_command
 
 
 def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
-    """Open a shell on a node of a living pool, by the system's ssh.
+    """Open a shell on a node of a living pool.
 
-    The host key is the pinned one, or for hosts of your own what your known_hosts have, and the key the pool's: nothing
-    is asked, and no host trusted anew. Exits as ssh does, and with 2 where there is no such node, or it is this
-    computer.
+    It is the system's ssh, or for a container docker exec or podman exec. The host key is the pinned one, or for hosts
+    of your own what your known_hosts have, and the key the pool's: nothing is asked, and no host trusted anew. Exits as
+    that command does, and with 2 where there is no such node, or it is this computer.
 
     Example: `outrider ssh train --node 0`
 
@@ -34,13 +34,16 @@ def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
     """
     found = reached(target, node=node)
     chosen = found[0]
-    if chosen.way is None:
+    shell = [] if chosen.container is None else chosen.container.shell(terminal=sys.stdin.isatty())
+    if chosen.way is not None:
+        with pinned(chosen.way) as pins:
+            return run_ssh(ssh_command(chosen.way, pins, terminal=True, command=shell))
+    if not shell:
         print(
             f"outrider: {chosen.name} is this computer: `cd {chosen.folder}` is where its tasks work.", file=sys.stderr
         )
         return WRONG
-    with pinned(chosen.way) as pins:
-        return run_ssh(ssh_command(chosen.way, pins, terminal=True))
+    return run_ssh(shell)
 
 
 @contextmanager
@@ -61,4 +64,4 @@ def run_ssh(words: Sequence[str]) -> int:
                 except KeyboardInterrupt:  # it is the shell's over there, or ssh ends by itself
                     continue
     except FileNotFoundError:
-        refuse("there is no ssh on this computer's PATH: install OpenSSH's client.")
+        refuse(f"there is no {words[0]} on this computer's PATH: install it (ssh is of OpenSSH's client).")

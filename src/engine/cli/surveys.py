@@ -1,25 +1,26 @@
 """The providers that `outrider ps` and `outrider gc` ask which pools exist, and where `gc` ends them.
 
-A provider whose machines outlive their client has a `Surveyor` here, under its name.
+A provider whose machines outlive their client has a `Surveyor`, as ``providers.registry`` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
-from ...providers.aws.surveyor import AWSSurveyor
 from ...providers.errors import ProviderError
 from ...providers.journal import Intent, PoolRecord
 from ...providers.pool_lock import Place
-from ...providers.slurm.surveyor import SlurmSurveyor
+from ...providers.registry import surveyors
 from ...providers.survey import PlaceAnswer, Surveyor
+from .failures import defect
 
-AT_A_TIME = 8  # places that are asked concurrently
+AT_A_TIME = 8  # places of a provider that are asked concurrently
+ANSWER_S = 60.0  # the regions of a large account answer within some seconds
 
-
-SURVEYORS: Mapping[str, Surveyor] = {"aws": AWSSurveyor(), "slurm": SlurmSurveyor()}
+SURVEYORS: Mapping[str, Surveyor] = surveyors()
 
 
 async def ask(
@@ -30,28 +31,43 @@ async def ask(
 ) -> list[PlaceAnswer]:
     """Ask every place that the journal knows and every one of ``places``, concurrently. Each is of a provider.
 
-    ``everywhere``: a place with whose access all of its provider's places are asked as well.
+    ``everywhere``: a place with whose access all of its provider's places are asked as well. A place that does not
+    answer within `ANSWER_S` is told as that, and keeps no other one waiting.
     """
     answers: list[PlaceAnswer] = []
-    wanted = [(provider_of(record, place), place) for record in records for place in record.places]
-    wanted += places
-    if everywhere is not None:
-        provider, access = everywhere
-        try:
-            wanted += [(provider, place) for place in await SURVEYORS[provider].everywhere(access)]
-        except ProviderError as error:
-            answers.append(PlaceAnswer(provider, access, error=_explained(error)))
-    limit = anyio.Semaphore(AT_A_TIME)
+    asked: list[tuple[str, Place]] = []
+    at_once: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(AT_A_TIME))
 
     async def one(provider: str, place: Place) -> None:
-        async with limit:
-            intents = [each for record in records for each in record.intents if each.place == place]
+        intents = [each for record in records for each in record.intents if each.place == place]
+        async with at_once[provider]:
             answers.append(await _ask(provider, place, intents))
 
+    async def all_of(provider: str, access: Place) -> None:
+        there: list[Place] = []
+
+        async def find() -> PlaceAnswer:
+            there.extend(await SURVEYORS[provider].everywhere(access))
+            return PlaceAnswer(provider, access)
+
+        answer = await _answered(provider, access, find)
+        answers.extend([answer] if answer.error else [])
+        for place in there:
+            begin(provider, place)
+
+    def begin(provider: str, place: Place) -> None:
+        if (provider, place) not in asked:
+            asked.append((provider, place))
+            tasks.start_soon(one, provider, place)
+
     async with anyio.create_task_group() as tasks:
-        for at, asked in enumerate(wanted):
-            if asked not in wanted[:at]:
-                tasks.start_soon(one, *asked)
+        for record in records:
+            for place in record.places:
+                begin(provider_of(record, place), place)
+        for named in places:
+            begin(*named)
+        if everywhere is not None:
+            tasks.start_soon(all_of, *everywhere)
     return answers
 
 
@@ -65,10 +81,20 @@ async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> PlaceAns
     if surveyor is None:
         error = f"this version of Outrider cannot ask {provider or 'its cloud'}: use the one that has made the pool"
         return PlaceAnswer(provider, place, error=error)
+    return await _answered(provider, place, lambda: surveyor.survey(place, known))
+
+
+async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[PlaceAnswer]]) -> PlaceAnswer:
+    """Return the answer that ``ask`` gets of a place, or why there is none."""
     try:
-        return await surveyor.survey(place, known)
-    except ProviderError as failed:
-        return PlaceAnswer(provider, place, error=_explained(failed))
+        with anyio.move_on_after(ANSWER_S):
+            return await ask()
+        why = f"it has not answered within {ANSWER_S:g} s; that may pass by itself: try again"
+    except ProviderError as error:
+        why = _explained(error)
+    except Exception as error:  # noqa: BLE001  the edge: a defect in one provider must not hide the others' machines
+        why = defect(error)
+    return PlaceAnswer(provider, place, error=why)
 
 
 def _explained(error: ProviderError) -> str:

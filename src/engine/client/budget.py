@@ -68,6 +68,7 @@ class Budget:
     _now: float = field(init=False)
     _spent: float = field(init=False, default=0.0)
     _hourly: dict[MachineId, float] = field(init=False, default_factory=dict)
+    _hourly_sum: float = field(init=False, default=0.0)  # of those
     _least: dict[MachineId, float] = field(init=False, default_factory=dict)  # until when each is billed in any case
     _ended: set[MachineId] = field(init=False, default_factory=set)
 
@@ -86,6 +87,7 @@ class Budget:
         if machine not in self._hourly and since is not None:
             self._spent += max(0.0, self._now - since) * hourly_cost / HOUR_S
             self._least[machine] = since + least_s
+        self._hourly_sum += hourly_cost - self._hourly.get(machine, 0.0)
         self._hourly[machine] = hourly_cost
 
     def started(self, machine: MachineId, hourly_cost: float, now: float, *, least_s: float) -> None:
@@ -97,6 +99,7 @@ class Budget:
     def ended(self, machine: MachineId, now: float) -> None:
         self._advance(now)
         hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, self._now)
+        self._hourly_sum = self._hourly_sum - hourly if self._hourly else 0.0  # no error of rounding stays
         self._spent += max(0.0, least - self._now) * hourly / HOUR_S
         self._ended.add(machine)
 
@@ -132,10 +135,6 @@ class Budget:
             until = (mark - self._spent for mark in (MOSTLY * self.max_cost, self.max_cost) if mark > self._spent)
             times.append(min(until, default=0.0) / hourly * HOUR_S)
         return max(0.0, min(times)) if times else None
-
-    @property
-    def _hourly_sum(self) -> float:
-        return sum(self._hourly.values())
 
     def _advance(self, now: float) -> None:
         if now > self._now:

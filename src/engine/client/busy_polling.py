@@ -11,7 +11,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Generator
-from statistics import median_low
 from typing import Any
 
 POLL_S = 0.000_4  # the most that is polled for one answer
@@ -62,7 +61,7 @@ class AnswerPolling:
             self._loop.call_soon(self._look, answer, until)
 
     def _compare(self) -> None:
-        self._medians_s[self._polls] = median_low(self._took_s)
+        self._medians_s[self._polls] = sorted(self._took_s)[(TRIAL - 1) // 2]
         self._took_s.clear()
         self._trials += 1
         usual_s = self._medians_s[False]

@@ -10,11 +10,12 @@ import math
 import os
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import anyio
 
 from ...actors.interfaces import Finished, NodeId, Verdict
+from ...lazy_named_tuple import NamedTuple
 from ...providers.threads import in_thread
 from ..api.checks import refuse
 from ..api.errors import CapacityError, NodeLost, TransferError

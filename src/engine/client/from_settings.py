@@ -53,6 +53,7 @@ def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
             nodes=(nodes.desired if nodes.scale is None or nodes.max is None else nodes.max) + nodes.spare,
             least=nodes.min,
             lease_s=settings.lease_s,
+            container=settings.image.container or "",
             max_lifetime_s=settings.max_lifetime_s,
         )
     )

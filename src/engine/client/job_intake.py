@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...actors.interfaces import Ending, JobId, NodeId, RankWatch
+from ...actors.interfaces import Ending, JobId, NodeId, OnLoss, RankWatch
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, LeaveRank, Resize, Submit
 from ..api.errors import PoolClosed
@@ -68,6 +68,11 @@ class JobIntake:
     def new_job(self) -> JobId:
         return JobId(next(self._ids))
 
+    def keep_result(self, payload: Payload) -> None:
+        """Have the result of a call, on each rank where it is broadcast, stay where it is made."""
+        payload.keep = self.objects
+        payload.flags |= self.KEEP
+
     def submit(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
         try:
             self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
@@ -82,10 +87,15 @@ class JobIntake:
         on_loss, nodes = self.settings.on_loss, self.connector.facts
         try:
             spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes, watch=watch)
+            if spec.on_loss is OnLoss.RESTART:
+                self.connector.checkpoints.expect(job.id)
             self.tell(Broadcast(spec, job.settle_all))
         except BaseException:
             job.refused()
             raise
+
+    def broadcast_over(self, job: JobId) -> None:
+        self.connector.checkpoints.over(job)
 
     def cancel(self, job: JobId) -> None:
         if self._ref is not None:

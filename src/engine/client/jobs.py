@@ -231,6 +231,7 @@ class BroadcastJob(SubmittedJob[list[R]]):
         return unpack_all([self._core.explained(each) for each in ending], self.payload)
 
     def settle_all(self, endings: Sequence[Ending], _generation: int) -> None:
+        self._core.broadcast_over(self.id)
         self(endings)  # type: ignore[arg-type]
 
 

@@ -6,11 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, Required, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Required, TypedDict, TypeVar, cast
 
 from ...actors.events import MapProgress
 from ...actors.interfaces import Ending, GaveUp, JobId, Reason, Settled, Verdict
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 from ..api.calls import Call
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, NotACall, SerializationError, SetupFailed
@@ -39,7 +40,7 @@ CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back
 
 MapItems = Iterable[Any] | AsyncIterable[Any]
 ErrorsOption = Literal["raise", "return"]
-_OF_ITEMS = {Reason.LOST, Reason.QUARANTINED, Reason.QUEUE_TIMEOUT}  # the other reasons are the pool's
+OF_ITEMS = {Reason.LOST, Reason.QUARANTINED, Reason.QUEUE_TIMEOUT}  # the other reasons are the pool's
 
 
 class MapOptions(TypedDict, total=False):
@@ -290,7 +291,7 @@ class _SentChunk(SubmittedJob[list[Any]]):
 
     def _is_of_items(self) -> bool:
         if isinstance(self.ending, GaveUp):
-            return self.ending.reason in _OF_ITEMS
+            return self.ending.reason in OF_ITEMS
         return not isinstance(self._failure(), SetupFailed)  # no item has begun, and none will
 
     def _failure(self) -> Exception | None:

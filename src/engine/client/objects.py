@@ -80,6 +80,8 @@ class Objects:
     def _freed(self, at: Whereabouts) -> None:
         if at.home is not None:
             at.home.let_go(at.kept_as)
+        for home, name in at.copies:
+            home.forget(name)
         if at.blob is not None:
             self._drop(at.blob)
 

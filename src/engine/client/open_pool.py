@@ -275,6 +275,7 @@ class OpenPool(JobIntake):
     ) -> ConnectionSettings:
         from ..transport.connection_settings import ConnectionSettings
         from ..transport.instance_views import InstanceViews
+        from ..transport.peer_transfers import PeerTransfers
         from ..transport.uploads import Uploads
 
         settings = ConnectionSettings(
@@ -292,6 +293,7 @@ class OpenPool(JobIntake):
             uploads=Uploads(self.observer),
             interpose=lambda: self.interpose,
             object_bytes=self.settings.worker.object_bytes,
+            peers=PeerTransfers(self.observer) if self.settings.worker.node_to_node else None,
         )
         if record is None:
             return settings

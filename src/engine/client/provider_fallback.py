@@ -21,7 +21,8 @@ from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceede
 from ..api.settings import Selection, Spec, is_free, keyless
 from .cleanup import collecting_failures, merged_failures
 
-AGAIN_S = 1.0  # until a stream of events that failed is read anew
+AGAIN_S = 1.0  # until a stream of events that failed is read anew, or a price is asked for that was not said
+QUOTE_S = 60.0  # a cloud's prices come within some seconds, and what it makes for its pool first, within some more
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class FallbackFleet:
         self, request: LaunchRequest, bound: OpenedSpec | None, failed: list[tuple[OpenedSpec, ProviderError]]
     ) -> Sequence[OpenedSpec]:
         """Return the options to ask, the preferred first. Once one delivers, return only those that share its fleet, it
-        first.
+        first. One whose price is not to be had for now is left out, and added to ``failed``.
         """
         if bound is not None:
             options = [each for each in self.options if each.fleet is bound.fleet]
@@ -132,14 +133,13 @@ class FallbackFleet:
 
         async def ask(option: OpenedSpec) -> None:
             try:
-                asked = option.spec.applied_to(request)
-                quote = await option.fleet.quote(asked) if isinstance(option.fleet, Quoting) else 0
-            except (NoCapacity, QuotaExceeded) as error:
-                failed.append((option, error))
+                prices[option] = await _price(option, request)
             except ProviderError as error:
-                refused.append(error)
-            else:
-                prices[option] = inf if quote is None else quote
+                passing = isinstance(error, NoCapacity | QuotaExceeded) or error.retry_after_s is not None
+                if passing:
+                    failed.append((option, error))
+                else:
+                    refused.append(error)
 
         async with anyio.create_task_group() as tasks:
             for option in self.options:
@@ -188,10 +188,25 @@ class FallbackFleet:
         self._more.set()
 
 
+async def _price(option: OpenedSpec, request: LaunchRequest) -> float:
+    """Return what one machine costs there now, in USD per hour; infinity where there is none to be had.
+
+    Raises:
+        ProviderError: it cannot be asked for, or nobody knows its price, as there was no answer within `QUOTE_S`.
+    """
+    if not isinstance(option.fleet, Quoting):
+        return 0
+    with anyio.move_on_after(QUOTE_S):
+        quote = await option.fleet.quote(option.spec.applied_to(request))
+        return inf if quote is None else quote
+    raise ProviderError(f"it has not said its price within {QUOTE_S:g} s", retry_after_s=AGAIN_S)
+
+
 def _no_machines(failed: Sequence[tuple[OpenedSpec, ProviderError]]) -> ProviderError:
     if len(failed) == 1:
         return failed[0][1]
-    kind = NoCapacity if any(isinstance(error, NoCapacity) for _, error in failed) else QuotaExceeded
+    kinds = (NoCapacity, QuotaExceeded, ProviderError)
+    kind = next(each for each in kinds if any(isinstance(error, each) for _, error in failed))
     again = [error.retry_after_s for _, error in failed if error.retry_after_s is not None]
     reasons = "; ".join(f"{option.spec.provider.name}: {error}" for option, error in failed)
     advice = "None of the specs can be had: try again later, or add one of another type, region or provider."

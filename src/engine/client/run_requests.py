@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..api.errors import RunStopped
-from ..node.stack_text import bounded
 
 PROFILE_S = 600.0  # that a profile may take
 STACKS_CHARS = 4 << 20  # of all stacks in an answer; the record has them whole
@@ -31,6 +30,7 @@ async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
     """Take the stacks of all that runs. ``stacks``: the fields of each `TaskStack`."""
+    from ..node.stack_text import bounded
     from .stacks import stacks
 
     found = await stacks(core)

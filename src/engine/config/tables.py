@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...providers.registry import PROVIDERS, provider_class
 from ..api.checks import check_known, one_of, refuse, shown
 from ..api.errors import SpecError
 from ..api.image import Image
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Table = Mapping[str, Any]
 
-PROVIDERS = ("local", "ssh", "slurm", "aws")
 POOL_KEYS = frozenset({*PoolOptions.__annotations__, "specs"})
 RUN_KEYS = frozenset({"ranks_per_node", "max_restarts"})  # of `outrider run`; a pool itself has no use for them
 _IN_IMAGE = ("requirements", "lock")  # paths of files
@@ -128,30 +128,21 @@ def _provider(value: object) -> object:
         refuse(
             f'provider takes a name, as in provider = "aws" or {{ name = "aws", region = ... }}, not {shown(value)}.'
         )
-    one_of("provider", table["name"], PROVIDERS)
+    one_of("provider", table["name"], [*PROVIDERS])
     options = {key: each for key, each in table.items() if key != "name"}
-    match table["name"]:
-        case "aws":
-            from ...providers.aws.provider import AWS
+    if table["name"] == "ssh":
+        options["hosts"] = _hosts(options.get("hosts"))
+    return _made(provider_class(table["name"]), options)
 
-            return _made(AWS, options)
-        case "slurm":
-            from ...providers.slurm.provider import Slurm
 
-            return _made(Slurm, options)
-        case "ssh":
-            from ...providers.ssh import SSH, Host
+def _hosts(value: object) -> object:
+    from ...providers.ssh import Host
 
-            hosts = options.get("hosts")
-            if hosts is None:
-                refuse('provider "ssh" needs hosts: hosts = ["gpu1", "gpu2"], or `outrider run --hosts gpu1,gpu2`.')
-            if isinstance(hosts, list):
-                options["hosts"] = [_made(Host, each) if isinstance(each, Mapping) else each for each in hosts]
-            return _made(SSH, options)
-        case _:
-            from ...providers.local.provider import Local
-
-            return _made(Local, options)
+    if value is None:
+        refuse('provider "ssh" needs hosts: hosts = ["gpu1", "gpu2"], or `outrider run --hosts gpu1,gpu2`.')
+    if isinstance(value, list):
+        return [_made(Host, each) if isinstance(each, Mapping) else each for each in value]
+    return value
 
 
 def _made(kind: Callable[..., Any], options: Table, name: str = "") -> Any:

@@ -14,6 +14,7 @@ import os
 import resource
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..wire import values
@@ -21,9 +22,13 @@ from ..wire.messages import Value
 from . import limits
 from .pipe import write_all
 
+FREE = b"\x00"  # the first byte of a part of a checkpoint: its rank may write it again
+SAFE = b"\x01"  # the second one: all parts of its version are on as many nodes as was asked for
+LARGE_BYTES = 64 << 20  # to give so much back takes 10 ms
 SPARE = 32  # descriptors that blobs leave for the channels on which they are fetched; of a low limit, a quarter
 _lent: dict[str, int] = {}  # descriptors of what tasks of this process refer to, by name
 _shared: dict[str, mmap.mmap] = {}  # those of them that are mapped for all tasks
+_close = os.close
 _lending = threading.Lock()  # a thread worker's tasks open what its pipe brings
 
 
@@ -36,6 +41,17 @@ def write(parts: Sequence[bytes | memoryview]) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def close(fd: int) -> None:
+    """Close a blob. The memory of a large one is given back in a thread: for 4 GiB that takes from half a second to
+    several, in which an event loop would answer nobody.
+    """
+    if os.fstat(fd).st_size >= LARGE_BYTES:
+        with suppress(RuntimeError):  # there are no more threads
+            threading.Thread(target=_close, args=(fd,), daemon=True, name="outrider-close").start()
+            return
+    _close(fd)
 
 
 def mapped(fd: int) -> mmap.mmap:
@@ -112,6 +128,19 @@ def resolve_object(name: str, sizes: Sequence[int] | None) -> Any:
     return values.load(mapped(fd), sizes)
 
 
+def lent(prefix: str) -> list[str]:
+    """Return the names that begin so among those of blobs that this process was given."""
+    with _lending:
+        return [name for name in _lent if name.startswith(prefix)]
+
+
+def lent_mapping(name: str) -> mmap.mmap:
+    """Map a blob that this process was given, copy-on-write. A LookupError: it was not given it."""
+    with _lending:
+        fd = os.dup(_descriptor(name))
+    return mapped(fd)
+
+
 def resolve_pieces(pieces: Sequence[tuple[bytes | str, Sequence[int]]], sizes: Sequence[int]) -> Any:
     """Return the value of which the parts of these ``sizes`` lie in several pieces: bytes, or names of blobs that this
     process was given. With each come the numbers of its parts. Arrays over all of them are writable.
@@ -148,6 +177,7 @@ class BlobStore:
         self._same_host = same_host
         self._fds: dict[str, int] = {}
         self._made = 0
+        self._slots: set[str] = set()  # blobs whose memory their rank writes again when they are dropped
         self._unopened: dict[str, tuple[str, int]] = {}  # adopted when there was no descriptor left: tried again
 
     def names(self) -> tuple[str, ...]:
@@ -184,6 +214,28 @@ class BlobStore:
         self.add(name, fd)
         return name
 
+    def add_slot(self, fd: int) -> str:
+        """Add a worker's blob whose memory it takes again when its first byte says that it is free, as `drop` does.
+
+        Raises:
+            OSError: this process has too few descriptors left to keep it. It is free, and closed.
+        """
+        if fd >= _most_descriptors():
+            os.pwrite(fd, FREE, 0)
+        name = self.add_result(fd)
+        self._slots.add(name)
+        return name
+
+    def mark_safe(self, names: Iterable[str]) -> None:
+        """Tell the ranks of these slots that they, and the slots of all other ranks, were copied."""
+        for name in self._slots.intersection(names):
+            os.pwrite(self._fds[name], SAFE, 1)
+
+    def open(self, name: str, path: str) -> None:
+        """Open what another process of this machine holds, however large, if it is there."""
+        with suppress(OSError):
+            self.add(name, _kept(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)))
+
     def adopt(self, name: str, path: str, size_bytes: int) -> bool:
         """Open a blob that another process of this machine holds; return False if it is missing or not that large."""
         try:
@@ -206,7 +258,13 @@ class BlobStore:
         """
         kept = self._fds.get(name)
         if kept is not None:
-            os.dup2(fd, kept, inheritable=False)
+            try:
+                before = os.dup(kept)
+            except OSError:  # there is no descriptor left for that
+                os.dup2(fd, kept, inheritable=False)
+            else:
+                os.dup2(fd, kept, inheritable=False)
+                close(before)
         os.close(fd)
         return kept is not None
 
@@ -214,7 +272,10 @@ class BlobStore:
         for name in names:
             self._unopened.pop(name, None)
             if (fd := self._fds.pop(name, None)) is not None:
-                os.close(fd)
+                if name in self._slots:
+                    self._slots.remove(name)
+                    os.pwrite(fd, FREE, 0)
+                close(fd)
 
     def close(self) -> None:
         self.drop(self.names())
@@ -228,8 +289,12 @@ def _kept(fd: int) -> int:
     Raises:
         OSError: too few are left.
     """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if fd < limit - min(SPARE, limit // 4):
+    if fd < _most_descriptors():
         return fd
     os.close(fd)
     raise OSError(errno.EMFILE, limits.story())
+
+
+def _most_descriptors() -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit - min(SPARE, limit // 4)

@@ -1,4 +1,4 @@
-"""Joins this process's stdin and stdout to the executor's socket, for servers that do not forward to sockets."""
+"""Joins this process's stdin and stdout to a socket, where nothing else leads to it: the executor's, or a TCP port."""
 
 from __future__ import annotations
 
@@ -17,23 +17,37 @@ _CHUNK_BYTES = 1 << 18
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``bridge <socket>`` until the executor or the client hangs up. Return the exit status.
+    """Run ``bridge <path>`` or ``bridge <host> <port>`` until either side hangs up. Return the exit status.
 
     Each direction has a thread: a side that does not take what the other gives stops only that direction.
     """
-    (path,) = sys.argv[1:] if arguments is None else arguments
-    with socket.socket(socket.AF_UNIX) as sock:
-        try:
-            sock.connect(path)
-        except OSError as error:
-            print(f"outrider: the executor's socket {path} cannot be connected to: {error.strerror}", file=sys.stderr)
-            return 1
+    to = sys.argv[1:] if arguments is None else arguments
+    try:
+        sock = _connected(*to)
+    except OSError as error:
+        what = f"the executor's socket {to[0]}" if len(to) == 1 else ":".join(to)
+        print(f"outrider: {what} cannot be connected to: {error.strerror or error}", file=sys.stderr)
+        return 1
+    with sock:
         os.write(1, BEGINS)
         threading.Thread(target=_forward_stdin, args=(sock.fileno(),), daemon=True).start()
         with suppress(OSError):  # nobody reads our stdout
             while data := _read(sock.fileno()):
                 write_all(1, [data])
     return 0
+
+
+def _connected(path: str, port: str = "") -> socket.socket:
+    """Connect to a unix socket; with ``port``, the path is a host."""
+    if port:
+        return socket.create_connection((path, int(port)))
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _forward_stdin(to: int) -> None:

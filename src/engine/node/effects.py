@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from ...lazy_named_tuple import NamedTuple
 from ..wire.messages import Ended, Returned, Run, Started
 
 

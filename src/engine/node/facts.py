@@ -22,6 +22,7 @@ MAX_SLOTS = 1024
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")  # cgroup v2, as a container sees its own
 CROSSING = ("numpy", "pandas", "torch")  # the packages whose objects tasks exchange
 _NAMED = re.compile(rf"({'|'.join(CROSSING)})-([^-]+)\.dist-info", re.IGNORECASE)
+_ENDS = ".dist-info"
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
@@ -100,6 +101,6 @@ def installed_packages(paths: Sequence[str] | None = None) -> dict[str, str]:
         except OSError:
             continue
         for name in names:
-            if (named := _NAMED.fullmatch(name)) is not None:
+            if name.endswith(_ENDS) and (named := _NAMED.fullmatch(name)) is not None:
                 found.setdefault(named[1].lower(), named[2])
     return found

@@ -27,6 +27,7 @@ import msgpack
 
 from . import context, limits, process
 from .environ import RANK_VARIABLES
+from .fork_orders import FORK, KILL, SETUP
 from .holdings import Allotment
 from .log_socket import VARIABLE, LogEnd
 from .memory_watch import MemoryWatch
@@ -35,13 +36,6 @@ from .stack_file import StackFile
 from .template import IMPORT_S, Template
 from .worker import ThreadWorker, Worker
 
-# executor server -> fork server
-SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
-# [FORK, worker, index, fresh, allotment], and the descriptors of its pipe, stdout, stderr, stacks, and what is logged
-FORK = 2
-KILL = 3  # [KILL, worker]
-# fork server -> executor server: [worker, status, detail, died, held] of one that is gone; status: of os.waitpid, -1:
-# not forked; died: by the monotonic clock; held: the memory in bytes for which it was killed, or 0
 _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for what a dead worker has left behind to end
 ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while

@@ -7,7 +7,7 @@ tries to connect to it all the while, and would be connected to itself.
 
 from __future__ import annotations
 
-import random
+import os
 import resource
 import socket
 from contextlib import suppress
@@ -24,7 +24,6 @@ FEW = 16  # so many are left, and more are told: one message for many generation
 class FreePorts:
     def __init__(self) -> None:
         self._kept: dict[int, socket.socket] = {}
-        self._dice = random.Random()  # noqa: S311 - of its own: user code may seed the module's
         self._others = _given_by_the_kernel()
         self._most = max(2, min(KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
 
@@ -69,7 +68,7 @@ class FreePorts:
 
     def _bind(self, sock: socket.socket) -> None:
         for _ in range(TRIES):
-            port = self._dice.choice(PORTS)
+            port = PORTS[int.from_bytes(os.urandom(2)) % len(PORTS)]
             if port not in self._others:
                 with suppress(OSError):  # somebody has it
                     sock.bind(("", port))

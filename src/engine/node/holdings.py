@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import NamedTuple
 
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 from ..wire.messages import Hold
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -70,6 +70,20 @@ class LogSender:
             os.close(fd)
             raise
 
+    def tell(self, message: Message, fd: int | None = None) -> None:
+        """Send another message of an attempt at once, with a blob, which is closed.
+
+        Raises:
+            OSError: it could not be sent.
+        """
+        try:
+            with self._lock:
+                self._send(message, [] if fd is None else [fd])
+        except OSError:
+            if fd is not None:
+                os.close(fd)
+            raise
+
     def finish(self, attempt: int) -> None:
         """Send what is left of an attempt that is about to be answered."""
         if attempt in self._waiting and self.here:

@@ -6,6 +6,7 @@ import os
 import resource
 from typing import Any, cast
 
+from ..wire.checkpoint_messages import Kept
 from ..wire.messages import LOST, Done, Failed, Logged, Message, Value, Yield
 from . import limits
 from .blobs import BlobStore
@@ -30,6 +31,8 @@ class NamedBlobs:
         """Return the message with a name for its blob, or an error in place of that. ``fds`` None: they are lost."""
         if isinstance(message, Logged):
             return self._artifact(message, fds)
+        if isinstance(message, Kept):
+            return self._slot(message, fds)
         field = VALUES.get(type(message), "")
         value: Value | None = getattr(message, field, None)
         if value is None:
@@ -68,6 +71,16 @@ class NamedBlobs:
         self._waiting_bytes += size_bytes - self._sizes.get(name, 0)  # of one that is gone, and had the same descriptor
         self._sizes[name] = size_bytes
         return message._replace(blob=name)
+
+    def _slot(self, message: Kept, fds: list[int] | None) -> Kept:
+        """Return the message with a name for its part of a checkpoint. The name says so where the part is lost."""
+        fd, *others = fds or (-1,)
+        for other in others:
+            os.close(other)
+        try:
+            return message._replace(blob=self._store.add_slot(fd) if fd >= 0 else f"{LOST}{limits.story()}")
+        except OSError:
+            return message._replace(blob=f"{LOST}{limits.story()}")
 
     def _forget_gone(self) -> None:
         self._sizes = {name: size for name, size in self._sizes.items() if self._store.fd(name) is not None}

@@ -11,9 +11,11 @@ import mmap
 import os
 import struct
 import zlib
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgpack
+
+from ...lazy_named_tuple import NamedTuple
 
 _HEADER = struct.Struct("<QII")  # how often it was written; the text's bytes, and their CRC-32
 _TEXT_BYTES = 16 * 1024 - _HEADER.size

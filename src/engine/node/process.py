@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_WALKS = 100  # over the threads of a process, of which some end meanwhile
 _libc = ctypes.CDLL(None)
 
 
@@ -62,14 +63,26 @@ def close_all_but(keep: Iterable[int]) -> None:
 
 def children(pid: int) -> list[int]:
     """Return the direct children, zombies too; none of a process that is gone."""
-    found: list[int] = []
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel without CONFIG_PROC_CHILDREN
+        return _children_by_search(pid)
+    found: set[int] = set()  # the installer runs this on Python 3.8, where set[int]() is an error
+    for _ in range(_WALKS):
+        complete = True
+        for thread in _threads(pid):
+            try:
+                found.update(map(int, (thread / "children").read_text().split()))
+            except (FileNotFoundError, ProcessLookupError):
+                complete = False  # the thread has ended: its children are another thread's now, maybe one already read
+        if complete:
+            break
+    return sorted(found)
+
+
+def _threads(pid: int) -> list[Path]:
     try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
+        return list(Path(f"/proc/{pid}/task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
-        if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel without CONFIG_PROC_CHILDREN
-            return _children_by_search(pid)
-    return found
+        return []
 
 
 def descendants(pid: int) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import NamedTuple
+
+from ...lazy_named_tuple import NamedTuple
 
 SIGNAL = signal.SIGRTMIN + 12  # the next after that of stacks, and as free of other users: see `stack_file`
 

@@ -6,9 +6,11 @@ Sources: proc_stat(5), proc_meminfo(5), proc_pid_net(5) for ``net/dev``, and cgr
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple, get_args
+from typing import get_args
 
-from ..wire.messages import GpuSample, Number, Sampled, Size
+from ...lazy_named_tuple import NamedTuple
+from ..wire.messages import GpuSample, Sampled
+from ..wire.ranges import Number, Size
 
 _IDLE, _IO_WAIT, _STEAL = 3, 4, 7  # columns of a line of /proc/stat
 _COUNTED = 8  # columns that add up to all time; those behind are in them already

@@ -20,10 +20,12 @@ from typing import Any
 
 from ..wire import codec
 from ..wire import messages as wire
+from ..wire.checkpoint_messages import Replicate, Safe
 from ..wire.codec import ProtocolError
 from ..wire.messages import Hello, Message
 from ..wire.session import FOR_NODES, Session
 from . import limits
+from .arrivals import Arrivals
 from .blobs import BlobStore
 from .client_channels import ByteStream, NewChannel
 from .disk_blobs import DiskBlobs
@@ -34,7 +36,9 @@ from .notices import sources
 from .notices.watcher import PreemptionWatcher
 from .nvml import Gpus
 from .output import Backlog
+from .peers import Peers
 from .profile_relay import ProfileRelay
+from .replicas import Replicas
 from .sampler import Machine, Sampler
 from .stack_reader import StackAnswers
 from .worker_pool import WorkerPool
@@ -97,7 +101,10 @@ class ExecutorServer:
             devices=len(accelerators),
             folder=directory,
         )
+        self._arrivals = Arrivals(self._store)
+        self._peers = Peers(self._arrivals, address, self._send)
         self._disk_blobs = DiskBlobs(self._store, directory, moved=self._workers.moved, send=self._send)
+        self._replicas = Replicas(self._store, self._send)
         self._sampler: Sampler | None = None
         self._stacks = StackAnswers(self._workers.under_way, self._send)
         self._profiles = ProfileRelay(self._workers.under_way, self._send, directory)
@@ -127,7 +134,7 @@ class ExecutorServer:
             print(limits.story("the executor server"), file=sys.stderr, flush=True)
 
     def channel(self) -> NewChannel:
-        return NewChannel(self.greeted, self._store)
+        return NewChannel(self.greeted, self._arrivals)
 
     # --- the control channel -----------------------------------------------------------------------------------------
 
@@ -150,11 +157,6 @@ class ExecutorServer:
         self._machine_lease.renew(self._loop.time())
         for entry in self._backlog.take():
             self._send(entry)
-        if not resumed:
-            self._workers.open(hello.setup, cwd=str(self._work), address=self._address)
-            self._watcher.start(sources.named(hello.setup.get("notices", ())))
-            self._start_sampler(hello.setup)
-        self._watcher.greeted()
         welcome = wire.Welcome(
             wire.PROTOCOL_VERSION,
             resumed,
@@ -164,6 +166,11 @@ class ExecutorServer:
             self._ports.open(),
         )
         transport.write(codec.encode(welcome) + self._session.flush())
+        if not resumed:  # when the client has been answered: the others' answers wait for a core, too
+            self._workers.open(hello.setup, cwd=str(self._work), address=self._address)
+            self._watcher.start(sources.named(hello.setup.get("notices", ())))
+            self._start_sampler(hello.setup)
+        self._watcher.greeted()
         self._throttle()
         self._check_lease()
         self.received(control, rest)
@@ -207,14 +214,19 @@ class ExecutorServer:
         return objection(hello)
 
     def _obey(self, message: Message, body: bytes) -> None:
-        if self._workers.obey(message, body):
+        if self._workers.obey(message, body) or self._peers.obey(message):
             return
         match message:
             case wire.Drop(blobs):
                 self._store.drop(blobs)
+                self._peers.drop(blobs)
                 self._workers.drop(blobs)
             case wire.Adopt(blob, path, size_bytes):
                 self._store.adopt(blob, path, size_bytes)
+            case Safe(blobs):
+                self._store.mark_safe(blobs)
+            case Replicate():
+                self._replicas.asked(message)
             case wire.MoveToDisk(blobs):
                 self._disk_blobs.move(blobs)
             case wire.PreemptionNotice() | wire.StopAt():
@@ -334,6 +346,7 @@ class ExecutorServer:
         await self._watcher.close()
         await self._stacks.close()
         await self._profiles.close()
+        await self._peers.close()
         await self._workers.close(CLOSE_S)
         self._ports.close()
         self._store.close()

@@ -15,7 +15,8 @@ import signal
 import struct
 import threading
 import time
-from typing import NamedTuple
+
+from ...lazy_named_tuple import NamedTuple
 
 # A real-time signal: SIGUSR1 and SIGUSR2 belong to Slurm, submitit and Lightning, and libraries take other old ones.
 # Of the real-time ones libc keeps the first two or three, valgrind the last; nobody is known to use this one.

@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 from ..wire import messages as wire
 from . import process, stack_file, stack_text
 from .stack_file import SIGNAL

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple
+
+from ...lazy_named_tuple import NamedTuple
 
 MOST = 100_000  # spans; later ones are counted, and left out
 DEEPEST = 200  # frames, from the outermost

@@ -6,13 +6,12 @@ import re
 from collections.abc import Sequence
 
 from ...lazy_dataclass import dataclass
-from .call import Caller
 
 MOST_CHARS = 64 * 1024
 _HEADING = re.compile(r"(Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-_CALL = Caller.run.__code__.co_filename  # below it is the user's code
-_NODE = _CALL.removesuffix("call.py")
+_NODE = __file__.removesuffix("stack_text.py")
+_CALL = f"{_NODE}call.py"  # where `Caller.run` is: below it is the user's code
 _OURS = _NODE.removesuffix("engine/node/")
 _RUNPY = ("<frozen runpy>", "/runpy.py")
 

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
+from ...lazy_named_tuple import NamedTuple
 from . import context, torch_profile
 from .profile_requests import Asked
 from .stack_samples import StackSpans

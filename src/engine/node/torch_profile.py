@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from ...lazy_named_tuple import NamedTuple
 
 
 class Begun(NamedTuple):

@@ -20,8 +20,9 @@ import msgpack
 
 from ..wire import codec
 from ..wire import messages as wire
+from ..wire.checkpoint_messages import Kept, Stored
 from ..wire.codec import ProtocolError
-from . import forkserver, limits
+from . import fork_orders, limits
 from . import pipe as pipes
 from .blobs import BlobStore
 from .deliveries import Deliveries
@@ -103,7 +104,7 @@ class WorkerPool:
         self._logs = order["logs"]
         self._worker_threads = order["threads"]
         self._holdings.devices = named_devices(self._devices, {**os.environ, **order["env"]})
-        self._tell_fork_server(forkserver.SETUP, order, fds=[self._notice_page.fd])
+        self._tell_fork_server(fork_orders.SETUP, order, fds=[self._notice_page.fd])
         self._scheduler.open(slots, threads=threads, now=self._loop.time())
         self.act()
 
@@ -229,7 +230,7 @@ class WorkerPool:
                             self._not_forked(worker, error, effects)
                             more = True
                     case EndWorker(worker):
-                        self._tell_fork_server(forkserver.KILL, worker)
+                        self._tell_fork_server(fork_orders.KILL, worker)
                     case Interrupt(worker, attempt):
                         self._connections[worker].send(codec.body(wire.Kill(attempt)))
                     case GiveUp(reason):
@@ -279,7 +280,7 @@ class WorkerPool:
             raise
         self._connections[worker] = connection
         try:
-            self._tell_fork_server(forkserver.FORK, worker, slot, fresh, allotment, fds=fds)
+            self._tell_fork_server(fork_orders.FORK, worker, slot, fresh, allotment, fds=fds)
         finally:
             for fd in fds[1:3]:
                 os.close(fd)
@@ -350,7 +351,7 @@ class WorkerPool:
                     self._scheduler.finished(connection.worker, attempt, body, now, interrupted=True)
                 case wire.Yield() | wire.Credit():
                     self._outbox.append(body)
-                case wire.Output() | wire.Logged() | wire.Profiled():
+                case wire.Output() | wire.Logged() | wire.Profiled() | Kept() | Stored():
                     self._outbox.append(message)  # as messages they count among what is kept while the client is away
                 case _:  # user code that knows how to
                     pass
@@ -377,7 +378,7 @@ class WorkerPool:
         Without their descriptors (``fds`` None) values are lost.
         """
         if fds is None and body == pipes.SPILLED:  # whose attempt is unknown: the message is in the descriptor
-            self._tell_fork_server(forkserver.KILL, connection.worker)
+            self._tell_fork_server(fork_orders.KILL, connection.worker)
             return None
         if len(body) == 1:
             self._on_mark(connection, body)

@@ -133,6 +133,8 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"this run is not recorded: {_line(event.error)}; OUTRIDER_RUNS=0 turns records off"
         case ev.TrackerBehind():
             return _tracker(event)
+        case ev.TransferRerouted():
+            return _rerouted(event)
         case ev.NetworkSilent():
             return f"none of {count(event.nodes, 'node')} answers: is this computer's network up?"
         case _:
@@ -228,6 +230,14 @@ def _tracker(event: ev.TrackerBehind) -> str:
     told = f"{_line(event.tracker)} lacks {lacks} of this run"
     told += f" ({_line(event.problem)})" if event.problem else ""
     return f"{told}: {_line(event.command)} sends it" if event.command else told
+
+
+def _rerouted(event: ev.TransferRerouted) -> str:
+    rest = size(event.size_bytes - event.have_bytes)
+    instead = "this program" if event.instead is None else f"node {event.instead}"
+    line = f"node {event.node} gets the rest of an object, {rest}, from {instead} instead of node {event.source}"
+    line = f"{line}: {_line(event.reason)}"
+    return f"{line}; nodes do not reach each other, so this program sends each of them all" if event.apart else line
 
 
 def upload(event: ev.UploadProgress) -> str:

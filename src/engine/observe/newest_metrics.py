@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ...lazy_named_tuple import NamedTuple
 from ..wire.log_records import Metrics, unpacked
 
 if TYPE_CHECKING:

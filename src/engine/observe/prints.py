@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from ...actors import events as ev
+from ...lazy_named_tuple import NamedTuple
 from ..api.printable import lines, one_line
 
 if TYPE_CHECKING:

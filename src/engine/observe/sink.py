@@ -11,8 +11,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ...lazy_named_tuple import NamedTuple
 from ..runs.status import Spending
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from ...actors import events as ev
+from ...lazy_named_tuple import NamedTuple
 from .descriptions import percent, pool_use, seconds, size
 
 HEAD = ("node", "machine", "CPU efficiency", "memory efficiency", "for")

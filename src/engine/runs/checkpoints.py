@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+from ...lazy_named_tuple import NamedTuple
 from .lines import whole_lines
 
 SAVED = "checkpoint_saved"  # the event: a checkpoint is complete, on all ranks

@@ -179,7 +179,7 @@ def _connect(sock: socket.socket, path: Path, within_s: float) -> None:
             with short_name(path) as name:
                 sock.connect(name)
             return
-        except FileNotFoundError:
+        except (FileNotFoundError, ConnectionRefusedError):  # it is made, and a moment later it listens
             if time.monotonic() > until:
                 raise
             time.sleep(0.02)

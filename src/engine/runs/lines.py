@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import fields
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...actors import events as ev
+from ...lazy_named_tuple import NamedTuple
 
 EVENTS = "events.jsonl"
 LOGS = "logs"

@@ -11,9 +11,9 @@ LOGS-3: of each log at most 1 + `NEWEST` parts are left, none of more than `limi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 from .lines import OURS
 
 PART_BYTES = 16 * 2**20  # of a log that is one of few

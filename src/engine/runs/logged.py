@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from ...lazy_named_tuple import NamedTuple
 from ..api.printable import one_line
 from ..wire.log_records import Artifact, Metrics, Params, Saved, Text, unpacked
 from .checkpoints import SAVED

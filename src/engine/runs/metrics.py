@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+from ...lazy_named_tuple import NamedTuple
 from ..wire.log_records import number
 from .lines import whole_lines
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 from ..api.printable import lines, one_line
 from .events_limit import EventsLimit
 from .lines import EVENTS, LOGS, OURS, STACKS, compact_time, dropped_line, event_line, left_out_line, log_line

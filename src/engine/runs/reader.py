@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 from ...providers.pool_lock import Lock, Owner
 from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in

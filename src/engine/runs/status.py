@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 
 HOUR_S = 3600.0
 _LEFT = (ev.NodeLost, ev.NodeFailed, ev.NodeDismissed, ev.NodeStandby)

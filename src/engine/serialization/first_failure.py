@@ -12,8 +12,8 @@ import re
 import signal
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
 
+from ...lazy_named_tuple import NamedTuple
 from ..api import errors
 from .error_notes import ranks_of
 

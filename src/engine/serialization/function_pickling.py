@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pickle
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -68,6 +67,8 @@ def nodes_have(module: str) -> bool:
 def dumps_function(function: Decorated[...]) -> bytes:
     """A `@compute` function's own function, so that `pickle.loads` gives it on a node; or an error as of `dumps`."""
     if has_name(function):
+        import pickle  # when the provider of a local pool has begun
+
         return pickle.dumps(_Named(function.__module__, function.__qualname__), 5)
     return dumps(function.function, function.__name__, function.__module__)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .stored_objects import StoredObject
 
 
+_PLAIN = {type(None), bool, bytes, float, int, str}
 WARNED_BYTES = 1 << 30  # of a call's pickled arguments: seconds in which nothing else of the program goes on
 
 
@@ -87,7 +88,7 @@ class Packer:
         if packing.ever:
             packing.begin(self._objects)
         try:
-            if defined.copied is None and self.node_modules is None:
+            if (defined.copied is None and self.node_modules is None) or _is_plain(args, kwargs):
                 value, blob = self._dump((args, kwargs), name, call.function)
             else:
                 with (
@@ -219,10 +220,15 @@ class Packer:
                 )
 
 
+def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether no argument is of a class that a node might lack: the plain pickler takes a tenth of the time."""
+    return _PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))
+
+
 def _warn(size_bytes: int, task: str) -> None:
     warnings.warn(
-        f"{size_bytes >> 20:,} MiB are pickled for a call of {task} while the event loop waits: all is, but arrays and "
-        "tensors. Rather give the call a path, of a file that pool.push has brought or of a Volume. "
+        f"{size_bytes >> 20:,} MiB are pickled for a call of {task} while the event loop waits: all is, but arrays, "
+        "tensors and `bytes`. Rather give the call a path, of a file that pool.push has brought or of a Volume. "
         "Of this pool's further calls nothing is said.",
         RuntimeWarning,
         stacklevel=6,

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from ...lazy_named_tuple import NamedTuple
 from ..api.secrets import allow_secrets
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed

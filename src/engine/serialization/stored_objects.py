@@ -33,6 +33,10 @@ class Home(Protocol):
 
     def let_go(self, name: str) -> None: ...
 
+    def forget(self, name: str) -> None:
+        """Drop a copy of what another node keeps."""
+        ...
+
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Whereabouts:
@@ -46,6 +50,7 @@ class Whereabouts:
     home: Home | None = None
     kept_as: str = ""
     made_by: str = ""  # for people: which task, on which node
+    copies: list[tuple[Home, str]] = field(default_factory=list)  # on other nodes, brought there from ``home``
     fetching: Any = field(default=None)  # a task that brings the bytes here, for nodes that have no other way to them
 
     @property

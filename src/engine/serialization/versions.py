@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
+from ...lazy_named_tuple import NamedTuple
 from ..api.errors import VersionMismatch
 
 NOWHERE = "not installed"

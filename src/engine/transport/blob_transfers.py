@@ -52,7 +52,10 @@ class TransferProgress:
 class Bulk(Protocol):
     """The way in which large data crosses, bounded by the connection's life. ``progress`` counts what has moved."""
 
-    async def put(self, blob: Blob, progress: TransferProgress, /) -> None: ...
+    async def put(self, blob: Blob, progress: TransferProgress, at: int, /) -> None:
+        """Send a blob, from byte ``at`` on."""
+        ...
+
     async def get(self, name: str, progress: TransferProgress, /) -> Part: ...
 
 
@@ -108,15 +111,16 @@ class BlobTransfers:
         placing = self.placed.get(blob.name)
         return placing is not None and placing.done() and not placing.cancelled() and placing.exception() is None
 
-    async def place(self, blob: Blob) -> None:
-        await self._across_losses(lambda progress: self._place(blob, progress))
+    async def place(self, blob: Blob, at: int = 0) -> None:
+        """Have the node have a blob, of which it has ``at`` bytes already."""
+        await self._across_losses(lambda progress: self._place(blob, at, progress))
 
-    async def _place(self, blob: Blob, progress: TransferProgress) -> None:
+    async def _place(self, blob: Blob, at: int, progress: TransferProgress) -> None:
         if self._same_host:
             path = await in_thread(blob.share, abandon=True)
             self.send(wire.Adopt(blob.name, path, blob.size_bytes))
         else:
-            await self._bulk.put(blob, progress)
+            await self._bulk.put(blob, progress, at)
 
     def drop(self, blob: Blob) -> None:
         """Have the node drop the blob, if it has it: no attempt will read it any more."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..api.printable import plain
 from ..node.client_channels import ByteStream
-from ..serialization.payload import Part, huge_buffer
+from ..serialization.payload import Filled, Part, huge_buffer
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
 from .blob_transfers import TransferProgress
+from .send_ahead import SILENT_S, SendAhead
 
-SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
+# Of a blob, between two looks at whether the channel still takes more. sshd takes no larger packets: asyncssh would cut
+# a longer slice, and copy what is left of it each time.
+SLICE_BYTES = 32 << 10
+FILLING_S = 0.001  # until more of a blob is looked for that is still being copied
+STEP_BYTES = 512 << 10  # in one step of the loop, at 2 ms of encryption
 ANSWER_S = 10.0  # for a node to say that it has a blob, which takes it no time
 STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same connection
 TAKEN_S = 300.0  # of a blob to a node: what is on its way, up to 2 MiB, is seen to move only when the node has it all
@@ -32,8 +38,13 @@ class Channel(ByteStream):
     def is_open(self) -> bool:
         return self._carrier is not None
 
-    def write(self, data: bytes) -> None:
-        if self._carrier is not None and not self._carrier.is_closing():  # else its end is on the way to us
+    @property
+    def takes(self) -> bool:
+        """Return whether what is written goes anywhere; else its end is on the way to us."""
+        return self._carrier is not None and not self._carrier.is_closing()
+
+    def write(self, data: bytes | memoryview) -> None:
+        if self._carrier is not None and not self._carrier.is_closing():
             self._carrier.write(data)
 
     def close(self) -> None:
@@ -159,13 +170,51 @@ class Sending(Transfer):
 
     stall_s = answer_s = TAKEN_S  # the answer comes at the end
 
-    def __init__(self, parts: Sequence[Part], progress: TransferProgress) -> None:
+    def __init__(
+        self, parts: Sequence[Part], progress: TransferProgress, at: int = 0, filled: Filled | None = None
+    ) -> None:
+        """Begin with byte ``at``. ``filled``: how far the parts are there; None: they are."""
         super().__init__(progress)
+        self._at, self._filled = at, filled
         self._parts = [memoryview(part).cast("B") for part in parts]
-        self._paused = False
+        while at and at >= len(self._parts[0]):
+            at -= len(self._parts.pop(0))
+        if at:
+            self._parts[0] = self._parts[0][at:]
+        self._begun = self._paused = self._scheduled = False
+        self._ahead: SendAhead | None = None
+        self._silence: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
+        """Send it, now that the node was told what comes."""
+        self._begun = True
         self._pump()
+
+    def limit(self, ahead: SendAhead) -> None:
+        """Send no more than this allows: `taken` is called with what the other end has passed on."""
+        self._ahead = ahead
+
+    def taken(self, count: int) -> None:
+        if self._ahead is not None:
+            self._ahead.taken(count, time.monotonic())
+            self._end_silence()
+            if not self._paused:
+                self._pump_in(0)
+
+    def _silent(self) -> None:
+        self._silence = None
+        if self._ahead is not None and self.takes:
+            self._ahead.silent()
+            self._pump()
+
+    def _end_silence(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def lost(self, exc: Exception | None) -> None:
+        self._end_silence()
+        super().lost(exc)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -175,11 +224,42 @@ class Sending(Transfer):
         self._pump()
 
     def _pump(self) -> None:
-        while self._parts and not self._paused:
-            part, rest = self._parts[0][:SLICE_BYTES], self._parts[0][SLICE_BYTES:]
+        """Write until the channel takes no more. What has a connection alone may take megabytes at once: the rest of
+        them waits for the loop's next step.
+        """
+        if not self._begun:  # the channel takes something, or more than before: what tells of the blob comes first
+            return
+        left = STEP_BYTES
+        while self._parts and not self._paused and left > 0:
+            part = self._parts[0][:SLICE_BYTES]
+            if self._filled is not None and self._filled.at_bytes < self._at + len(part):
+                self._pump_in(FILLING_S)
+                return
+            if not self.takes:
+                return
+            if self._ahead is not None:
+                if not self._ahead.room:
+                    if self._silence is None:
+                        self._silence = asyncio.get_running_loop().call_later(SILENT_S, self._silent)
+                    return
+                self._ahead.sent(len(part))
+            rest = self._parts[0][SLICE_BYTES:]
             self._parts[:1] = [rest] if rest else []
-            self.write(bytes(part))
+            self.write(part)  # which copies it
             self._progress.moved(len(part))
+            self._at += len(part)
+            left -= len(part)
+        if self._parts and not self._paused:
+            self._pump_in(0)
+
+    def _pump_in(self, seconds: float) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_later(seconds, self._pump_on)
+
+    def _pump_on(self) -> None:
+        self._scheduled = False
+        self._pump()
 
     def answered(self, answer: wire.Have) -> None:  # noqa: ARG002
         self.finish()  # it is all in place

@@ -8,7 +8,7 @@ says most, as long as it is new.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from ...lazy_named_tuple import NamedTuple
 
 KEPT = 64  # pings, of two minutes when there is one each 2 s
 UNANSWERED = 256  # that may be

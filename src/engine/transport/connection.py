@@ -32,6 +32,7 @@ from .connection_settings import ConnectionSettings
 from .forward import LOOPBACK, Forwards
 from .heartbeat import SILENCE_S, Heartbeat
 from .link import NodeLink
+from .memory_checkpoints import MemoryCheckpoints
 from .route import ExecutorGone, Route
 from .sample_intake import SampleIntake
 from .unix_route import UnixRoute
@@ -110,7 +111,9 @@ class Connector:
 
     @property
     def facts(self) -> list[NodeFacts]:
-        return self._settings.views.facts
+        """The facts of the ready nodes, by rank; in a large pool those of all nodes that are reached."""
+        ready = self._settings.views.facts
+        return [connection.facts for connection in self._connections.values()] if ready is None else ready
 
     def cut(self, node: NodeId, cause: str) -> None:
         """Drop the connection to a node; like any lost connection, it is tried again."""
@@ -122,6 +125,10 @@ class Connector:
         for connection in self._connections.values():
             connection.link.forget(function)
 
+    @property
+    def checkpoints(self) -> MemoryCheckpoints:
+        return self._settings.checkpoints
+
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more, on any node."""
         for connection in self._connections.values():
@@ -130,6 +137,10 @@ class Connector:
 
 
 def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Route:
+    if machine.inside:
+        from .container_route import route_to_container  # which most pools do without
+
+        return route_to_container(node, machine, settings)
     if not machine.ssh:
         return UnixRoute(machine, settings.interpose)
     from .ssh_route import SSHRoute  # which pools on this computer do without
@@ -159,11 +170,14 @@ class NodeConnection:
             self._session,
             machine=machine.id,
             views=settings.views,
+            checkpoints=settings.checkpoints,
             same_host=machine.same_host,
             bulk=self,
             reports=self._tell_others if settings.plugins.present else reports,
             prints=settings.prints,
             logs=settings.logs,
+            keys=settings.keys,
+            peers=settings.peers,
         )
         self.link.sampled = SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received
         self._route = route_to(node, machine, settings)
@@ -195,6 +209,7 @@ class NodeConnection:
         except ValueError as error:
             self.cut("its welcome is not the protocol")
             raise ConnectFailed(f"node {self._machine.id} sent a welcome without its facts", fatal=True) from error
+        self.link.objects.end.address = facts.address
         self.link.objects.limit(facts.memory_bytes, *self._settings.object_bytes)
         if not self.on_this_computer:
             await self._check(facts, said)
@@ -419,12 +434,13 @@ class NodeConnection:
 
     # --- bulk channels ------------------------------------------------------------------------------------------
 
-    async def put(self, blob: Blob, progress: TransferProgress) -> None:
-        sending = Sending(blob.parts, progress)
+    async def put(self, blob: Blob, progress: TransferProgress, at: int) -> None:
+        sending = Sending(blob.parts, progress, at, blob.filled)
+        request = wire.PutRest(blob.name, blob.size_bytes, at) if at else wire.Put(blob.name, blob.size_bytes)
         self._uploads += 1
         try:
-            with self._settings.uploads.watched(self._node, blob.size_bytes, progress):
-                await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
+            with self._settings.uploads.watched(self._node, blob.size_bytes - at, progress):
+                await self._transfer(sending, request)
         finally:
             self._uploads -= 1
             self.link.sent_bytes += progress.at_bytes
@@ -437,7 +453,7 @@ class NodeConnection:
             self.link.received_bytes += progress.at_bytes
         return receiving.buffer
 
-    async def _transfer(self, transfer: Transfer, request: wire.Put | wire.Get) -> None:
+    async def _transfer(self, transfer: Transfer, request: wire.Put | wire.PutRest | wire.Get) -> None:
         async with self._route.turn():
             try:
                 async with asyncio.timeout(GREETING_S):

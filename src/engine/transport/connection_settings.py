@@ -11,7 +11,10 @@ from ...actors.events import Event
 from ...lazy_dataclass import dataclass
 from ...providers.base import Machine
 from . import requirement_check
+from .content_keys import ContentKeys
 from .instance_views import InstanceViews
+from .memory_checkpoints import MemoryCheckpoints
+from .peer_transfers import PeerTransfers
 from .plugin_hosts import PluginHosts
 from .shared_logins import SharedLogins
 from .unix_route import Interpose
@@ -39,12 +42,15 @@ class ConnectionSettings:
     prints: PrintedLines
     logs: TaskLogs
     plugins: PluginHosts
+    checkpoints: MemoryCheckpoints = field(default_factory=MemoryCheckpoints)
     uploads: Uploads = field(default_factory=lambda: Uploads(lambda _: None))
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     logins: SharedLogins = field(default_factory=SharedLogins)  # to the hosts that run commands for machines
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions
     interpose: Callable[[], Interpose | None] = lambda: None
     object_bytes: tuple[int | None, int | None] = (None, None)  # that a node remembers in memory and on its disk
+    keys: ContentKeys = field(default_factory=ContentKeys)
+    peers: PeerTransfers | None = None  # None: no object goes from node to node
     turn: str = ""  # which of the pool's clients this is, where one took it over from another
     pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()  # keys that its host may show, where it was replaced
     rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None  # told of them before they are in use

@@ -13,7 +13,6 @@ from ...actors.interfaces import (
     AttemptId,
     Finished,
     JobId,
-    NodeFacts,
     NodeId,
     Order,
     PortsFree,
@@ -30,12 +29,14 @@ from ..node import limits
 from ..serialization.client_streams import AHEAD
 from ..serialization.payload import Blob, Payload, Received
 from ..serialization.stored_objects import Whereabouts
+from ..wire import checkpoint_messages as parts
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.log_records import ARTIFACT_BYTES
 from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, is_lost
+from .memory_checkpoints import MemoryCheckpoints, NodeReplicas
 from .node_objects import NodeObjects, ObjectLost, size_of
 from .node_profiles import NodeProfiles
 from .node_stacks import NodeStacks
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
     from ..observe.prints import PrintedLines
     from ..observe.task_logs import TaskLogs
     from ..wire.session import Session
+    from .content_keys import ContentKeys
     from .instance_views import InstanceViews
+    from .peer_transfers import PeerTransfers
 
 # Plain numbers: an enumeration's operators cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
@@ -64,11 +67,14 @@ class NodeLink(PlainOrders):
         *,
         machine: MachineId,
         views: InstanceViews,
+        checkpoints: MemoryCheckpoints,
         same_host: bool,
         bulk: Bulk,
         reports: Callable[[Sequence[Report]], None],
         prints: PrintedLines,
         logs: TaskLogs,
+        keys: ContentKeys | None = None,
+        peers: PeerTransfers | None = None,
     ) -> None:
         self.node, self.session, self._machine = node, session, machine
         self._views, self._same_host, self._prints, self._logs = views, same_host, prints, logs
@@ -93,7 +99,10 @@ class NodeLink(PlainOrders):
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._fetching: set[int] = set()  # attempts that have ended, and whose values are still on their way
         self._transfers = BlobTransfers(bulk, same_host=same_host, send=self.send)
-        self.objects = NodeObjects(node, self._transfers, same_host=same_host, send=self.send)
+        self.objects = NodeObjects(node, self._transfers, same_host=same_host, send=self.send, keys=keys, peers=peers)
+        self._checkpoints = checkpoints
+        self.replicas = NodeReplicas(node, checkpoints, self._transfers, self.objects, send=self.send)
+        checkpoints.joined(self.replicas)
         self._streams = TaskStreams(node, self._orders, self._transfers)
         self._items, self._credit = self._streams.fetches, self._streams.credit  # which each end of an attempt looks at
         self.profiles = NodeProfiles(node, self._orders, self._items, self.send)
@@ -112,12 +121,13 @@ class NodeLink(PlainOrders):
         flags = payload.flags | _ANNOUNCE if order.announce else payload.flags
         world = None
         if order.world is not None:
-            world = self._views.world(order.world, order.rank)
+            world = self._views.world(order.world, order.rank, named=self._named)
             flags |= _LISTENS if order.rank == 0 or order.world.ports else 0
         run = wire.Run(
             order.attempt, payload.function, payload.args, order.task.job, order.number, payload.timeout_s, flags, world
         )
         at_once = known and payload.blob is None and not payload.shared and payload.needs is None
+        at_once = at_once and not (order.world is not None and self._checkpoints.may_offer(order))
         if at_once and (not payload.objects or self.objects.refer_at_once(order.attempt, payload.objects)):
             self._send_run(run)
             if idle:
@@ -175,11 +185,6 @@ class NodeLink(PlainOrders):
         self._recalled.update(self._orders.keys() & attempts)  # one may just have ended
         self.send(wire.Recall(tuple(attempts)))
 
-    def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
-        view = self._views.view(self.node, members)
-        if view is not None:
-            self.send(wire.View(view))
-
     async def kill_all(self, below: int, within_s: float) -> None:
         """End the attempts with ids under ``below`` that are here, and wait until they are gone."""
         self._awaited = {attempt for attempt in self._orders if attempt < below}
@@ -219,6 +224,7 @@ class NodeLink(PlainOrders):
         self._write, self._closed = None, True
         self._transfers.close()
         self.objects.close()
+        self.replicas.close()
         self.stacks.close()
         self.profiles.close()
         for attempt in [*self._orders]:
@@ -300,6 +306,8 @@ class NodeLink(PlainOrders):
                 self.stacks.received(message)
             case wire.NotMoved(blob):
                 self.objects.not_moved(blob)
+            case wire.Serving() | wire.Arrived():
+                self.objects.end.received(message)
             case wire.Ports(ports):
                 return PortsFree(ports)
             case wire.Unfit(reason, has_run):
@@ -317,6 +325,10 @@ class NodeLink(PlainOrders):
             case wire.Logged():
                 self.stacks.heard(message.attempt)
                 self._logged(message)
+            case parts.Kept(attempt) | parts.Stored(attempt):
+                self.replicas.received(message, self._orders.get(attempt) if self._runs(attempt) else None)
+            case parts.Replicated():
+                self.replicas.received(message, None)
             case wire.Profiled():
                 self.profiles.received(message)
             case wire.Pong():
@@ -407,6 +419,9 @@ class NodeLink(PlainOrders):
                 self.send(wire.Lend(run.attempt, tuple(shared.blob.name for shared in payload.shared)))
             if payload.objects:
                 await self.objects.refer(run.attempt, payload.objects)
+            if self._checkpoints.may_offer(self._orders[run.attempt]):
+                names, blobs = await self._checkpoints.offer(self._orders[run.attempt])
+                self.send(wire.Refer(run.attempt, names, blobs))
             if payload.blob is not None:
                 run = run._replace(args=await self.objects.place_arguments(run.attempt, run.args, payload.blob))
         except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
@@ -417,7 +432,7 @@ class NodeLink(PlainOrders):
             del self._held_back[run.attempt]
             order = self._orders[run.attempt]
             if order.world is not None:  # its peers were left out if the view named them, and there may be another now
-                run = run._replace(world=self._views.world(order.world, order.rank))
+                run = run._replace(world=self._views.world(order.world, order.rank, named=self._named))
             if payload.needs is not None:
                 self.send(wire.Hold(run.attempt, *payload.needs))
             self._send_run(run)

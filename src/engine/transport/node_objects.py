@@ -1,7 +1,8 @@
 """The large objects of one node: what its attempts are sent and refer to, and what they leave there.
 
 `object_memory` decides what the node remembers; this brings it there, and has the node drop it or move it to its disk.
-A node of this computer maps the memory that the client or another node has, and remembers nothing.
+A node of this computer maps the memory that the client or another node has, and remembers nothing. Others are brought
+large objects by other nodes, where these have them and are reached: see `peer_transfers`.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from ...providers.threads import in_thread
 from ..node.blobs import resolve_pieces
-from ..serialization.payload import AT_ONCE_BYTES, Blob, Received
+from ..serialization.payload import Blob, Received
 from ..serialization.stored_objects import Whereabouts
 from ..wire import messages as wire
 from ..wire.values import ALIGN_BYTES, INLINE_BYTES
 from .blob_transfers import BlobTransfers
+from .content_keys import ContentKeys
 from .object_memory import MoveToDisk, ObjectMemory
+from .peer_transfers import LEAST_BYTES, PeerEnd
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId
     from ..serialization.stored_objects import StoredObject
+    from .peer_transfers import PeerTransfers
 
 MEMORY_SHARE = 8  # of the node's memory
 DISK_TIMES = 4  # as much on its disk
@@ -39,7 +42,14 @@ class NodeObjects:
     """Implements `serialization.stored_objects.Home`."""
 
     def __init__(
-        self, node: NodeId, transfers: BlobTransfers, *, same_host: bool, send: Callable[[wire.Message], None]
+        self,
+        node: NodeId,
+        transfers: BlobTransfers,
+        *,
+        same_host: bool,
+        send: Callable[[wire.Message], None],
+        keys: ContentKeys | None = None,
+        peers: PeerTransfers | None = None,
     ) -> None:
         self.node, self.same_host = node, same_host
         self._transfers, self._send = transfers, send
@@ -48,7 +58,14 @@ class NodeObjects:
         self._placing: dict[str, asyncio.Task[None]] = {}
         self.users: dict[int, list[str]] = {}  # attempts, and what each uses
         self._kept: WeakSet[Whereabouts] = WeakSet()
-        self._closed = False
+        self._peers = None if same_host else peers
+        self._keys = ContentKeys() if keys is None else keys
+        if not same_host:
+            self._keys.nodes.add(self)
+            self._keys.peers = peers
+        self._shared: dict[str, str] = {}  # what other nodes may have of this one, by name: the key of each
+        self.end = PeerEnd(send)
+        self.closed = False
 
     def limit(self, node_bytes: int, memory_bytes: int | None, disk_bytes: int | None) -> None:
         """Set how much it may remember and keep. ``node_bytes``: the node's memory. None: a share of that."""
@@ -70,7 +87,7 @@ class NodeObjects:
             if piece.blob.size_bytes <= INLINE_BYTES:
                 named.append((b"".join(piece.blob.parts), piece.parts))
             else:
-                named.append((self._begin(attempt, piece.blob, await _key(piece.blob)), piece.parts))
+                named.append((self._send_blob(attempt, piece.blob, await self._keys.key_of(piece.blob)), piece.parts))
         names = tuple(name for name, _ in named if isinstance(name, str))
         for name in names:
             await self._there(name)
@@ -79,21 +96,56 @@ class NodeObjects:
 
     async def place(self, attempt: int, blob: Blob) -> str:
         """Have the node have a blob while the attempt runs; return its name there."""
-        key = "" if self.same_host else await _key(blob)
+        key = "" if self.same_host else await self._keys.key_of(blob)
         if not key:
             await self._transfers.ensure_placed(blob)
             return blob.name
-        name = self._begin(attempt, blob, key)
+        name = self._send_blob(attempt, blob, key)
         await self._there(name)
         return name
 
-    def _begin(self, attempt: int, blob: Blob, key: str) -> str:
+    def _send_blob(self, attempt: int, blob: Blob, key: str) -> str:
         """Begin to send a blob, unless the node has it or it is on its way."""
-        name = self.memory.find(key)
-        if name is None:
-            name = f"{blob.name}#{next(self._numbers)}"  # what was dropped may still be on its way there
-            self.memory.sent(name, blob.size_bytes, key)
-            self._placing[name] = placing = self._transfers.spawn(self._transfers.place(blob.renamed(name)))
+
+        def send_rest(name: str, at: int) -> Coroutine[Any, Any, None]:
+            return self._transfers.place(blob.renamed(name), at)
+
+        own = self._keys.is_own(key)
+        settle = partial(self._keys.settle, blob) if own else None
+        name = self._begin(attempt, blob.name, blob.size_bytes, key, send_rest, settle=settle)
+        if own and (placing := self._placing.get(name)) is not None:
+            placing.add_done_callback(partial(self._sent, blob))
+        return name
+
+    def _sent(self, blob: Blob, placing: asyncio.Task[None]) -> None:
+        if not placing.cancelled() and placing.exception() is None and not self.closed:
+            self._keys.begin_to_settle(blob)
+
+    def _begin(
+        self,
+        attempt: int,
+        name: str,
+        size_bytes: int,
+        key: str,
+        send_rest: Callable[[str, int], Coroutine[Any, Any, None]],
+        *,
+        settle: Callable[[], Awaitable[str]] | None = None,
+    ) -> str:
+        """Begin to bring an object there, unless the node has it or it is on its way; return its name there.
+        ``send_rest`` sends it from here, as a blob of that name, from a byte on. ``settle`` says its SHA-256.
+        """
+        found = self.memory.find(key)
+        if found is not None:
+            name = found
+        else:
+            name = f"{name}#{next(self._numbers)}"  # what was dropped may still be on its way there
+            self.memory.sent(name, size_bytes, key)
+            if self._peers is None or not self.serves(size_bytes):
+                bringing = send_rest(name, 0)
+            else:
+                self._shared[name] = key
+                bringing = self._peers.bring(self, name, size_bytes, key, partial(send_rest, name), settle=settle)
+            self._placing[name] = placing = self._transfers.spawn(bringing)
             placing.add_done_callback(partial(self._placed, name))
         self._use(attempt, name)
         self._carry_out()
@@ -129,7 +181,8 @@ class NodeObjects:
             return at.kept_as
         blob = at.blob
         if blob is None:
-            return None
+            name = self.memory.find(at.name)  # brought there from its home
+            return None if name in self._placing else name
         if self.same_host:
             return blob.name if self._transfers.has(blob) else None
         name = None if blob.known_key is None else self.memory.find(blob.known_key)
@@ -149,10 +202,29 @@ class NodeObjects:
             self._use(attempt, at.kept_as)
             return at.kept_as
         if at.blob is None and at.home is not None:
+            home, peers = at.home, self._peers
+            if peers is not None and isinstance(home, NodeObjects) and home.serves(at.size_bytes):
+                return await self._bring_from(home, peers, attempt, at)
             await self._bring_here(at)
         if at.blob is None:
             raise ObjectLost(at.story)
         return await self.place(attempt, at.blob)
+
+    async def _bring_from(self, home: NodeObjects, peers: PeerTransfers, attempt: int, at: Whereabouts) -> str:
+        """Bring what another node keeps straight from there, and through here only if that does not work."""
+
+        async def send_rest(name: str, offset: int) -> None:
+            await self._bring_here(at)
+            if at.blob is not None:
+                await self._transfers.place(at.blob.renamed(name), offset)
+
+        home.share(at.name, at.kept_as)
+        peers.kept(at.name, home, at.kept_as, at.size_bytes)
+        name = self._begin(attempt, at.name, at.size_bytes, at.name, send_rest)
+        if (self, name) not in at.copies:
+            at.copies.append((self, name))
+        await self._there(name)
+        return name
 
     async def _bring_here(self, at: Whereabouts) -> None:
         """Bring what another node keeps to where this node can be given it. Whoever else waits for it has it too."""
@@ -194,6 +266,42 @@ class NodeObjects:
         self.memory.let_go(name)
         self._carry_out()
 
+    def forget(self, name: str) -> None:
+        self.memory.forget(name)
+        self._carry_out()
+
+    def serves(self, size_bytes: int) -> bool:
+        """Return whether other nodes may be brought objects of this size from this one."""
+        return self._peers is not None and size_bytes >= LEAST_BYTES
+
+    async def copy(self, home: NodeObjects, blob: str, name: str, size_bytes: int) -> bool:
+        """Have the node get a blob straight from another one, as ``name``, which is not remembered here.
+
+        Return whether it has it: where nodes do not reach each other it has not.
+        """
+        if self._peers is None or home._peers is None:
+            return False
+        return await self._peers.copy(home, blob, self, name, size_bytes)
+
+    def share(self, key: str, name: str) -> None:
+        """Note that other nodes may be brought what this one keeps."""
+        self._shared[name] = key
+
+    def rekeyed(self, before: str, key: str) -> None:
+        """Note that an object has another key from now on."""
+        self.memory.rekeyed(before, key)
+        for name, its in self._shared.items():
+            if its == before:
+                self._shared[name] = key
+
+    def hold(self, name: str) -> None:
+        """Keep an object there until `release`, as another node gets it."""
+        self.memory.used(name)
+
+    def release(self, name: str) -> None:
+        self.memory.unused(name)
+        self._carry_out()
+
     # --- the node's life ------------------------------------------------------------------------------------------
 
     def over(self, attempt: int) -> None:
@@ -211,9 +319,18 @@ class NodeObjects:
 
     def close(self) -> None:
         """Handle the node's end: what it kept is lost, but for copies of it."""
-        self._closed = True
+        self.closed = True
+        self._keys.left(self)
+        self.end.close()
+        for name in [*self._shared]:
+            self._unshare(name)
         for at in self._kept:
             at.home = None
+
+    def _unshare(self, name: str) -> None:
+        key = self._shared.pop(name, None)
+        if key is not None and self._peers is not None:
+            self._peers.left(key, self.node)
 
     def _use(self, attempt: int, name: str) -> None:
         self.memory.used(name)
@@ -221,10 +338,12 @@ class NodeObjects:
 
     def _carry_out(self) -> None:
         decided, self.memory.decisions = self.memory.decisions, []
-        if self._closed:
+        if self.closed:
             return
         for each in decided:
             names = (each.name,)
+            if self._shared and not isinstance(each, MoveToDisk):
+                self._unshare(each.name)
             self._send(wire.MoveToDisk(names) if isinstance(each, MoveToDisk) else wire.Drop(names))
 
 
@@ -236,10 +355,6 @@ class _Pieces:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return resolve_pieces, (self._pieces, self._sizes)
-
-
-async def _key(blob: Blob) -> str:
-    return blob.key() if blob.size_bytes <= AT_ONCE_BYTES else await in_thread(blob.key, abandon=True)
 
 
 def size_of(sizes: tuple[int, ...]) -> int:

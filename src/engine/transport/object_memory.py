@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 
 MOST = 128  # objects that are only remembered: a process has 1024 descriptors, as a rule
 
@@ -89,6 +89,12 @@ class ObjectMemory:
         self._bytes[0] += size_bytes
         self._settle()
 
+    def rekeyed(self, before: str, key: str) -> None:
+        """Note that an object is found by another key from now on, unless another is found by that."""
+        if before in self._by_key and key not in self._by_key:
+            name = self._by_key[key] = self._by_key.pop(before)
+            self._objects[name].key = key
+
     def made(self, name: str, size_bytes: int) -> None:
         """Note an object that a task has made there, and that is kept until it is let go."""
         self._objects[name] = made = HeldObject(name, size_bytes, None, kept=True)
@@ -126,6 +132,19 @@ class ObjectMemory:
         if held.uses:
             held.kept = False
         else:
+            self._no_longer_idle(held)
+            self._drop(held)
+            self._settle()
+
+    def forget(self, name: str) -> None:
+        """Note that a remembered object will not be asked for any more: it is dropped when no attempt uses it."""
+        held = self._objects.get(name)
+        if held is None or held.key is None:
+            return
+        if self._by_key.get(held.key) == name:
+            del self._by_key[held.key]
+        held.key = None
+        if not held.uses:
             self._no_longer_idle(held)
             self._drop(held)
             self._settle()

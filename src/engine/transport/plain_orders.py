@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ...actors.interfaces import AttemptId, Looked, Peer, Report, StopAt
+from ...actors.interfaces import AttemptId, Looked, NodeFacts, NodeId, Peer, Report, StopAt
 from ...providers.base import PreemptionNotice
-from ..node.notices.watcher import NAME_CHARS, bounded
 from ..wire import messages as wire
 
 if TYPE_CHECKING:
+    from .instance_views import InstanceViews
     from .node_profiles import NodeProfiles
     from .node_stacks import NodeStacks
 
@@ -18,14 +18,29 @@ if TYPE_CHECKING:
 class PlainOrders:
     """A part of `NodeLink`."""
 
+    node: NodeId
     stacks: NodeStacks
     profiles: NodeProfiles
+    _views: InstanceViews
+    _named = False  # whether the last view of the node named its peers
     _pool_reports: Callable[[Sequence[Report]], None]
 
     def send(self, message: wire.Message) -> None:
         raise NotImplementedError
 
+    def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
+        view = self._views.view(self.node, members)
+        if view is not None:
+            self._named = self._views.names_peers
+            self.send(wire.View(view))
+
+    def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> None:
+        self._named = False
+        self.send(wire.View(self._views.place(rank, facts, nodes=nodes, accelerators=accelerators)))
+
     def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
+        from ..node.notices.watcher import NAME_CHARS, bounded  # few pools ever have a notice
+
         seconds = None if notice.seconds is None else bounded(notice.seconds)
         about = None if peer is None else wire.Peer(*peer)
         self.send(wire.PreemptionNotice(notice.source[:NAME_CHARS], seconds, about))

@@ -8,8 +8,9 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from ...lazy_named_tuple import NamedTuple
 from ...providers.base import Address, Login, Machine
 
 ANSWER_S = 2.5  # TCP asks again after 1 s: one lost packet is no silence
@@ -79,7 +80,7 @@ async def _places(machines: Sequence[Machine]) -> list[Place]:
         for address in machine.witnesses:
             ways.setdefault(address, machine.login and replace(machine.login, jump=None))
     for machine in machines:
-        if machine.address is not None and machine.address.path is None:
+        if machine.address is not None and machine.address.path is None and (machine.login or not machine.inside):
             ways.setdefault(machine.address, machine.login)
     places: dict[Place, None] = {}
     for address, way in ways.items():

@@ -9,7 +9,6 @@ from ...actors.interfaces import NodeFacts, NodeId
 from ...lazy_dataclass import dataclass
 from ...providers.base import AcceleratorRequest
 from ..api.errors import CapacityError, VersionMismatch
-from ..node.facts import installed_packages
 from ..serialization import versions
 from ..wire.messages import Welcome
 
@@ -70,6 +69,8 @@ def too_small(facts: NodeFacts, said: Mapping[str, Any], wanted: Wanted) -> Capa
 
 def differences(packages: Mapping[str, str]) -> list[versions.Mismatch]:
     """Return how this program's packages differ from a node's; what matters most comes first."""
+    from ..node.facts import installed_packages  # pools on this computer compare nothing
+
     here = installed_packages()
     return versions.compare(here, packages, versions.used(here))
 

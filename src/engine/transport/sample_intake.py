@@ -8,9 +8,9 @@ from typing import Any
 
 from ...actors.events import GpuSample, NodeSampled
 from ...actors.interfaces import NodeId
-from ..node.sampler import MOST_GPUS
 from ..wire.messages import Sampled
 
+MOST_GPUS = 64  # of a node; `node.sampler` sends no more
 BURST = 10  # samples that may come at once, as when a connection was slow
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
+import socket
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ from ..api.printable import plainly
 from ..image.commands import CommandResult
 from . import login
 from .login import CONNECT_S, JumpFailed
+from .send_ahead import least_round_trip_s, window
 from .unix_route import Interpose, connected
 
 CIPHERS = (
@@ -27,10 +30,13 @@ CIPHERS = (
 # For downloads: 50 MB/s at 80 ms round trip, as much as Linux's TCP buffers allow. sshd fills it where the network is
 # slower than the executor, and copies its buffer whenever that grows: 16 MiB took it 3 s of its processor.
 WINDOW_BYTES = 4 << 20
+NEAR_WINDOW_BYTES = 768 << 10  # for a blob from a host without a round trip: what else comes waits behind it
 PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
 ALIVE_S = 15.0  # between probes of a connection that says nothing, as in a long installation; three unanswered end it
 SLICE_BYTES = 256 << 10  # of a command's input and output
 LAST_BYTES = 64 << 10  # of stderr, and of stdout that nobody listens to: what an error shows
+_MSG_IGNORE = 2  # RFC 4253, 11.2
+_MSG_CHANNEL_WINDOW_ADJUST = 93  # RFC 4254, 5.2: a byte, the channel, the bytes to add
 
 T = TypeVar("T")
 
@@ -75,6 +81,59 @@ class Connected:
             self.release()
 
 
+def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> None:
+    """Have each packet go out alone. asyncssh sends an SSH_MSG_IGNORE before each, which hides the initialization
+    vector of a cipher in CBC mode (RFC 4251, 9.3.1): those of `CIPHERS` have none that is to be hidden.
+    """
+    send_packet = connection.send_packet
+
+    def send(kind: int, *parts: bytes, **options: Any) -> None:
+        if kind != _MSG_IGNORE:
+            send_packet(kind, *parts, **options)
+
+    connection.send_packet = send  # type: ignore[method-assign, assignment]  # asyncssh has no option for it
+    log_no_packets(connection)
+
+
+def round_trip_s(connection: asyncssh.SSHClientConnection) -> float | None:
+    """Return the shortest round trip of the connection so far; None: it is not known, as behind a jump host."""
+    sock = connection.get_extra_info("socket")
+    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return None
+    return least_round_trip_s(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256))
+
+
+def blob_window(connection: asyncssh.SSHClientConnection) -> int:
+    """Return the window for a blob that comes over the connection, whose round trip is known by then."""
+    trip_s = round_trip_s(connection)
+    return WINDOW_BYTES if trip_s is None else min(WINDOW_BYTES, window(NEAR_WINDOW_BYTES, trip_s))
+
+
+def tell_taken(channel: Any, told: Callable[[int], object]) -> None:
+    """Have ``told`` be told how many bytes of what was written to a channel the server has passed on."""
+    process = channel.process_packet
+
+    def processed(kind: int, number: int, packet: Any) -> Any:
+        result = process(kind, number, packet)
+        if kind == _MSG_CHANNEL_WINDOW_ADJUST:
+            told(int.from_bytes(packet.get_full_payload()[5:9], "big"))
+        return result
+
+    channel.process_packet = processed
+
+
+def log_no_packets(of: Any) -> None:
+    """Have a connection or a channel of asyncssh put no packet into words, unless somebody reads its debug log: it does
+    so for each, before it looks whether it is to log, and that is a tenth of what a packet costs.
+    """
+    if not logging.getLogger("asyncssh").isEnabledFor(logging.DEBUG):
+        of.log_sent_packet = of.log_received_packet = _ignore
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
 PoolKey = asyncssh.SSHKey
 
 
@@ -88,11 +147,12 @@ def kept_key(text: str) -> PoolKey:
 
 
 async def connect(
-    machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str] = (), interpose: Interpose | None = None
+    machine: Machine, key: asyncssh.SSHKey | None, host_keys: Sequence[str] = (), interpose: Interpose | None = None
 ) -> Connected:
     """Connect once, bounded by the machine's ``patience_s``, else ``CONNECT_S``, for each host on the way. Cancel-safe.
 
-    ``host_keys``: pinned in place of the machine's own, for one that the pool itself has replaced.
+    ``key``: the pool's; None: the machine has a login. ``host_keys``: pinned in place of the machine's own, for one
+    that the pool itself has replaced.
 
     Raises:
         OSError, asyncssh.Error: as asyncssh says it; `asyncssh.HostKeyNotVerifiable` for a wrong host key.
@@ -102,6 +162,7 @@ async def connect(
         raise ConnectionRefusedError(f"machine {machine.id} has no address yet")
     if machine.login is not None:
         return await _as_the_user(machine, machine.login)
+    assert key is not None, "a machine without a login knows the pool's key"
     sock = None if address.path is None else connected(address.path)
     client = _Client()
     try:
@@ -118,6 +179,7 @@ async def connect(
         if sock is not None and not client.connected:  # else it is asyncssh's to close, when the loop has let go of it
             sock.close()
         raise
+    send_nothing_to_ignore(connection)
     return Connected(connection)
 
 
@@ -173,6 +235,7 @@ async def through(stops: Sequence[login.Stop], options: dict[str, Any], *, to: l
                 if stop is to:
                     raise
                 raise JumpFailed(stop) from error
+            send_nothing_to_ignore(hop)
             hops.append(hop)
     except BaseException:
         for hop in reversed(hops):
@@ -226,10 +289,13 @@ async def opened(opening: Coroutine[Any, Any, T], close: Callable[[T], object]) 
 
 
 class RemoteShell:
-    """Implements `engine.image.commands.CommandRunner`. Each command has its own channel."""
+    """Implements `engine.image.commands.CommandRunner`. Each command has its own channel.
 
-    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
-        self._connection = connection
+    ``inside``: the command there that runs each of them, as in a container.
+    """
+
+    def __init__(self, connection: asyncssh.SSHClientConnection, inside: Sequence[str] = ()) -> None:
+        self._connection, self._inside = connection, inside
 
     async def run(
         self,
@@ -240,7 +306,7 @@ class RemoteShell:
     ) -> CommandResult:
         """See `CommandRunner.run`. Cancelled, it closes the channel: the command's input ends and its output breaks."""
         try:
-            session = self._connection.open_session(shlex.join(argv), encoding=None)
+            session = self._connection.open_session(shlex.join([*self._inside, *argv]), encoding=None)
             streams = await opened(session, lambda late: late[0].channel.close())
         except asyncssh.Error as error:
             raise ConnectionResetError(f"the connection was lost: {plainly(error)}") from error

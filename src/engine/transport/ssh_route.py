@@ -7,29 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
-from ...actors.events import NodePreparing
 from ...actors.interfaces import ConnectFailed, NodeId
 from ...providers.base import Machine
-from ..api.errors import BootstrapError
 from ..api.printable import plainly
-from ..node.bridge import BEGINS
 from . import host_key_rotation, ssh
-from .channels import Channel
+from .bootstrapped_route import BootstrappedRoute, BridgeOutput
+from .channels import Channel, Receiving, Sending
 from .connection_settings import ConnectionSettings
-from .lease_renewal import LeaseRenewal
 from .login import ssh_refusal
-from .route import ExecutorGone, Route
+from .route import ExecutorGone
+from .send_ahead import SendAhead
 from .ssh import RemoteShell
 
 if TYPE_CHECKING:
-    from ..image.bootstrap import Bootstrapped, Phase
+    from ..image.commands import CommandRunner
 
 ANEW_S, TRIES = 0.7, 5  # to reach a node that was: another try beside one that hangs
 ROTATE_S = 30.0
@@ -37,26 +35,19 @@ BRIDGES = 8  # for blobs at a time: sshd's MaxSessions is 10, and the control ch
 _NOT_CONNECTED = 2  # SSH_OPEN_CONNECT_FAILED, RFC 4254 5.1
 
 
-class SSHRoute(Route):
+class SSHRoute(BootstrappedRoute):
     def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
-        super().__init__(machine)
-        self._node, self._settings = node, settings
+        super().__init__(node, machine, settings)
         self._ssh: ssh.Connected | None = None
-        self._executor: Bootstrapped | None = None
         self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
         self._bridges = asyncio.Semaphore(BRIDGES)
         self._host_keys = settings.pinned(machine)  # in place of the machine's, from when it was replaced
         self._nudge: asyncio.Task[object] | None = None
-        self._renewal: LeaseRenewal | None = None  # of the machine's lease, until the executor takes over
         self._another: asyncio.Task[ssh.Connected] | None = None  # in place of one that is silent
 
     @property
     def reached(self) -> bool:
         return self._ssh is not None
-
-    @property
-    def bootstrapped(self) -> bool:
-        return self._executor is not None
 
     @property
     def way_is_lost(self) -> bool:
@@ -70,31 +61,22 @@ class SSHRoute(Route):
         self._ssh = await (self._dial_anew() if another is None else another)
 
     async def prepare(self) -> None:
-        connection, machine = self._connection, self._machine
-        if machine.lease:
-            shell, lease_s = RemoteShell(connection), self._settings.lease_s
-            checked = self._executor is None
-            self._renewal = LeaseRenewal(shell, machine.lease, lease_s, checked=checked)
+        shell, machine = self._shell(), self._machine
+        self._renew_lease(shell)
         if machine.rotate_host_key and len(self._host_keys) != 1:
-            await self._rotate(RemoteShell(connection))
+            await self._rotate(shell)
         if machine.on_this_computer:
             return
-        if self._executor is None:
-            async with self._settings.bootstraps:
-                bootstrap = self._bootstrapped(connection)
-                if self._renewal is not None:  # beside it, not before it: the check takes no time of its own
-                    bootstrap = self._renewal.during(bootstrap, machine.id)
-                self._executor = await bootstrap
-        else:
-            self._nudge = asyncio.ensure_future(_nudged(connection))
+        if not await self._bootstrap(shell):
+            self._nudge = asyncio.ensure_future(_nudged(shell))
 
-    def greeted(self) -> None:
-        if self._renewal is not None:
-            self._renewal.close()
-            self._renewal = None
+    def _shell(self) -> CommandRunner:
+        """Return a runner of commands on the machine."""
+        return RemoteShell(self._connection)
 
     def forget(self) -> None:
-        self._executor = self._bridged = None
+        super().forget()
+        self._bridged = None
 
     async def refused(self, error: BaseException) -> ConnectFailed:
         return await ssh_refusal(self._machine, error)
@@ -145,7 +127,7 @@ class SSHRoute(Route):
 
     # --- what is seen to before an executor is spoken to ------------------------------------------------------------
 
-    async def _rotate(self, shell: RemoteShell) -> None:
+    async def _rotate(self, shell: CommandRunner) -> None:
         machine = self._machine
         async with asyncio.timeout(ROTATE_S):
             if not self._host_keys:
@@ -158,30 +140,6 @@ class SSHRoute(Route):
     async def _tell_host_keys(self) -> None:
         if self._settings.rotated is not None:
             await self._settings.rotated(self._machine, self._host_keys)
-
-    async def _bootstrapped(self, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
-        """Put the image and an executor there. A BootstrapError says on which machine it failed."""
-        from ..image.bootstrap import bootstrap  # which pools on this computer do without
-
-        settings, machine = self._settings, self._machine
-        try:
-            return await bootstrap(
-                RemoteShell(connection),
-                await settings.image(),
-                pool=settings.pool,
-                machine=machine.id.rpartition("/")[2],
-                node=f"{settings.turn}{self._node}",
-                address=machine.private_address or None,
-                lease_s=settings.lease_s,
-                lease_file=machine.lease,
-                progress=self._progress,
-            )
-        except BootstrapError as error:
-            raise error.at(machine.id.rpartition("/")[2], self._node) from error.__cause__
-
-    def _progress(self, phase: Phase) -> None:
-        took_s = phase.seconds if phase.state == "finished" else None
-        self._settings.observe(NodePreparing(self._node, phase.name, phase.text, took_s))
 
     # --- channels ---------------------------------------------------------------------------------------------------
 
@@ -203,7 +161,7 @@ class SSHRoute(Route):
 
     async def _opened(self, channel: Channel) -> None:
         connection, executor = self._connection, self._executor
-        how: dict[str, Any] = {"encoding": None, "window": ssh.WINDOW_BYTES, "max_pktsize": ssh.PACKET_BYTES}
+        how = self._how(channel)
         if not self._bridged:
             path = self._machine.executor_socket if executor is None else executor.executor_socket
             try:
@@ -222,8 +180,19 @@ class SSHRoute(Route):
                 self._bridged = False
                 return
         assert executor is not None, "only hosts that were bootstrapped have bridges"
-        bridge = (executor.python, "-I", executor.runtime, "bridge", executor.executor_socket)
-        await connection.create_session(lambda: _SSHChannel(channel, bridged=True), shlex.join(bridge), **how)
+        await self._open_bridge(channel, (executor.executor_socket,))
+
+    def _bridge_command(self, to: Sequence[str]) -> str:
+        return shlex.join([*self._machine.inside, *self._bridge(to)])
+
+    async def _open_bridge(self, channel: Channel, to: Sequence[str]) -> None:
+        """Open a channel to a command there, which joins it with a socket."""
+        bridge = self._bridge_command(to)
+        await self._connection.create_session(lambda: _SSHChannel(channel, bridged=True), bridge, **self._how(channel))
+
+    def _how(self, channel: Channel) -> dict[str, Any]:
+        window = ssh.blob_window(self._connection) if isinstance(channel, Receiving) else ssh.WINDOW_BYTES
+        return {"encoding": None, "window": window, "max_pktsize": ssh.PACKET_BYTES}
 
     async def open_connection(
         self, host: str, port: int
@@ -236,24 +205,18 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
 
     def __init__(self, channel: Channel, *, bridged: bool = False) -> None:
         self._channel = channel
-        self._skipped: bytearray | None = bytearray() if bridged else None  # None: the bridge has begun
+        self._bridge = BridgeOutput() if bridged else None
 
     def connection_made(self, chan: Any) -> None:
+        ssh.log_no_packets(chan)
+        if isinstance(self._channel, Sending) and (trip_s := ssh.round_trip_s(chan.get_connection())) is not None:
+            self._channel.limit(SendAhead(trip_s))
+            ssh.tell_taken(chan, self._channel.taken)
         self._channel.connection_made(chan)
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:
-        if datatype is None and (self._skipped is None or (data := self._begun(self._skipped, data))):
+        if datatype is None and (self._bridge is None or (data := self._bridge.begun(data))):
             self._channel.data_received(data)
-
-    def _begun(self, skipped: bytearray, data: bytes) -> bytes:
-        """Skip what the login shell that starts a bridge may print first. Return what comes behind that."""
-        skipped += data
-        before, begun, rest = bytes(skipped).partition(BEGINS)
-        if begun:
-            self._skipped = None
-        else:
-            del skipped[: max(0, len(before) - len(BEGINS))]
-        return rest
 
     def pause_writing(self) -> None:
         self._channel.pause_writing()
@@ -265,7 +228,7 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
         self._channel.connection_lost(exc)
 
 
-async def _nudged(connection: asyncssh.SSHClientConnection) -> None:
+async def _nudged(shell: CommandRunner) -> None:
     """sshd sets TCP_NODELAY when a command starts: a connection that only forwards answers in bursts of 42 ms."""
     with suppress(ConnectionError, asyncssh.Error):
-        await RemoteShell(connection).run(["true"])
+        await shell.run(["true"])

@@ -10,11 +10,14 @@ import struct
 from collections.abc import Callable
 from itertools import product
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 
+from ...lazy_named_tuple import NamedTuple
+from . import checkpoint_messages
 from . import messages as m
+from .ranges import Range
 
 MAX_FRAME_BYTES = 1 << 20  # of a body; what is larger travels as a blob
 HEADER_BYTES = 4
@@ -46,6 +49,17 @@ TAGS: dict[type[m.Message], int] = {
     m.Profile: 24,
     m.Refer: 25,
     m.MoveToDisk: 26,
+    checkpoint_messages.Replicate: 27,
+    checkpoint_messages.Safe: 28,
+    m.Keys: 60,
+    m.Serve: 61,
+    m.Unserve: 62,
+    m.Pull: 63,
+    m.Digest: 64,
+    m.Serving: 65,
+    m.Arrived: 66,
+    m.GetRest: 67,
+    m.Copy: 68,
     m.Started: 30,
     m.Done: 31,
     m.Failed: 32,
@@ -62,10 +76,14 @@ TAGS: dict[type[m.Message], int] = {
     m.Stacks: 44,
     m.Profiled: 45,
     m.NotMoved: 46,
+    checkpoint_messages.Kept: 47,
+    checkpoint_messages.Stored: 48,
+    checkpoint_messages.Replicated: 49,
     m.Put: 50,
     m.Get: 51,
     m.Have: 52,
     m.Missing: 53,
+    m.PutRest: 54,
 }
 
 
@@ -257,7 +275,7 @@ class _Kind(NamedTuple):
     """A type that a field may have, with its range and its checks."""
 
     types: tuple[type, ...]
-    range: m.Range | None = None  # of a number
+    range: Range | None = None  # of a number
     refine: Callable[[Any], Any] | None = None
     record: type[Any] | None = None  # a named tuple within the message
 
@@ -293,7 +311,7 @@ def _all(kind: _Kind) -> Callable[[Any], Any]:
     return check
 
 
-def _length(range_: m.Range) -> Callable[[Any], Any]:
+def _length(range_: Range) -> Callable[[Any], Any]:
     def check(raw: str) -> str:
         if not range_.least <= len(raw) <= range_.most:
             raise ProtocolError(f"a text of {len(raw)} characters; at most {range_.most} are allowed")
@@ -357,4 +375,16 @@ _size_at = struct.Struct(">I").unpack_from
 _TAG = _Kind((int,))
 for _make in (m.Value, m.Peer, m.GpuSample):
     _KINDS[_make] = _Kind((tuple,), refine=_record(_form(_make)), record=_make)
-_FORMS = {tag: _form(make, _TAG) for make, tag in TAGS.items()}
+_MAKES = {tag: make for make, tag in TAGS.items()}
+
+
+class _Forms(dict[int, _Form]):
+    """The form of each message, by its tag. It is worked out for the first one of its kind: most kinds never come."""
+
+    def __missing__(self, tag: int) -> _Form:
+        form = self[tag] = _form(_MAKES[tag], _TAG)
+        return form
+
+
+_AT_ONCE = (m.Hello, m.Welcome, m.View, m.Define, m.Run, m.Done)  # they come to each process that is forked from here
+_FORMS = _Forms({TAGS[each]: _form(each, _TAG) for each in _AT_ONCE})

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 
-from .messages import LONGEST_S
+from ...lazy_named_tuple import NamedTuple
+from .ranges import LONGEST_S
 
 NAME_CHARS = 128  # of a metric, a text, an artifact
 NAMES = 500  # of metrics in one call

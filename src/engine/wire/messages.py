@@ -8,30 +8,15 @@ User objects are opaque ``bytes`` here; only a worker and the awaiting caller un
 from __future__ import annotations
 
 from enum import IntFlag, StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Any
+
+from ...lazy_named_tuple import NamedTuple
+from .checkpoint_messages import Kept, Replicate, Replicated, Safe, Stored
+from .peer_messages import Arrived, Copy, Digest, GetRest, Keys, Pull, PutRest, Serve, Serving, Unserve
+from .ranges import Name, Number, Port, Quantity, Seconds, Share, Size, Stream, Text
 
 PROTOCOL_VERSION = 2
 LOST = "lost: "  # begins the name of a blob that is nowhere, and says why: the node had no room for it
-LONGEST_S = 1e14  # three million years, a little more than the longest `timedelta`
-
-
-class Range(NamedTuple):
-    """The bounds of a number, or of a text's length in characters, both included. `codec.decode` checks them."""
-
-    least: float
-    most: float
-
-
-# Every number of the protocol is one of these, in either direction.
-Number = Annotated[int, Range(0, 2**63 - 1)]  # of attempts, jobs, frames, items, microseconds
-Size = Annotated[int, Range(0, 2**47)]  # in bytes; no process of any machine has room for more
-Port = Annotated[int, Range(1, 65535)]
-Stream = Annotated[int, Range(-1, 2**31 - 1)]
-Seconds = Annotated[float, Range(0, LONGEST_S)]  # neither infinite nor not a number
-Share = Annotated[float, Range(0, 1)]  # of a whole
-Quantity = Annotated[float, Range(0, 1e6)]  # of processors, or watts
-Name = Annotated[str, Range(0, 256)]  # a name that is passed on to other nodes
-Text = Annotated[str, Range(0, 65536)]  # for people
 
 
 class Value(NamedTuple):
@@ -467,10 +452,12 @@ class Missing(NamedTuple):
 
 
 _Orders = View | Define | Run | Kill | Recall | Hold | StopAt | ShowStacks | Profile
-_Blobs = Drop | Adopt | Lend | Refer | MoveToDisk
-ToNode = Hello | _Orders | _Blobs | Bye | Input
+_Blobs = Drop | Adopt | Lend | Refer | MoveToDisk | Replicate | Safe
+_Peers = Keys | Serve | Unserve | Pull | Copy | Digest
+ToNode = Hello | _Orders | _Blobs | _Peers | Bye | Input
 _Answers = Started | Done | Failed | Ended | Returned | Yield | Output | Logged | Sampled | Stacks | Profiled
-ToClient = Welcome | Refused | _Answers | Asked | Ports | Unfit | NotMoved
+_Checkpoints = Kept | Stored | Replicated
+ToClient = Welcome | Refused | _Answers | Asked | Ports | Unfit | NotMoved | _Checkpoints | Serving | Arrived
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
-Bulk = Put | Get | Have | Missing
-Message = ToNode | ToClient | BothWays | Bulk
+Bulk = Put | PutRest | Get | Have | Missing
+Message = ToNode | ToClient | BothWays | Bulk | GetRest

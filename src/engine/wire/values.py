@@ -6,14 +6,16 @@ import pickle
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
+from ...lazy_named_tuple import NamedTuple
 from .messages import Value
 
 INLINE_BYTES = 64 * 1024  # larger values travel as blobs
-PIECE_BYTES = 1024 * 1024  # larger pickles are read in pieces
+PIECE_BYTES = 1024 * 1024  # larger pickles are read in pieces, and a larger `bytes` is not copied into its pickle
+FEW = 16  # items of a list, a tuple or a dict that are looked at for such a `bytes`
 ALIGN_BYTES = 64  # a cache line, and what numpy's SIMD loops like best
 
 
@@ -39,7 +41,8 @@ class Unpicklable(Exception):
 
 
 def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: bool = True) -> Dumped:
-    """Pickle, large buffers out of band and not copied.
+    """Pickle, large buffers out of band and not copied. Nor is a large `bytes` that is an item of a short list, tuple
+    or dict: it is one of the parts of the pickle.
 
     ``names`` is what the object is called in the path of an error; a sequence names the items of a tuple, so that
     ``dump((args, kwargs), ("args", "kwargs"))`` complains about ``args[0]['model'].lock``.
@@ -51,7 +54,13 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        head = _pickled(obj, buffers, by_reference=by_reference)
+        if _has_long_bytes(obj, 2):
+            written = _pickled_in_parts(obj, buffers, by_reference=by_reference)
+            if not buffers:
+                return Dumped(written, None, sum(map(len, written)))
+            head = b"".join(written)
+        else:
+            head = _pickled(obj, buffers, by_reference=by_reference)
         if not buffers:
             return Dumped([head], None, len(head))
         views = [buffer.raw() for buffer in buffers]
@@ -95,7 +104,7 @@ def _in_pieces(head: memoryview, buffers: Sequence[memoryview]) -> Any:
 class _Pieces:
     """A file of a large pickle. Unpickling it in a thread lets the others run: `pickle.loads` keeps Python's lock from
     its first byte to its last, and the unpickler of a file comes back to Python for each frame, of 64 KiB. Bytes that
-    are larger are copied here, in pieces.
+    are larger are copied here, without the lock where both ends can be addressed, and else in pieces.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -107,11 +116,14 @@ class _Pieces:
         return part
 
     def readinto(self, buffer: memoryview) -> int:
-        size = min(len(buffer), len(self._view) - self._at)
-        for at in range(0, size, PIECE_BYTES):
-            part = self.read(min(PIECE_BYTES, size - at))
-            buffer[at : at + len(part)] = part
-        return size
+        part = self.read(len(buffer))
+        if len(part) <= PIECE_BYTES:
+            buffer[: len(part)] = part
+        else:
+            from . import large_copy  # ctypes, which few programs need
+
+            large_copy.copy(buffer[: len(part)], part)
+        return len(part)
 
     def readline(self) -> bytes:
         """Return the next line. Protocol 5 writes none; a pickle of an older protocol has some."""
@@ -133,6 +145,48 @@ def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: b
         buffers.clear()
     whole: bytes = cloudpickle.dumps(obj, 5, buffer_callback=buffers.append)
     return whole
+
+
+def _has_long_bytes(obj: object, depth: int) -> bool:
+    kind: Any = type(obj)
+    if kind is bytes:
+        return len(obj) > PIECE_BYTES  # type: ignore[arg-type]  # it is a bytes
+    if not depth or kind not in (tuple, list, dict) or len(obj) > FEW:  # type: ignore[arg-type]  # they all have one
+        return False
+    items: Any = obj.values() if kind is dict else obj  # type: ignore[attr-defined]  # a dict has them
+    for each in items:  # noqa: SIM110 - `any` takes twice as long
+        if _has_long_bytes(each, depth - 1):
+            return True
+    return False
+
+
+def _pickled_in_parts(
+    obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool
+) -> list[bytes | memoryview]:
+    """Pickle as `_pickled` does, into parts of which each large `bytes` is one, as it is."""
+    if by_reference:
+        file = _PickleFile()
+        try:
+            pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(obj)
+            if not any(b"__main__" in part for part in file.parts if len(part) <= PIECE_BYTES):
+                return file.parts
+        except Exception:  # noqa: BLE001, S110 - as in `_pickled`
+            pass
+        buffers.clear()
+    file = _PickleFile()
+    cloudpickle.Pickler(file, 5, buffer_callback=buffers.append).dump(obj)
+    return file.parts
+
+
+class _PickleFile:
+    """A file for a pickler, which hands large objects to it as they are, and not through a buffer of its own."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes | memoryview] = []
+
+    def write(self, data: Any) -> int:
+        self.parts.append(data if type(data) is bytes else bytes(data))  # of a bytearray a copy: it may change
+        return len(data)
 
 
 def cut(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:

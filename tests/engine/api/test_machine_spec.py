@@ -59,6 +59,7 @@ def test_a_pools_options_are_those_of_a_spec() -> None:
     assert one.specs == (Spec(provider=fake, vcpus=4, memory_gb=16, allocation="cheapest", accelerator="T4"),)
     assert one.provider is fake
     assert settings().specs == (Spec(),)
+    assert Spec(fake, vcpus=4) == Spec(provider=fake, vcpus=4)
     assert outrider.Spec is Spec
 
 

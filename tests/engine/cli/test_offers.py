@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
+from outrider.engine.cli import offers as offers_command
 from outrider.engine.cli.failures import guarded
 from outrider.engine.cli.main import app
 from outrider.engine.cli.offers import SpecOffers, cells
-from outrider.providers.base import MachineOffer
+from outrider.engine.config import tables
+from outrider.providers import registry
+from outrider.providers.base import LaunchRequest, MachineOffer
+from outrider.providers.errors import NoCapacity, NotAuthorized
+from outrider.providers.fake import Fake
+from outrider.providers.registry import Registered
 from outrider.testing import EC2, Behaviour
 
 if TYPE_CHECKING:
@@ -99,8 +110,8 @@ def test_a_pool_of_the_file_is_taken_and_options_win(outrider: Outrider, tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--accelerator", "L4:64"), "L4"),
-        (("--set", "vcpus=100000"), "vcpus=100000, and this computer has"),
+        (("--provider", "local", "--accelerator", "L4:64"), "L4"),
+        (("--provider", "local", "--set", "vcpus=100000"), "vcpus=100000, and this computer has"),
         (("--hosts", "a", "--nodes", "2"), "needs 2 nodes, and SSH(hosts=...) has 1"),
         (("--pool", "train"), "there is no outrider.toml"),
         (("--set", "provider.name=aws", "--set", "provider.regon=x"), "region"),
@@ -121,6 +132,131 @@ def test_specs_are_compared_as_a_pool_compares_them() -> None:
 
 
 def test_what_is_not_known_is_shown_as_that() -> None:
-    assert cells("ssh", MachineOffer(kind="gpu1")) == ("1", "gpu1", "ssh", "", "?", "?", "?", "?", "")
-    offer = MachineOffer(kind="g5.xlarge", place="us-east-1a", hourly_usd=0.5, accelerators=1, accelerator="A10G")
-    assert cells("aws", offer)[4:8] == ("0.5000", "?", "?", "1 A10G")
+    assert cells("ssh", MachineOffer(kind="gpu1")) == ("1", "gpu1", "ssh", "", *"?????", "")
+    offer = MachineOffer(
+        kind="g5.xlarge", place="us-east-1a", hourly_usd=0.5, accelerators=1, accelerator="A10G", stock="low"
+    )
+    assert cells("aws", offer)[4:9] == ("0.5000", "?", "?", "1 A10G", "low")
+
+
+# --- all clouds -------------------------------------------------------------------------------------------------------
+
+Answer = Callable[[LaunchRequest], Awaitable[Sequence[MachineOffer]]]
+H100 = MachineOffer(kind="gpu-1x", region="east", place="east-a", hourly_usd=3.0, accelerator="H100", accelerators=1)
+
+
+@pytest.fixture
+def clouds(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts clouds of these names and answers in the place of those that there are."""
+
+    def rented(name: str, answer: Answer) -> type:
+        class Rented(Fake):
+            def __init__(self) -> None:
+                super().__init__()
+                self.name, self.offers = name, answer
+
+        return Rented
+
+    def put(**answers: Answer) -> None:
+        table = {name: Registered(provider=f"rented_{name}:Rented", rents=True) for name in answers}
+        monkeypatch.setattr(registry, "PROVIDERS", table)
+        monkeypatch.setattr(tables, "PROVIDERS", table)
+        for name, answer in answers.items():
+            module = SimpleNamespace(Rented=rented(name, answer))
+            monkeypatch.setitem(sys.modules, f"outrider.providers.rented_{name}", module)
+
+    return put
+
+
+def has(*offers: MachineOffer) -> Answer:
+    async def answer(request: LaunchRequest) -> Sequence[MachineOffer]:
+        assert request.accelerator is not None
+        await checkpoint()
+        return [offer for offer in offers if request.allocation != "spot" or offer.market == "spot"]
+
+    return answer
+
+
+def fails(error: Exception) -> Answer:
+    async def answer(request: LaunchRequest) -> Sequence[MachineOffer]:
+        await checkpoint()
+        raise error
+
+    return answer
+
+
+async def hangs(request: LaunchRequest) -> Sequence[MachineOffer]:
+    await anyio.sleep_forever()
+    return []
+
+
+def test_all_clouds_stand_in_one_table_by_price(clouds: Callable[..., None], outrider: Outrider) -> None:
+    dear = replace(H100, kind="big-8x", hourly_usd=24.0, accelerators=8, stock="high", attempt=2)
+    elsewhere = replace(H100, place="east-b", hourly_usd=3.5)
+    clouds(one=has(dear, elsewhere, H100), two=has(replace(H100, kind="two-1x", region="west", hourly_usd=2.5)))
+    assert outrider("offers", "--accelerator", "H100", "--nodes", "2") == 0
+    heading, *rows, rest, cost = outrider.said().splitlines()
+    assert heading.split() == ["type", "where", "market", "USD/h", "vCPUs", "GB", "GPUs", "stock"]
+    assert [row.split()[0] for row in rows] == ["two-1x", "gpu-1x", "big-8x"]
+    assert rows[2].split()[1:4] == ["one", "east-a", "24.0000"]
+    assert "high" in rows[2]
+    assert rest.strip() == "and 1 more, which --json has"
+    assert cost.strip() == "2 nodes of two, which is asked first, would cost 5.00 USD per hour"
+    found = outrider.json("offers", "--accelerator", "H100")
+    assert [(each["provider"], each["hourly_usd"]) for each in found] == [
+        ("two", 2.5), ("one", 24.0), ("one", 3.5), ("one", 3.0)
+    ]  # fmt: skip
+
+
+def test_a_cloud_that_cannot_be_asked_is_named_with_the_next_step(
+    clouds: Callable[..., None], outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offers_command, "ANSWER_S", 0.05)
+    clouds(
+        good=has(H100),
+        closed=fails(NotAuthorized("there is no key: set CLOSED_KEY")),
+        empty=fails(NoCapacity("empty has no H100 left", advice="Take another region.")),
+        silent=hangs,
+        broken=fails(KeyError("price")),
+    )
+    assert outrider("offers", "--accelerator", "H100") == 0
+    said = outrider.said()
+    assert "gpu-1x" in said
+    refusals = [
+        "closed: there is no key: set CLOSED_KEY",
+        "empty: empty has no H100 left. Take another region.",
+        "silent: silent has not answered within 0.05 s: try again, or name others by --provider",
+        "broken: this is a defect of Outrider: report it (KeyError: 'price')",
+    ]
+    assert all(refusal in said.splitlines() for refusal in refusals), said
+    assert [each["kind"] for each in outrider.json("offers", "--accelerator", "H100")] == ["gpu-1x"]
+    assert sorted(outrider.errors.splitlines()) == sorted(refusals)
+
+
+def test_clouds_are_asked_at_once(clouds: Callable[..., None], outrider: Outrider) -> None:
+    asked: list[str] = []
+
+    def after_the_other(name: str) -> Answer:
+        async def answer(request: LaunchRequest) -> Sequence[MachineOffer]:
+            asked.append(name)
+            while len(asked) < 2:
+                await checkpoint()
+            return [H100]
+
+        return answer
+
+    clouds(one=after_the_other("one"), two=after_the_other("two"))
+    assert outrider("offers", "--accelerator", "H100") == 0
+
+
+def test_spot_machines_alone(clouds: Callable[..., None], outrider: Outrider) -> None:
+    clouds(one=has(H100, replace(H100, market="spot", hourly_usd=1.0)), two=has(replace(H100, market="spot")))
+    found = outrider.json("offers", "--accelerator", "H100", "--spot")
+    assert [(each["provider"], each["market"]) for each in found] == [("one", "spot"), ("two", "spot")]
+
+
+def test_where_no_cloud_has_any_each_says_why(clouds: Callable[..., None], outrider: Outrider) -> None:
+    clouds(one=fails(NoCapacity("one has none")), two=fails(NotAuthorized("there is no key")))
+    assert outrider("offers", "--accelerator", "H100") == 2
+    assert outrider.said() == ""
+    assert outrider.errors.splitlines() == ["one: one has none", "two: there is no key"]

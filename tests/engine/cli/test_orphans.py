@@ -14,6 +14,7 @@ from outrider.providers.pool_lock import Owner
 from outrider.providers.resource_ownership import OURS, Thing, whose
 from outrider.providers.survey import FoundMachine, PlaceAnswer
 
+NOW = 1_000_000.0
 EAST, WEST = {"region": "us-east-1"}, {"region": "us-west-2"}
 ME = Owner("me", "here", 12, "", "", 0.0)
 OTHER = Owner("you", "there", 34, "", "", 0.0)
@@ -37,15 +38,15 @@ def test_a_dead_owners_pool_is_removed() -> None:
     (found,) = pools_found([record()], [asked(MACHINE, others=(GROUP,))])
     assert (found.standing, found.machines, found.others, found.unsettled) == ("dead", (MACHINE,), ("sg-1",), 2)
     assert found.hourly_usd == 0.5
-    assert verdict(found, foreign=False).remove
-    assert "process 12 of me on here" in verdict(found, foreign=False).why
+    assert verdict(found, foreign=False, now=NOW).remove
+    assert "process 12 of me on here" in verdict(found, foreign=False, now=NOW).why
 
 
 def test_resources_without_tags_are_removed_too() -> None:
     """The answer may be an old one: sweeping waits until it cannot be."""
     (found,) = pools_found([record()], [asked()])
     assert (found.machines, found.hourly_usd) == ((), 0)
-    assert verdict(found, foreign=False).remove
+    assert verdict(found, foreign=False, now=NOW).remove
 
 
 def test_a_machine_whose_tags_somebody_has_removed_is_found_by_its_id() -> None:
@@ -57,8 +58,8 @@ def test_pool_known_only_by_tags_is_kept() -> None:
     (found,) = pools_found([], [asked(replace(THEIRS, pool="theirs"))])
     assert (found.standing, found.owner) == ("unknown", "you@there")
     assert not found.ours
-    assert not verdict(found, foreign=False).remove
-    assert verdict(found, foreign=True).remove
+    assert not verdict(found, foreign=False, now=NOW).remove
+    assert verdict(found, foreign=True, now=NOW).remove
 
 
 def test_a_copy_of_a_machine_is_another_matter_than_the_pool() -> None:
@@ -67,9 +68,9 @@ def test_a_copy_of_a_machine_is_another_matter_than_the_pool() -> None:
         found = {each.standing: each for each in pools_found([record()], [answer])}
         mine, theirs = found["dead"], found["unknown"]
         assert (set(mine.machines), theirs.machines) == ({*answer.machines} - {THEIRS}, (THEIRS,))
-        assert verdict(mine, foreign=False).remove
-        assert not verdict(theirs, foreign=False).remove
-        assert "its own say: you@there" in verdict(theirs, foreign=False).why
+        assert verdict(mine, foreign=False, now=NOW).remove
+        assert not verdict(theirs, foreign=False, now=NOW).remove
+        assert "its own say: you@there" in verdict(theirs, foreign=False, now=NOW).why
         assert not theirs.ours
 
 
@@ -77,22 +78,32 @@ def test_resource_with_a_pools_tag_and_no_owner_is_kept() -> None:
     mine, perhaps = pools_found([record()], [asked(replace(MACHINE, owner=""))])
     assert (mine.machines, len(perhaps.machines)) == ((), 1)
     assert perhaps.ours
-    assert not verdict(perhaps, foreign=False).remove
+    assert not verdict(perhaps, foreign=False, now=NOW).remove
 
 
 def test_each_place_of_a_pool_is_its_own_matter() -> None:
     both = replace(record(), places=(EAST, WEST))
     east, west = pools_found([both], [asked(MACHINE), PlaceAnswer("aws", WEST, error="no credentials")])
     assert (east.place, len(east.machines), west.place, west.error) == (EAST, 1, WEST, "no credentials")
-    assert verdict(east, foreign=False).remove
-    assert not verdict(west, foreign=True).remove
-    assert "no credentials" in verdict(west, foreign=True).why
+    assert verdict(east, foreign=False, now=NOW).remove
+    assert not verdict(west, foreign=True, now=NOW).remove
+    assert "no credentials" in verdict(west, foreign=True, now=NOW).why
 
 
 def test_a_pool_without_a_place_is_only_forgotten() -> None:
     (found,) = pools_found([replace(record(), places=())], [])
     assert (found.place, found.error) == ({}, "")
-    assert verdict(found, foreign=False).remove
+    assert verdict(found, foreign=False, now=NOW).remove
+
+
+def test_a_pool_of_another_computer_is_removed_when_its_time_is_over() -> None:
+    elsewhere = record(standing="elsewhere", owner=OTHER)
+    mine = replace(MACHINE, id="i-known", until=NOW - 1)
+    (found,) = pools_found([elsewhere], [asked(mine)])
+    assert verdict(found, foreign=False, now=NOW).remove
+    assert "max_lifetime is over" in verdict(found, foreign=False, now=NOW).why
+    (younger,) = pools_found([elsewhere], [asked(mine, replace(MACHINE, id="i-1", launch="t", until=NOW + 1))])
+    assert not verdict(younger, foreign=False, now=NOW).remove
 
 
 def test_unknown_price_makes_the_sum_unknown() -> None:
@@ -102,11 +113,14 @@ def test_unknown_price_makes_the_sum_unknown() -> None:
 
 def machines() -> st.SearchStrategy[FoundMachine]:
     return st.builds(
-        lambda name, pool, owner, launch: replace(MACHINE, id=name, pool=pool, owner=owner, launch=launch),
+        lambda name, pool, owner, launch, until: replace(
+            MACHINE, id=name, pool=pool, owner=owner, launch=launch, until=until
+        ),
         st.sampled_from(["i-1", "i-2", "i-known"]),
         st.sampled_from(["p", "q", ""]),
         st.sampled_from(["me@here", "you@there", ""]),
         st.sampled_from(["t", "u", "v", ""]),
+        st.sampled_from([None, NOW - 1, NOW + 1]),
     )
 
 
@@ -129,11 +143,12 @@ def test_a_living_owners_pool_is_never_touched_and_each_thing_is_somebodys(
     mine = record(standing=standing, owner=owner)
     rows = pools_found([mine], [answer])
     for found in rows:
-        removed = verdict(found, foreign=foreign).remove
+        removed = verdict(found, foreign=foreign, now=NOW).remove
         if found.standing == "alive" or found.error:
             assert not removed
         if found.standing in ("elsewhere", "unknown"):
-            assert not removed or foreign
+            over = {each.until == NOW - 1 for each in found.machines} == {True}
+            assert removed == (not found.error and (foreign or over))
         if found.standing == "dead" and not found.error:
             assert removed
         for machine in found.machines:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from outrider.engine.cli import surveys
 from outrider.providers.errors import ProviderError
@@ -29,16 +31,19 @@ class Cluster:
 
     jobs: dict[str, list[FoundMachine]] = field(default_factory=dict)
     ended: list[tuple[str, str]] = field(default_factory=list)
+    before: Callable[[], Awaitable[None]] = checkpoint  # each answer
 
     def has(self, place: Place) -> bool:
         return "host" in place
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
+        await self.before()
         if place["host"] not in self.jobs:
             raise ProviderError(f"{place['host']} does not answer", retry_after_s=1.0)
         return PlaceAnswer("cluster", place, tuple(self.jobs[place["host"]]))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
+        await self.before()
         self.ended.append((place["host"], pool))
         self.jobs[place["host"]] = [each for each in self.jobs[place["host"]] if each.pool != pool]
         journal.settled(pool, place)
@@ -47,6 +52,7 @@ class Cluster:
         self.ended.append((place["host"], f"copies of {pool}"))
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
+        await self.before()
         return [{"host": host} for host in self.jobs]
 
 
@@ -112,3 +118,84 @@ def test_a_place_that_is_none_is_refused(place: str, book: Journal, cluster: Clu
     outrider.said()
     assert "--place takes a provider and where" in outrider.errors
     assert "providers: aws, cluster" in outrider.errors
+
+
+# --- one that hangs, or fails -----------------------------------------------------------------------------------------
+
+
+async def forever() -> None:
+    await anyio.sleep_forever()
+
+
+async def unheard_of() -> None:
+    await checkpoint()
+    raise KeyError("jobs")
+
+
+def waits_for(sky: Sky, done: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
+    """A wait for the end of that call of the sky's."""
+    event, call = anyio.Event(), getattr(sky, done)
+
+    async def calls(*arguments: Any, **options: Any) -> Any:
+        answer = await call(*arguments, **options)
+        event.set()
+        return answer
+
+    monkeypatch.setattr(sky, done, calls)
+    return event.wait
+
+
+def test_a_provider_that_hangs_is_named_and_the_others_answer(
+    dead: str, sky: Sky, cluster: Cluster, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sky.regions["us-east-1"] = [replace(JOB, id="i-1", pool="seen")]
+    monkeypatch.setattr(surveys, "ANSWER_S", 0.05)
+    cluster.before = forever
+    assert outrider("ps", "--region", "us-east-1") == 2
+    assert "seen" in outrider.said()
+    assert "cluster login could not be asked: it has not answered within 0.05 s" in outrider.errors
+
+
+def test_a_defect_in_one_provider_hides_none_of_the_others(
+    dead: str, book: Journal, sky: Sky, cluster: Cluster, outrider: Outrider
+) -> None:
+    sky.regions["us-east-1"] = [replace(JOB, id="i-1", pool="seen")]
+    cluster.before = unheard_of
+    assert outrider("ps", "--region", "us-east-1") == 2
+    assert "seen" in outrider.said()
+    assert "this is a defect of Outrider: report it (KeyError: 'jobs')" in outrider.errors
+
+
+def test_places_of_one_provider_that_wait_hold_up_no_other_provider(
+    book: Journal, sky: Sky, cluster: Cluster, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [f"login{number}" for number in range(2 * surveys.AT_A_TIME)]
+    cluster.jobs = {host: [] for host in hosts}
+    cluster.before = waits_for(sky, "survey", monkeypatch)
+    monkeypatch.setattr(surveys, "ANSWER_S", 5.0)
+    places = [word for host in hosts for word in ("--place", f"cluster:host={host}")]
+    assert outrider("ps", *places, "--place", "aws:region=us-east-1") == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_pools_of_several_providers_are_ended_at_once(
+    fails: bool, dead: str, sky: Sky, cluster: Cluster, outrider: Outrider
+) -> None:
+    east, book = {"region": "us-east-1"}, Journal.open()
+    with book.own("other", "aws", east):
+        book.intend("other", "fleet", "t", east)
+    sky.regions["us-east-1"] = [replace(JOB, id="i-1", pool="other")]
+    calls: list[str] = []
+
+    async def after_the_sky() -> None:
+        calls.append("survey" if not calls else "sweep")
+        if calls[-1] == "sweep":
+            await unheard_of() if fails else await wait()
+
+    cluster.before = after_the_sky
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        wait = waits_for(sky, "sweep", monkeypatch)
+        assert outrider("gc", "--apply") == (1 if fails else 0)
+    assert sky.swept == [("us-east-1", "other")]
+    assert cluster.ended == ([] if fails else [("login", "lost")])
+    assert ("this is a defect of Outrider" in outrider.said()) == fails

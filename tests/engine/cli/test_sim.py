@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.actors.fleet_controller import FleetController
 from outrider.actors.generations import Gang
 from outrider.actors.pool import PoolActor
 from outrider.engine.cli.main import app
@@ -88,6 +89,25 @@ def test_a_size_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 seeds" in capsys.readouterr().out
 
 
+def test_a_storm_can_be_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.txt"
+    storm = ("--nodes", "10", "--tasks", "30", "--storm", "0.3")
+    assert run(*storm, "--trace", str(trace)) == 0
+    assert "10 nodes (10 to 10, 0 spare), 1 slots each, 30 jobs" in capsys.readouterr().out
+    assert sum(" machine_lost " in line for line in trace.read_text().splitlines()) == 3
+    assert run(*storm, "--report", str(tmp_path / "report.json")) == 0
+    assert json.loads((tmp_path / "report.json").read_text())["seeds"] == 1, "large pools are played once"
+
+
+def test_a_broken_promise_of_a_storm_says_how_to_see_it_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FleetController, "node_lost", lambda *_, **__: None)
+    assert run("--nodes", "4", "--tasks", "9", "--storm", "0.5", "--processes", "1") == 1
+    assert "all of it: outrider sim --seed 0 --nodes 4 --tasks 9 --storm 0.5 --trace" in capsys.readouterr().out
+
+
 def test_nonsense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--seeds", "0") != 0
     assert run("--sead", "1") != 0
+    assert run("--storm", "30") != 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from copy import deepcopy
 from dataclasses import replace
 from itertools import count
 from typing import Any, cast
@@ -95,10 +96,9 @@ class Meter(RuleBasedStateMachine):
 
 def replace_now(budget: Budget, now: float) -> Budget:
     """A copy of the budget, later."""
-    copy = Budget(budget.max_cost, budget.max_lifetime_s, budget.since)
-    copy._now, copy._spent, copy._hourly = budget._now, budget._spent, dict(budget._hourly)
-    copy.cost(now)
-    return copy
+    later = deepcopy(budget)
+    later.cost(now)
+    return later
 
 
 TestMeter = Meter.TestCase

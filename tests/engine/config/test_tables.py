@@ -88,7 +88,7 @@ def test_hosts_and_several_kinds_of_machines() -> None:
     ("text", "told"),
     [
         ('acelerator = "L4"', "here: a pool has no option 'acelerator': did you mean 'accelerator'?"),
-        ('provider = "amazon"', "here: provider takes 'local' or 'ssh' or 'slurm' or 'aws', not 'amazon'"),
+        ('provider = "amazon"', "or 'lambda' or 'vast' or 'hyperstack' or 'runpod', not 'amazon'"),
         ('provider = { name = "aws", regoin = "x" }', "here: AWS has no option 'regoin': did you mean 'region'?"),
         ('provider = { region = "x" }', "here: provider takes a name"),
         ('provider = { name = "ssh" }', 'here: provider "ssh" needs hosts'),

@@ -185,7 +185,13 @@ async def evil(folder: Path, order: Order) -> AsyncIterator[Site]:
 def test_every_message_of_a_node_is_said() -> None:
     """A new one is to be added to the words, or to those that cost the node."""
     assert {*evil_home.WORDS, *evil_home.COSTS_THE_NODE} == FOR_CLIENTS
-    asked = {m.Hello, m.Put, m.Get}  # the first words of a channel, which are a client's
+    asked = {
+        m.Hello,
+        m.Put,
+        m.PutRest,
+        m.Get,
+        m.GetRest,
+    }  # the first words of a channel, which are a client's or another node's
     assert {*evil_home.BLOB_WORDS} == {*codec.TAGS} - FOR_CLIENTS - FOR_NODES - asked
 
 

@@ -12,6 +12,7 @@ import pytest
 from outrider import Local, Pool, SpecError, TaskKilled, Worker, compute
 from outrider.engine.api.plugin import Plugin
 from outrider.providers.local import devices
+from outrider.providers.nvidia_smi import Device
 
 pytestmark = pytest.mark.anyio
 MB = 1_000_000
@@ -21,8 +22,8 @@ MB = 1_000_000
 def _accelerators() -> Iterator[None]:
     """This computer seems to have four accelerators, which pools divide among their nodes."""
 
-    async def find_devices() -> list[devices.Device]:
-        return [devices.Device(number, f"GPU-{number}", "H100", 80.0) for number in range(4)]
+    async def find_devices() -> list[Device]:
+        return [Device(number, f"GPU-{number}", "H100", 80.0) for number in range(4)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "find_devices", find_devices)

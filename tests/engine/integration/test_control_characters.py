@@ -49,6 +49,7 @@ from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.login import JumpFailed, Stop, ssh_refusal
+from outrider.engine.transport.memory_checkpoints import MemoryCheckpoints
 from outrider.engine.transport.ssh import RemoteShell
 from outrider.engine.transport.ssh_route import SSHRoute
 from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
@@ -294,7 +295,7 @@ async def raised(text: str) -> list[BaseException]:
     wrong = "\x1b" + text.replace("\0", "")
     bulk, payload = Hostile(text), Payload("train", b"", b"", Value(b"", None))
     node = NodeLink(
-        NodeId(0), Session(), machine=MachineId("0"), views=InstanceViews("pool", 1),
+        NodeId(0), Session(), machine=MachineId("0"), views=InstanceViews("pool", 1), checkpoints=MemoryCheckpoints(),
         same_host=False, bulk=bulk,  # type: ignore[arg-type]
         reports=lambda _: None, prints=PrintedLines(lambda _: None), logs=TaskLogs(lambda: None),
     )  # fmt: skip

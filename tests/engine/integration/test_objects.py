@@ -6,7 +6,7 @@ import gc
 import os
 import pickle
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from outrider import Local, NodeLost, Pool, Ref, SerializationError, Worker, compute, instance_info
+from outrider import Local, NodeLost, Pool, Ref, SerializationError, SpecError, Worker, compute, instance_info
 
 pytestmark = pytest.mark.anyio
 BYTES = 4 << 20
@@ -36,6 +36,11 @@ def total(data: Any, small: Any, _name: str) -> int:
     assert small.flags.writeable
     assert small.flags.aligned
     return int(data.sum()) + int(small.sum())
+
+
+@compute
+def sum_there(data: Any) -> int:
+    return int(data.sum())
 
 
 @compute
@@ -214,6 +219,22 @@ async def test_an_argument_is_remembered_by_another_computer_and_no_change_is_mi
         assert traffic(pool) < FEW
 
 
+async def test_a_large_argument_is_sent_before_its_digest_is_known_and_found_by_that_later() -> None:
+    async with Pool(provider=Local(as_remote=True), nodes=2, console="silent") as pool:
+        data = np.full(20 << 20, 1, np.uint8)
+        traffic(pool)
+        assert await pool.broadcast(first(data)) == [1, 1]
+        assert traffic(pool) < data.nbytes + FEW
+        for _ in range(2):
+            assert await pool.broadcast(first(data.copy())) == [1, 1]
+        assert traffic(pool) < FEW
+        data[1000] = 2  # where nothing is looked at before the digest is taken
+        assert await pool.broadcast(sum_there(data)) == [data.nbytes + 1] * 2
+        assert traffic(pool) > data.nbytes
+        assert await pool.broadcast(sum_there(data)) == [data.nbytes + 1] * 2
+        assert traffic(pool) < FEW
+
+
 async def test_what_has_no_room_in_memory_goes_to_the_disk_and_then_away() -> None:
     worker = Worker(object_memory_gb=0.006, object_disk_gb=0.013)
     async with Pool(provider=Local(as_remote=True), nodes=1, worker=worker, console="silent") as pool:
@@ -238,3 +259,42 @@ def test_a_pool_for_threads_has_the_same() -> None:
         kept = pool.run(increased(ref), keep=True)
         later = pool.submit(increased(kept), keep=True).result()
         assert (later.get()[0], pool.run(first(later))) == (6, 6)
+        assert [ref.get()[0] for ref in made_and_kept(8) @ pool] == [8]
+
+
+@compute(keep=True)
+def made_and_kept(value: int, count: int = BYTES) -> bytearray:
+    return bytearray([value + instance_info().rank]) * count
+
+
+async def test_a_function_may_say_itself_that_its_results_stay(pool: Pool) -> None:
+    begun = await pool.run(made_and_kept(1))
+    assert isinstance(begun, Ref)
+    second, third = await pool.gather(increased(begun.typed), made_and_kept(7, 10))
+    assert second[0] == (await begun.get())[0] + 1
+    assert isinstance(third, Ref)
+    assert made_and_kept.local(1, 3) == bytearray([1, 1, 1])
+
+
+async def test_results_of_a_broadcast_stay_on_their_nodes(pool: Pool) -> None:
+    traffic(pool)
+    refs = await pool.broadcast(made_and_kept(1))
+    assert traffic(pool) < FEW
+    assert [await pool.run(first(ref)) for ref in refs] == [1, 2]
+    assert sorted([await pool.run(where(ref)) for ref in refs]) == [0, 1]
+    assert [(await ref.get())[0] for ref in refs] == [1, 2]
+    del refs
+    await until_freed(pool, 0)
+
+
+async def test_what_comes_here_anyway_cannot_be_kept(pool: Pool) -> None:
+    with pytest.raises(SpecError, match="results of a map come here"):
+        pool.map(made_and_kept, [1])
+    with pytest.raises(SpecError, match="keep=True is not for it"):
+        compute(keep=True)(numbers)
+    with pytest.raises(SpecError, match="keep takes True or False, not 1"):
+        compute(keep=1)  # type: ignore[call-overload]
+
+
+def numbers() -> Iterator[int]:
+    yield 1

@@ -85,13 +85,15 @@ async def test_a_pool_that_opens_is_ended(state: Path) -> None:
                 await asyncio.sleep(600)
                 yield fleet
 
-    asking = asyncio.ensure_future(
-        asyncio.to_thread(lambda: ask(recorded(state), "stop", within_s=PATIENCE_S)),
-    )
-    with pytest.raises(RunStopped):
-        async with asyncio.timeout(PATIENCE_S), Pool(provider=Slow(), run="stopped", console="silent"):
-            pass
-    assert await asking == {"left": None}
+    opening = asyncio.ensure_future(Pool(provider=Slow(), run="stopped", console="silent").open())
+    try:
+        answer = await asyncio.to_thread(lambda: ask(recorded(state), "stop", within_s=PATIENCE_S))
+        assert answer == {"left": None}
+        with pytest.raises(RunStopped):
+            await opening
+    finally:
+        opening.cancel()
+        await asyncio.wait([opening])
     assert ended(state)["error"]["type"] == "RunStopped"
 
 

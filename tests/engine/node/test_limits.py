@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.node import limits
+from outrider.engine.node.arrivals import Arrivals
 from outrider.engine.node.blobs import SPARE, BlobStore
 from outrider.engine.node.client_channels import NewChannel
 from outrider.engine.wire import messages as m
@@ -137,7 +138,9 @@ async def test_a_channel_that_was_accepted_needs_no_descriptor_to_be_served(tmp_
     store = BlobStore(same_host=False)
     name = store.add_result(os.open(blob, os.O_RDONLY))
     ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: NewChannel(lambda *_: None, store), theirs)
+    await asyncio.get_running_loop().connect_accepted_socket(
+        lambda: NewChannel(lambda *_: None, Arrivals(store)), theirs
+    )
     reader, writer = await asyncio.open_connection(sock=ours)
     with _limit(max(_open()) + 1):
         writer.write(encode(m.Get(name)))
@@ -153,7 +156,9 @@ async def test_a_blob_that_is_dropped_while_it_is_sent_ends_its_channel(tmp_path
     store = BlobStore(same_host=False)
     name = store.add_result(os.open(blob, os.O_RDONLY))
     ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: NewChannel(lambda *_: None, store), theirs)
+    await asyncio.get_running_loop().connect_accepted_socket(
+        lambda: NewChannel(lambda *_: None, Arrivals(store)), theirs
+    )
     reader, writer = await asyncio.open_connection(sock=ours)
     writer.write(encode(m.Get(name)))
     await reader.readexactly(1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outrider.engine.node import stack_text
+from outrider.engine.node.call import Caller
 from outrider.engine.node.stack_text import bounded, of_one, of_process, of_thread, parsed, without_stack
 
 OURS = stack_text._OURS
@@ -24,6 +25,10 @@ Current thread 0x00007f03 (most recent call first):
   File "{OURS}engine/node/worker.py", line 130 in _run
   ...
 """
+
+
+def test_the_file_below_which_the_users_code_is_is_the_one_that_calls_it() -> None:
+    assert Caller.run.__code__.co_filename == stack_text._CALL
 
 
 def test_the_tasks_thread_comes_first_without_our_frames_and_our_threads_are_left_out() -> None:

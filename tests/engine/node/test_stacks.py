@@ -21,7 +21,7 @@ from outrider.engine.node import context, stack_file, stack_reader
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
-QUESTIONS = int(os.environ.get("OUTRIDER_QUESTIONS", "100"))  # of a task whose threads compute
+QUESTIONS = pytest.mark.parametrize("questions", [40, pytest.param(300, marks=pytest.mark.nightly)])
 
 
 def wait_for(path: str) -> str:
@@ -194,7 +194,10 @@ async def test_a_stopped_process_is_waited_for_and_answers_later(
     await client.answer(attempt)
 
 
-async def test_stacks_are_taken_a_hundred_times_of_a_task_that_computes(make: Any, tmp_path: Path) -> None:
+@QUESTIONS
+async def test_stacks_are_taken_again_and_again_of_a_task_that_computes(
+    make: Any, tmp_path: Path, questions: int
+) -> None:
     client = await make(slots=2)
 
     def compute(path: str) -> list[int]:
@@ -207,7 +210,7 @@ async def test_stacks_are_taken_a_hundred_times_of_a_task_that_computes(make: An
     attempts = [client.run(compute, str(tmp_path / "end"), flags=flag) for flag in (0, int(m.RunFlag.FRESH))]
     for attempt in attempts:
         await text_with(client, attempt, "in compute")
-    for number in range(1, 101):
+    for number in range(1, questions + 1):
         assert {*await asked(client, number)} <= {*attempts}
     (tmp_path / "end").touch()
     assert [client.result(await client.answer(attempt)) for attempt in attempts] == [[499, 498]] * 2
@@ -226,8 +229,9 @@ def compute(path: str) -> int:
     return depth
 
 
+@QUESTIONS
 async def test_stacks_are_taken_of_a_process_that_computes_in_threads(
-    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, questions: int
 ) -> None:
     """Frames of threads that run meanwhile may be gone: a worker died of that within 200 questions, each time."""
     monkeypatch.setattr(stack_reader, "WITHIN_S", 60.0)  # or some threads are not asked in time, on a busy machine
@@ -250,7 +254,7 @@ async def test_stacks_are_taken_of_a_process_that_computes_in_threads(
 
     attempt = client.run(compute_in_threads)
     await text_with(client, attempt, "in join")
-    for number in range(QUESTIONS):
+    for number in range(questions):
         answers = await asked(client, number)
         assert attempt in answers, f"question {number}: {client.of(attempt, m.Ended)}"
         text = answers[attempt].text
@@ -338,7 +342,8 @@ async def test_all_threads_are_seen_while_the_main_thread_hangs_in_c_code_with_t
     assert client.result(await client.answer(attempt)) == 1
 
 
-async def test_stacks_are_taken_of_threads_whose_frames_come_and_go(make: Any, tmp_path: Path) -> None:
+@QUESTIONS
+async def test_stacks_are_taken_of_threads_whose_frames_come_and_go(make: Any, tmp_path: Path, questions: int) -> None:
     """Frames that are read without the interpreter's lock may be gone: a worker died of that within 600 questions."""
     client = await make(slots=2, kind="thread")
 
@@ -349,7 +354,7 @@ async def test_stacks_are_taken_of_threads_whose_frames_come_and_go(make: Any, t
     attempts = [client.run(compute, str(tmp_path / "end")) for _ in range(2)]
     for attempt in attempts:
         await text_with(client, attempt, "in compute")
-    for number in range(1, 101):
+    for number in range(1, questions + 1):
         assert {*await asked(client, number)} == {*attempts}
     (tmp_path / "end").touch()
     for attempt in attempts:

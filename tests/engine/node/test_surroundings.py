@@ -272,3 +272,26 @@ def test_children_are_found_with_and_without_the_kernels_lists() -> None:
         process.kill_tree(pid)
         os.waitpid(pid, 0)
     assert pid not in process.descendants(os.getpid())
+
+
+@pytest.mark.parametrize("ended", [0, -1], ids=["the first thread", "the last thread"])
+def test_children_are_found_though_a_thread_ends_meanwhile(monkeypatch: pytest.MonkeyPatch, ended: int) -> None:
+    threads, walks = process._threads, list[int]()
+
+    def first_with_one_that_ends(pid: int) -> list[Path]:
+        walks.append(pid)
+        found = threads(pid)
+        if len(walks) == 1:
+            found.insert(ended % (len(found) + 1), Path(f"/proc/{pid}/task/{2**22 + 1}"))
+        return found
+
+    monkeypatch.setattr(process, "_threads", first_with_one_that_ends)
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+    try:
+        assert pid in process.children(os.getpid())
+        assert len(walks) == 2
+    finally:
+        process.kill_tree(pid)
+        os.waitpid(pid, 0)

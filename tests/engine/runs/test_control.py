@@ -18,6 +18,7 @@ from outrider.engine.runs import control
 from outrider.engine.runs.control import CONTROL, ControlSocket, NoAnswer, Refused, ask
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import Run, found_runs
+from outrider.providers.local.sockets import short_name
 
 pytestmark = pytest.mark.anyio
 
@@ -163,6 +164,19 @@ async def test_an_owner_without_a_socket_is_named(folder: Path, monkeypatch: pyt
     files = RecordFiles.make(folder, "train", 1.0)
     with pytest.raises(NoAnswer, match=r"takes no requests \(No such file"):
         ask(found_runs(folder)[0], "add", within_s=1.0)
+    files.close()
+
+
+def test_a_socket_that_does_not_listen_yet_is_waited_for(folder: Path) -> None:
+    files = RecordFiles.make(folder, "train", 1.0)
+    path = files.directory / CONTROL
+    with socket.socket(socket.AF_UNIX) as made, short_name(path) as name:
+        made.bind(name)
+        soon = threading.Timer(0.1, made.listen)
+        soon.start()
+        with socket.socket(socket.AF_UNIX) as asking:
+            control._connect(asking, path, 10.0)
+        soon.join()
     files.close()
 
 

@@ -63,8 +63,10 @@ def test_a_start_is_heard_of(
 def test_a_message_may_come_in_pieces(pipe: tuple[int, Starter]) -> None:
     ours, starter = pipe
     os.write(starter._pipe, b'{"run": "i')
-    threading.Timer(0.05, lambda: (os.write(starter._pipe, b'd"}\n'), starter.opened())).start()
+    rest = threading.Timer(0.05, lambda: (os.write(starter._pipe, b'd"}\n'), starter.opened()))
+    rest.start()
     assert driver._heard(ours) == Start("id")
+    rest.join()  # it closes the pipe after what is heard
 
 
 def test_nobody_who_waits_any_longer_is_no_error() -> None:

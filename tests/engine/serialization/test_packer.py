@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -14,6 +15,7 @@ from outrider.engine.api.compute import PLUGINS
 from outrider.engine.api.plugin import Plugin
 from outrider.engine.api.settings import WorkerKind
 from outrider.engine.serialization.client_streams import Values
+from outrider.engine.serialization.function_pickling import ImportableModules
 from outrider.engine.serialization.packer import Packer
 from outrider.engine.serialization.payload import Blob
 from outrider.engine.wire import values
@@ -98,6 +100,32 @@ async def test_a_function_is_pickled_once_and_its_arguments_each_time() -> None:
     assert first.code is second.code
     assert values.load(first.args.data, first.args.sizes) == ((1,), {})
     assert values.load(second.args.data, second.args.sizes) == ((2,), {})
+
+
+@pytest.mark.parametrize(
+    ("argument", "plainly"),
+    [(1, True), ("text", True), (None, True), (Fresh(), False)],
+    ids=["int", "str", "None", "object"],
+)
+async def test_plain_arguments_take_the_plain_pickler_also_where_nodes_lack_modules(
+    monkeypatch: pytest.MonkeyPatch, argument: object, plainly: bool
+) -> None:
+    mine = packer()
+    mine.node_modules = ImportableModules([])
+    mine.pack(size(1))  # which pickles the function
+    took: list[object] = []
+    pickles = cloudpickle.dumps
+
+    def watched(value: object, *args: Any, **options: Any) -> bytes:
+        took.append(value)
+        pickled: bytes = pickles(value, *args, **options)
+        return pickled
+
+    monkeypatch.setattr(cloudpickle, "dumps", watched)
+    payload = mine.pack(size(argument))
+    assert took == ([] if plainly else [((argument,), {})])
+    (given,), _ = values.load(payload.args.data, payload.args.sizes)
+    assert type(given).__name__ == type(argument).__name__
 
 
 async def test_large_arguments_become_a_blob_that_is_dropped_when_the_job_is_settled() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.serialization import payload
-from outrider.engine.serialization.payload import Blob, map_shared
+from outrider.engine.serialization.payload import Blob, huge_buffer, map_shared
 
 
 @pytest.fixture
@@ -52,3 +53,22 @@ def test_a_blob_that_is_shared_when_nobody_needs_it_any_more_keeps_no_descriptor
     assert path.exists()
     del blob
     assert not path.exists()
+
+
+def test_large_buffers_are_private_memory_which_alone_is_in_huge_pages() -> None:
+    buffer = huge_buffer(4 << 20)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    (rights,) = [line[1] for line in maps if int(line[0].split("-")[0], 16) <= at < int(line[0].split("-")[1], 16)]
+    assert rights == "rw-p"
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_a_blob_is_copied_whole_from_memory_that_can_be_written_to_and_that_cannot(kind: type[bytes]) -> None:
+    parts = [memoryview(kind(os.urandom(size))) for size in (3, payload.COPY_BYTES + 5, 1)]
+    blob = Blob("b", parts, sum(map(len, parts)))
+    blob.begin_copy()
+    assert blob.filled is not None
+    blob.copy()
+    assert blob.filled.at_bytes == blob.size_bytes
+    assert b"".join(blob.parts) == b"".join(parts)

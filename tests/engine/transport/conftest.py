@@ -33,7 +33,8 @@ class Site:
     logins: list[str] = field(default_factory=list)
     connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
     forwarded: list[tuple[str, int]] = field(default_factory=list)
-    running: list[tuple[asyncio.subprocess.Process, asyncio.Future[None]]] = field(default_factory=list)
+    children: list[asyncio.subprocess.Process] = field(default_factory=list)
+    commands: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
     def public_key(self) -> str:
@@ -80,6 +81,10 @@ class Server(asyncssh.SSHServer):
         return True
 
 
+def _begin(site: Site, process: asyncssh.SSHServerProcess[bytes]) -> None:
+    site.commands.append(asyncio.ensure_future(_run(site, process)))
+
+
 async def _run(site: Site, process: asyncssh.SSHServerProcess[bytes]) -> None:
     pipe = asyncio.subprocess.PIPE
     command = process.command or ""
@@ -88,11 +93,18 @@ async def _run(site: Site, process: asyncssh.SSHServerProcess[bytes]) -> None:
     )
     assert child.stdout is not None
     assert child.stderr is not None
+    site.children.append(child)
     feeding = asyncio.ensure_future(_feed(process, child))
-    site.running.append((child, feeding))
-    with suppress(OSError, asyncssh.Error):
-        await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
-        process.exit(await child.wait())
+    try:
+        with suppress(OSError, asyncssh.Error):
+            await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
+            process.exit(await child.wait())
+        await feeding  # it hears of the end of the connection
+    finally:
+        feeding.cancel()
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await child.wait()
 
 
 async def _feed(process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process) -> None:
@@ -130,7 +142,7 @@ def serve(tmp_path: Path) -> Serve:
         site = Site(tmp_path, **settings)  # type: ignore[arg-type]
         server = await asyncssh.listen(
             "127.0.0.1", 0, server_factory=lambda: Server(site), server_host_keys=[site.host_key],
-            process_factory=partial(_run, site), encoding=None,
+            process_factory=partial(_begin, site), encoding=None,
         )  # fmt: skip
         site.port = server.get_port()
         try:
@@ -138,10 +150,10 @@ def serve(tmp_path: Path) -> Serve:
         finally:
             server.close()
             await server.wait_closed()
-            for child, feeding in site.running:
-                feeding.cancel()
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                await child.wait()
+            for connection in site.connections:
+                connection.abort()  # so that it begins nothing more
+            for command in site.commands:  # also one that is about to start its process
+                command.cancel()
+            await asyncio.gather(*site.commands, return_exceptions=True)
 
     return serving

@@ -15,6 +15,7 @@ from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.link import NodeLink
+from outrider.engine.transport.memory_checkpoints import MemoryCheckpoints
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import encode
 from outrider.engine.wire.session import Session
@@ -33,7 +34,7 @@ class Bulk:
         self.moves: Iterator[int] = repeat(0)
         self.stands_still: set[str] = set()
 
-    async def put(self, blob: Blob, progress: TransferProgress) -> None:
+    async def put(self, blob: Blob, progress: TransferProgress, at: int) -> None:
         self.put_names.append(blob.name)
         await self._come(blob.name.partition("#")[0], progress)  # each try to have it there has a number
 
@@ -55,6 +56,7 @@ class Node:
         self.bulk, self.batches = Bulk(), asyncio.Queue[Sequence[Report]]()
         self.link = NodeLink(
             NodeId(0), Session(), machine=MachineId("m"), views=InstanceViews("pool", 1), same_host=same_host,
+            checkpoints=MemoryCheckpoints(),
             bulk=self.bulk, reports=self.batches.put_nowait, prints=PrintedLines(lambda _: None),
             logs=TaskLogs(lambda: None),
         )  # fmt: skip

@@ -10,12 +10,15 @@ from typing import Any, cast
 import pytest
 
 from outrider.engine.node.bridge import BEGINS
+from outrider.engine.node.client_channels import ByteStream
+from outrider.engine.serialization.payload import Filled
 from outrider.engine.transport import channels
 from outrider.engine.transport.blob_transfers import TransferProgress
-from outrider.engine.transport.channels import Channel, Control, Receiving
+from outrider.engine.transport.channels import STEP_BYTES, Channel, Control, Receiving, Sending
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.route import TRANSFERS, Route
+from outrider.engine.transport.send_ahead import MOST_BYTES, SendAhead
 from outrider.engine.transport.ssh_route import _SSHChannel
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
@@ -212,3 +215,113 @@ def test_the_invariant_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(globals(), "TransferProgress", NeverGivesUp)
     with pytest.raises(pytest.fail.Exception):
         test_a_course_ends_when_it_comes_no_further()
+
+
+async def test_channels_of_one_thread_are_read_into_one_buffer() -> None:
+    """A pool of a thousand nodes has a thousand channels; each copies out what it has read before another reads."""
+    one, other = Control(), Control()
+    buffer = one.get_buffer(-1)
+    assert other.get_buffer(-1) is buffer
+    elsewhere = await asyncio.to_thread(lambda: ByteStream().get_buffer(-1))
+    assert elsewhere is not buffer  # its loop may read at the same time
+    for control, said in ((one, wire.Ping(1)), (other, wire.Ping(2))):
+        frame = encode(said)
+        buffer[: len(frame)] = frame
+        control.buffer_updated(len(frame))
+    assert (await one.first, await other.first) == (wire.Ping(1), wire.Ping(2))
+
+
+class Carrier:
+    """A channel that takes whatever it is given, and counts what it is given in each step of the loop."""
+
+    def __init__(self) -> None:
+        self.steps, self.step = list[int](), 0
+        self.written: list[Any] = []
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> None:
+        if not self.step:
+            asyncio.get_running_loop().call_soon(self.end_step)
+        self.step += len(data)
+        self.written.append(data)
+
+    def end_step(self) -> None:
+        self.steps.append(self.step)
+        self.step = 0
+
+
+async def test_a_blob_goes_out_of_its_own_memory_a_bounded_part_in_each_step_of_the_loop() -> None:
+    array = bytearray(range(256)) * (5 * STEP_BYTES // 256 + 1)
+    sending, carrier = Sending([b"head", array], TransferProgress(1), at=2), Carrier()
+    sending.connection_made(carrier)
+    sending.begin()
+    for _ in range(50):
+        await asyncio.sleep(0.0001)
+    assert b"".join(carrier.written) == b"ad" + array
+    assert all(each.obj is array for each in carrier.written[1:]), "it is not copied on its way to the channel"
+    assert len(carrier.steps) >= 5
+    assert max(carrier.steps) <= STEP_BYTES + channels.SLICE_BYTES
+
+
+async def test_a_blob_waits_while_its_channel_takes_no_more() -> None:
+    sending, carrier = Sending([bytes(4 * STEP_BYTES)], TransferProgress(1)), Carrier()
+    sending.connection_made(carrier)
+    sending.begin()
+    sending.pause_writing()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    sent = sum(map(len, carrier.written))
+    assert sent <= STEP_BYTES + channels.SLICE_BYTES
+    sending.resume_writing()
+    assert sum(map(len, carrier.written)) > sent
+
+
+async def test_what_is_still_being_copied_is_sent_as_far_as_it_is_there() -> None:
+    filled, array = Filled(), bytearray(3 * channels.SLICE_BYTES)
+    sending, carrier = Sending([array], TransferProgress(1), channels.SLICE_BYTES, filled), Carrier()
+    sending.connection_made(carrier)
+    sending.begin()
+    for at, sent in ((1, 0), (2 * channels.SLICE_BYTES, 1), (len(array), 2)):
+        filled.at_bytes = at
+        await asyncio.sleep(0.01)
+        assert len(carrier.written) == sent
+
+
+async def test_a_blob_whose_channel_is_closing_has_come_no_further() -> None:
+    sending, carrier = Sending([bytes(4 * STEP_BYTES)], TransferProgress(1)), Carrier()
+    sending.connection_made(carrier)
+    sending.begin()
+    vars(carrier)["is_closing"] = lambda: True
+    await asyncio.sleep(0.01)
+    assert sending._progress.at_bytes == sum(map(len, carrier.written)) < 4 * STEP_BYTES
+
+
+async def test_a_blob_goes_only_so_far_ahead_of_what_its_host_has_passed_on() -> None:
+    sending, carrier, ahead = Sending([bytes(4 * STEP_BYTES)], TransferProgress(1)), Carrier(), SendAhead(0.0)
+    sending.limit(ahead)
+    sending.connection_made(carrier)
+    sending.begin()
+    assert sum(map(len, carrier.written)) == MOST_BYTES
+    sending.taken(channels.SLICE_BYTES)
+    await asyncio.sleep(0.001)
+    assert sum(map(len, carrier.written)) == MOST_BYTES + channels.SLICE_BYTES
+    async with asyncio.timeout(5):
+        while sum(map(len, carrier.written)) < 4 * STEP_BYTES:  # it says nothing more, and is sent all the same
+            await asyncio.sleep(0.01)
+    sending.connection_lost(None)
+    assert sending._silence is None
+
+
+async def test_a_command_that_takes_its_first_bytes_is_told_of_the_blob_before_it_gets_any() -> None:
+    sending, carrier, ahead = Sending([bytes(4 * STEP_BYTES)], TransferProgress(1)), Carrier(), SendAhead(0.0)
+    sending.limit(ahead)
+    sending.connection_made(carrier)
+    sending.taken(2 << 20)  # sshd's window for a command, which it opens when that has started
+    sending.resume_writing()
+    await asyncio.sleep(0.001)
+    assert not carrier.written
+    sending.begin()
+    assert sum(map(len, carrier.written)) == MOST_BYTES
+    sending.connection_lost(None)

@@ -196,7 +196,7 @@ async def test_cancelled_at_any_time_it_leaves_nothing(serve: Serve, nothing_is_
             await asyncio.wait([connecting])
             if not connecting.cancelled():  # it was ready, or became so then: `asyncio.wait_for` of 3.11 returns it
                 connecting.result().abort()
-        await until(lambda: all(child.returncode is not None for child, _ in site.running))
+        await until(lambda: all(child.returncode is not None for child in site.children))
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -212,10 +212,10 @@ async def test_a_command_of_a_login_host_that_reads_nothing_ends_with_its_connec
         if reached:
             (await connecting).abort()
         else:
-            await until(lambda: mark.exists() and site.running)  # the command may be quicker than its server
+            await until(lambda: mark.exists() and site.children)  # the command may be quicker than its server
             connecting.cancel()
-        await until(lambda: site.running[0][0].returncode is not None)
-        assert site.running[0][0].returncode == -signal.SIGTERM
+        await until(lambda: site.children[0].returncode is not None)
+        assert site.children[0].returncode == -signal.SIGTERM
 
 
 async def test_machines_share_the_connection_to_a_login_host(serve: Serve, nothing_is_left: None) -> None:

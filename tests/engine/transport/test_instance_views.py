@@ -9,6 +9,7 @@ import pytest
 
 from outrider.actors.interfaces import NodeFacts, NodeId, World
 from outrider.engine.node.info import Info
+from outrider.engine.transport import instance_views
 from outrider.engine.transport.instance_views import InstanceViews
 
 PORT = 29500
@@ -74,6 +75,35 @@ def test_a_world_that_is_packed_again_after_the_view_has_changed_names_its_peers
     assert "peers" not in msgpack.unpackb(views.world(of, 1))
     views.view(NodeId(3), MEMBERS[:2])
     assert [peer["hostname"] for peer in msgpack.unpackb(views.world(of, 1))["peers"]] == ["host7", "host3", ""]
+
+
+def test_in_a_large_pool_a_node_is_told_its_place_and_a_rank_its_peers(views, info):
+    """A task alone has then no peers but itself."""
+    views.view(NodeId(3), MEMBERS)
+    info.view(views.place(4, MEMBERS[1][1], nodes=2000, accelerators=16))
+    alone, _ = info.of(9, 1, None)
+    assert (alone["node"], alone["total_nodes"], alone["total_accelerators"]) == (4, 2000, 16)
+    assert [(peer["rank"], peer["hostname"]) for peer in alone["peers"]] == [(0, "host3")]
+    rank, _ = info.of(8, 1, views.world(world(7, 3, 5), 1, named=False))
+    assert [peer["hostname"] for peer in rank["peers"]] == ["host7", "host3", "host5"]
+    assert "peers" not in msgpack.unpackb(views.world(world(7, 3, 5), 1)), "of a node that was told of them"
+
+
+def test_the_view_of_a_large_pool_names_nobody(views, info, monkeypatch):
+    monkeypatch.setattr(instance_views, "NAMED_MOST", 2)
+    info.view(views.view(NodeId(3), [*MEMBERS]))
+    assert not views.names_peers
+    fields, _ = info.of(8, 1, views.world(world(7, 3, 5), 1, named=False))
+    assert [peer["hostname"] for peer in fields["peers"]] == ["host7", "host3", "host5"]
+
+
+def test_whose_facts_are_known(views):
+    views.view(NodeId(3), MEMBERS)
+    assert views.facts == [facts for _, facts in MEMBERS]
+    views.place(4, MEMBERS[1][1], nodes=2000, accelerators=0)
+    assert views.facts is None, "the newest are not among them"
+    views.view(NodeId(3), MEMBERS)
+    assert views.facts is not None
 
 
 def test_a_node_that_is_not_ready_has_no_view(views):

@@ -250,3 +250,19 @@ def test_a_kept_object_stays_in_memory_where_the_disk_is_full() -> None:
     memory.made("c", 60)
     assert memory.decisions == [MoveToDisk("a")]
     assert memory.memory_bytes == 180
+
+
+def test_what_is_forgotten_is_dropped_when_it_is_used_no_more_and_is_not_found() -> None:
+    memory = ObjectMemory(100, 0)
+    for name in ("idle", "used"):
+        memory.sent(name, 10, f"key of {name}")
+        memory.unused(name)
+    memory.used("used")
+    memory.forget("idle")
+    memory.forget("used")
+    memory.forget("another")
+    assert memory.decisions == [DropObject("idle")]
+    assert memory.find("key of used") is None
+    memory.unused("used")
+    assert memory.decisions == [DropObject("idle"), DropObject("used")]
+    assert memory.memory_bytes == len(memory) == 0

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from outrider.actors.interfaces import NodeFacts, NodeId
+from outrider.engine.node import facts as node_facts
 from outrider.engine.transport import requirement_check
 from outrider.engine.wire import messages as wire
 from outrider.providers.base import AcceleratorRequest
@@ -60,7 +61,7 @@ def test_a_host_must_have_the_processors_and_memory_that_were_asked_for(
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirement_check, "installed_packages", lambda: {"numpy": "2.1.0", "torch": "2.13.0+cpu"})
+    monkeypatch.setattr(node_facts, "installed_packages", lambda: {"numpy": "2.1.0", "torch": "2.13.0+cpu"})
     monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))
 
 
@@ -83,7 +84,7 @@ def test_lesser_differences_are_told_and_no_error() -> None:
 
 
 def test_a_package_that_this_program_has_not_imported_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirement_check, "installed_packages", lambda: {"numpy": "2.1.0"})
+    monkeypatch.setattr(node_facts, "installed_packages", lambda: {"numpy": "2.1.0"})
     monkeypatch.delitem(sys.modules, "numpy", raising=False)
     mismatches = requirement_check.differences({"numpy": "1.26.4"})
     assert mismatches

@@ -8,7 +8,18 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from outrider.engine.node import blobs, facts, freeports, output, sampler, slot_table, slots, worker_scheduler
+from outrider.engine.node import (
+    blobs,
+    facts,
+    freeports,
+    output,
+    peer_connections,
+    peers,
+    sampler,
+    slot_table,
+    slots,
+    worker_scheduler,
+)
 from outrider.engine.node.worker_streams import WINDOW
 from outrider.engine.transport import blob_transfers, channels, route
 from outrider.engine.wire import codec, messages, values
@@ -100,6 +111,12 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"a `Get` is not answered within {channels.ANSWER_S:g} s" in text
     assert f"no further byte of the blob comes for {channels.STALL_S:g} s" in text
     assert f"no `Have` comes for {channels.TAKEN_S:g} s" in text
+    assert f"of length 0 after {peers.IDLE_S:g} s" in text
+    assert (
+        f"not reached within {peer_connections.CONNECT_S:g} s (`connected` false), sent nothing for "
+        f"{peer_connections.SILENCE_S:g} s" in text
+    )
+    assert f"at most {peer_connections.PIECE_BYTES} in each" in text
     assert f"begun {blob_transfers.CHANNEL_TRIES} times in a row" in text
     assert f"seconds, {sampler.LEAST_S} or more" in text
     assert f"has {blobs.SPARE} descriptors left beside it for other channels (where its limit is below 128" in text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import pickle
 import threading
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +63,58 @@ def test_buffers_are_not_copied() -> None:
     dumped = dump(memory)
     memory.content[:] = b"after!"
     assert whole(dumped).endswith(b"after!")
+
+
+def test_a_large_bytes_is_copied_once_when_it_is_loaded_and_never_when_it_is_dumped() -> None:
+    content = b"x" * (20 * values.PIECE_BYTES)
+    tracemalloc.start()
+    try:
+        dumped = dump(content)
+        assert tracemalloc.get_traced_memory()[1] < values.PIECE_BYTES
+        mapping = mmap.mmap(-1, dumped.total)
+        for part in dumped.parts:
+            mapping.write(part)
+        tracemalloc.reset_peak()
+        assert load(mapping) == content
+        assert tracemalloc.get_traced_memory()[1] < len(content) + values.PIECE_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_bytes_that_is_loaded_of_bytes_is_right() -> None:
+    content = bytes(range(256)) * (values.PIECE_BYTES // 100)
+    assert load(pickle.dumps([content, content[1:]], 5)) == [content, content[1:]]
+
+
+@pytest.mark.parametrize("by_reference", [True, False])
+def test_a_large_bytes_is_a_part_of_its_pickle_as_it_is(by_reference: bool) -> None:
+    content = b"__main__" * (values.PIECE_BYTES // 4)
+    obj = ((content, 1), {"more": [content]})
+    dumped = dump(obj, ("args", "kwargs"), by_reference=by_reference)
+    assert any(part is content for part in dumped.parts)
+    assert dumped.total == sum(map(len, dumped.parts)) < 1.5 * len(content), "the second time it is a reference"
+    assert load(whole(dumped)) == obj
+    assert dump([content] * (values.FEW + 1)).parts[0] is not content
+
+
+def test_a_large_bytes_beside_buffers_is_in_the_pickle() -> None:
+    content = b"x" * (values.PIECE_BYTES + 1)
+    dumped = dump([content, Memory(b"abc")])
+    assert dumped.sizes is not None
+    assert dumped.sizes[0] == len(dumped.parts[0]) > len(content)
+    assert load(whole(dumped), dumped.sizes) == [content, Memory(b"abc")]
+
+
+def test_a_large_bytearray_is_copied_when_it_is_dumped() -> None:
+    content = bytearray(b"x" * (values.PIECE_BYTES + 1))
+    dumped = dump([bytes(content), content])
+    content[0] = 0
+    assert load(whole(dumped))[1][0] == ord("x")
+
+
+def test_the_part_of_a_pickle_in_parts_that_cannot_be_pickled_is_named() -> None:
+    with pytest.raises(Unpicklable, match=r"args\[1\]"):
+        dump(((bytes(values.PIECE_BYTES + 1), threading.Lock()), {}), ("args", "kwargs"))
 
 
 def test_what_is_loaded_can_be_written_to() -> None:

@@ -9,13 +9,14 @@ import shutil
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from netlab import Host, Lab, LabError
 from netlab.commands import ip, run
 
-from outrider.providers.aws.testing.hypervisor import Boot
+from outrider.providers.cloud.testing.hypervisor import Boot
 
 from .imds import Metadata, MetadataService
 
@@ -28,7 +29,7 @@ POWER = ("/usr/sbin/poweroff", "/usr/sbin/halt", "/usr/sbin/shutdown", "/usr/bin
 
 
 class LabHypervisor:
-    """Implements `outrider.providers.aws.testing.hypervisor.Hypervisor`. Several threads may call it at once."""
+    """Implements `outrider.providers.cloud.testing.hypervisor.Hypervisor`. Several threads may call it at once."""
 
     def __init__(self, lab: Lab, *, user: str = USER) -> None:
         """``user``: the default one of every machine image."""
@@ -93,7 +94,7 @@ class LabHypervisor:
 
     def boot(self, machine: Boot) -> None:
         with self._lock:
-            mishaps = [self._mishaps.popleft()] if self._mishaps else []
+            mishaps: list[Mishap] = [self._mishaps.popleft()] if self._mishaps else []
         name = f"ip-{machine.private_ip.replace('.', '-')}"
         host = self._lab.create(
             name, address=machine.private_ip, sshd=None, authorized=(), programs=self._programs, image=self._image
@@ -102,7 +103,7 @@ class LabHypervisor:
         try:
             self._connect(powered)
             pidfd = os.pidfd_open(powered.pid)
-            host.start("python3", "-IS", CLOUD_INIT, self._user, *mishaps)
+            self._start(powered, mishaps)
         except BaseException:
             self._end(powered)
             raise
@@ -125,6 +126,10 @@ class LabHypervisor:
             powered.metadata.put(path, value)
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _start(self, powered: _Powered, mishaps: Sequence[Mishap]) -> None:
+        """Have it do what a machine of this cloud does first."""
+        powered.host.start("python3", "-IS", CLOUD_INIT, self._user, *mishaps)
 
     def _connect(self, powered: _Powered) -> None:
         """Metadata inside it; and what is sent to its public address arrives, as by a cloud's address translation."""

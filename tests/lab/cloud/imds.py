@@ -23,6 +23,7 @@ ADDRESS, PORT = "169.254.169.254", 80
 TOKEN, TTL = "x-aws-ec2-metadata-token", "x-aws-ec2-metadata-token-ttl-seconds"
 LONGEST_TTL_S = 21600
 ITEMS, USER_DATA = "/latest/meta-data", "/latest/user-data"
+GOOGLE = "/computeMetadata/v1/"
 HEAD_LIMIT = 16384
 CLONE_NEWNET = 0x40000000  # linux/sched.h
 
@@ -56,6 +57,8 @@ class Metadata:
             return self._new_token(path, headers, now)
         if method != "GET":
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+        if path.startswith(GOOGLE):
+            return self._as_google(path.partition("?")[0].removeprefix(GOOGLE), headers)
         if (TOKEN in headers or self._tokens_required) and self._tokens.get(headers.get(TOKEN, ""), now) <= now:
             return Answer(HTTPStatus.UNAUTHORIZED)
         found = self._find(path)
@@ -72,6 +75,17 @@ class Metadata:
         token = secrets.token_urlsafe(40)
         self._tokens[token] = now + int(ttl)
         return Answer(HTTPStatus.OK, token, {TTL: ttl})
+
+    def _as_google(self, item: str, headers: Mapping[str, str]) -> Answer:
+        """ "About VM metadata", Compute Engine. Without an ETag, its client asks again after a second."""
+        if headers.get("metadata-flavor") != "Google":
+            return Answer(HTTPStatus.FORBIDDEN)
+        found = self._items.get(item)
+        return (
+            Answer(HTTPStatus.NOT_FOUND)
+            if found is None
+            else Answer(HTTPStatus.OK, found, {"Metadata-Flavor": "Google"})
+        )
 
     def _find(self, path: str) -> str | None:
         if path == USER_DATA:

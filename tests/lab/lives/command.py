@@ -33,18 +33,19 @@ def command(
         epilog=f"kinds:\n{plays}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--kind", nargs="*", metavar="KIND", default=[*kinds], help="those that are played; usual: all")
+    parser.add_argument("--kind", nargs="+", action="extend", metavar="KIND", help="those that are played; usual: all")
     parser.add_argument("--lives", type=int, default=lives, help="of each kind (usual: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the first life; the next one has the next")
     parser.add_argument("--jobs", type=int, default=jobs, help="lives at a time (usual: %(default)s)")
     options = parser.parse_args()
-    if unknown := {*options.kind} - {*kinds}:
+    chosen = options.kind or [*kinds]
+    if unknown := {*chosen} - {*kinds}:
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")
     if missing := lacks():
         print(f"no lab on this machine: {'; '.join(missing)}")
         return 2
     verdicts: list[Verdict] = []
-    for verdict in play(turns(options.kind, range(options.seed, options.seed + options.lives)), options.jobs):
+    for verdict in play(turns(chosen, range(options.seed, options.seed + options.lives)), options.jobs):
         verdicts.append(verdict)
         report.tell(verdict, make=make)
     report.table(verdicts)

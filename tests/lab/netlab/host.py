@@ -301,15 +301,17 @@ class Host:
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
         """Its port is closed; ``sessions``: the connections that it had end too: their ends have left."""
-        for pid, line in self.processes().items():
-            if (
-                line[0].startswith("sshd: /usr/sbin/sshd")
-                or line[0] == "/usr/sbin/sshd"
-                or (sessions and line[0].startswith("sshd"))
-            ):
-                _kill(pid)
         ended = (LISTEN, ESTABLISHED) if sessions else (LISTEN,)
-        while self.port in self._ports(*ended):
+        while True:
+            for pid, line in self.processes().items():  # also one that it has begun to serve since the last look
+                if (
+                    line[0].startswith("sshd: /usr/sbin/sshd")
+                    or line[0] == "/usr/sbin/sshd"
+                    or (sessions and line[0].startswith("sshd"))
+                ):
+                    _kill(pid)
+            if self.port not in self._ports(*ended):
+                return
             time.sleep(0.001)
 
     def start_sshd(self) -> None:

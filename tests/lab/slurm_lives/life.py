@@ -157,7 +157,8 @@ class Life(lives.life.Life):
         """What is left when all had some time to go."""
 
         def left() -> list[str]:
-            return self.site.left({job.id for job in jobs}, {job.token for job in jobs})
+            completing = any(each.completing for each in self._expected.values())
+            return self.site.left({job.id for job in jobs}, {job.token for job in jobs}, completing=completing)
 
         try:
             until(lambda: not left(), SETTLED_S, "nothing is left")

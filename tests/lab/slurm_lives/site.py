@@ -65,12 +65,16 @@ class Site:
         names = self.share.cluster.run("scontrol", "show", "hostnames", job.hosts).stdout.split()
         return [self.share.cluster.node(name) for name in names]
 
-    def left(self, ids: set[str], tokens: set[str]) -> list[str]:
-        """What there is of jobs that should be over: in the queue, on hosts with power, on the shared disk."""
+    def left(self, ids: set[str], tokens: set[str], *, completing: bool) -> list[str]:
+        """What there is of jobs that should be over: in the queue, on hosts with power, on the shared disk.
+
+        ``completing``: Slurm may show them for a while, as in `referee.Ended`.
+        """
         share, cluster = self.share, self.share.cluster
         jobs = [job for job in share.jobs() if job.id in ids and job.ended is None]
         # A job that has a node without power is shown until Slurm counts the node as down.
-        found = [f"job {job.id} {job.state}" for job in jobs if not (share.off and job.state == "COMPLETING")]
+        shown = completing or bool(share.off)
+        found = [f"job {job.id} {job.state}" for job in jobs if not (shown and job.state == "COMPLETING")]
         found += share.processes()
         lines = [" ".join(line) for line in cluster.login.processes().values()]
         found += [f"login: {line}" for line in lines if any(token in line for token in tokens)]

@@ -150,8 +150,10 @@ class Installation:
                     self.fail(Failed(reason), timed_out=timed_out)
             finally:
                 self._sending.release()
-        self.clear()
-        os._exit(1)
+        try:
+            self.clear()
+        finally:  # a defect there would end this thread alone, and the main one wait for ever
+            os._exit(1)
 
     @contextmanager
     def half_made(self, folder: Path) -> Iterator[None]:

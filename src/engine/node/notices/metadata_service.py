@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from ....lazy_named_tuple import NamedTuple
 from .sources import PolledSource, Unanswered
 
 URL = "http://169.254.169.254"  # the metadata service's in each cloud

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import random
 import signal
 import stat
 import sys
@@ -96,8 +95,10 @@ class PolledSource:
                     text = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
                     self._log(f"{text}; it is asked again")
                 most_s = AT_MOST_S if self.at_most_s is None else self.at_most_s
+                from random import uniform  # as few nodes need
+
                 delay = min(most_s, FIRST_S * 2.0 ** min(self._failures - 1, 16))
-                await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311  no secret: many nodes ask one service
+                await asyncio.sleep(delay * uniform(0.5, 1.0))  # noqa: S311  no secret: many nodes ask one service
             else:
                 if self._failures:
                     self._log(f"answers again, after {self._failures} tries")

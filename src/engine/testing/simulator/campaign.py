@@ -17,10 +17,35 @@ from .draw import draw
 from .play import play
 from .referee import Violation
 from .scenario import Scenario
+from .storm import storm
 
 CHUNK = 20  # seeds that a process takes at a time
 ENOUGH_S = 300.0  # of one run's CPU: whatever it does then, it does not end
+MANY = 10_000  # jobs: of a run with more than these, as much more
 TRIED_S = 30.0  # likewise, of each that is tried in search of a smaller one
+
+
+class Wanted(NamedTuple):
+    """The wishes for every scenario; None: it is drawn. With ``tasks`` or ``share`` it is that of `storm`."""
+
+    nodes: int | None = None
+    span_s: float | None = None
+    tasks: int | None = None
+    share: float | None = None  # of the nodes, that a storm takes
+
+    @property
+    def storms(self) -> bool:
+        return self.tasks is not None or self.share is not None
+
+    def scenario(self, seed: int) -> Scenario:
+        if self.storms:
+            return storm(seed, nodes=self.nodes, tasks=self.tasks, share=self.share, span_s=self.span_s)
+        return draw(seed, nodes=self.nodes, span_s=self.span_s)
+
+    def __str__(self) -> str:
+        """Return the options of `outrider sim` that say the same, each with a space before it."""
+        options = {"nodes": self.nodes, "span": self.span_s, "tasks": self.tasks, "storm": self.share}
+        return "".join(f" --{name} {value:g}" for name, value in options.items() if value is not None)
 
 
 class Broken(NamedTuple):
@@ -90,19 +115,18 @@ class Tally:
 def outcomes(
     seeds: Sequence[int],
     *,
-    nodes: int | None = None,
-    span_s: float | None = None,
+    wanted: Wanted = Wanted(),  # noqa: B008  it is a constant
     processes: int | None = None,
 ) -> Iterator[Outcome]:
-    """Play every seed and yield the outcomes as they come. ``processes``: one per core; the others as for `draw`."""
+    """Play every seed and yield the outcomes as they come. ``processes``: one per core."""
     count = min(processes or os.cpu_count() or 1, len(seeds))
     if count <= 1:
         for seed in seeds:
-            yield _outcome(seed, nodes, span_s)
+            yield _outcome(seed, wanted)
         return
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     with _workers(count) as workers:
-        for done in as_completed([workers.submit(_outcomes, chunk, nodes, span_s) for chunk in chunks]):
+        for done in as_completed([workers.submit(_outcomes, chunk, wanted) for chunk in chunks]):
             yield from done.result()
 
 
@@ -116,12 +140,18 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
         workers.shutdown(cancel_futures=True)
 
 
-def _outcomes(seeds: Sequence[int], nodes: int | None, span_s: float | None) -> list[Outcome]:
-    return [_outcome(seed, nodes, span_s) for seed in seeds]
+def enough_s(scenario: Scenario) -> float:
+    """Return the CPU time after which a run is taken for one that does not end."""
+    return ENOUGH_S * max(1.0, len(scenario.jobs) / MANY)
 
 
-def _outcome(seed: int, nodes: int | None, span_s: float | None) -> Outcome:
-    played = play(draw(seed, nodes=nodes, span_s=span_s), keep=0, enough_s=ENOUGH_S)
+def _outcomes(seeds: Sequence[int], wanted: Wanted) -> list[Outcome]:
+    return [_outcome(seed, wanted) for seed in seeds]
+
+
+def _outcome(seed: int, wanted: Wanted) -> Outcome:
+    scenario = wanted.scenario(seed)
+    played = play(scenario, keep=0, enough_s=enough_s(scenario))
     return Outcome(
         seed,
         _broken(played.violation),

@@ -63,6 +63,7 @@ class ScriptedCloud:
         self.alive: dict[MachineId, Host] = {}
         self.answering: set[MachineId] = set()  # machines of launch calls that have not returned
         self.queued: set[MachineId] = set()  # those that do not run yet, as far as the pool has heard
+        self.running: set[MachineId] = set()  # those that cost money, as far as the pool has heard
         self.unsure = 0  # launches whose answer was lost
         self.changed = False  # the bill has, since somebody last looked
         self.spent = 0.0  # USD, for machines that have ended, but for those that no launch ever named
@@ -126,7 +127,7 @@ class ScriptedCloud:
         id_ = MachineId(f"m{number}")
         self.alive[id_] = sim.hosts[id_] = host = Host(sim, number, id_)
         self._since[id_], self.changed = sim.loop.now, True
-        self.answering.add(id_)
+        self.answering.add(id_)  # so it is not among those that run
         self._fleet_of[id_] = fleet
         key = f"ssh-ed25519 HOST{number}"
         machine = Machine(id_, None, key, "/run/executor", private_address=host.address, hourly_cost=HOURLY_USD)
@@ -153,6 +154,8 @@ class ScriptedCloud:
         if self.alive.pop(machine, None) is not None:
             self._sim.trace("machine_ended", machine=machine)
             self.changed = True
+            self._sim.referee.nodes.machine_ended(machine)
+            self.running.discard(machine)
             if machine not in self.answering and machine not in self.queued:
                 self.spent += self._sim.loop.now - self._since[machine]
             self.queued.discard(machine)
@@ -167,6 +170,17 @@ class ScriptedCloud:
         if machine in self.queued:
             self.queued.discard(machine)
             self._since[machine], self.changed = self._sim.loop.now, True
+            self._recount(machine)
+
+    def answered(self, machines: Sequence[Machine]) -> None:
+        """Handle that the call that launched these machines has returned, or failed."""
+        self.answering.difference_update(machine.id for machine in machines)
+        for machine in machines:
+            self._recount(machine.id)
+
+    def _recount(self, machine: MachineId) -> None:
+        if machine in self.alive and machine not in self.answering and machine not in self.queued:
+            self.running.add(machine)
 
     def _runs(self, machine: MachineId) -> None:
         host = self.alive.get(machine)
@@ -224,7 +238,7 @@ class ScriptedFleet:
                     self._lose(made, count, began)
                 machines = [machine for machine in made if machine.id in cloud.alive]
             finally:
-                cloud.answering.difference_update(machine.id for machine in made)
+                cloud.answered(made)
         finally:
             sim.referee.launch_ended(count, machines)
         return machines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ....actors.interfaces import (
     AttemptId,
@@ -26,7 +26,7 @@ from ....actors.interfaces import (
 from ....providers.base import Machine, PreemptionNotice
 from ...observe.prints import PrintedLines
 from ...observe.task_logs import TaskLogs
-from ...serialization.payload import Blob, Part, Received
+from ...serialization.payload import Blob, Part, Payload, Received
 from ...transport.blob_transfers import TransferProgress
 from ...transport.link import NodeLink
 from ...wire import codec
@@ -57,6 +57,7 @@ class Connector:
         self.links: dict[NodeId, PlayedLink] = {}
         self._opening: dict[NodeId, PlayedConnection] = {}
         self._sessions = 0
+        self._sent: dict[str, dict[NodeId, None]] = {}  # the nodes of attempts with each blob
 
     async def __call__(
         self,
@@ -86,17 +87,22 @@ class Connector:
 
     def forge(self, host: Host, attempts: Sequence[AttemptId]) -> None:
         """Report the end of attempts that other nodes run, past the checks of the link."""
-        for link in self.links.values():
-            if link.host is host:
-                link.forge(attempts)
+        seat = self._sim.referee.nodes.seat_of(host.machine)
+        if seat is not None and (link := self.links.get(seat.node)) is not None:
+            link.forge(attempts)
 
     def new_session(self) -> str:
         self._sessions += 1
         return f"session {self._sessions}"
 
+    def sends(self, node: NodeId, blob: Blob) -> None:
+        """Handle that an attempt is given to ``node`` which needs this blob there."""
+        self._sent.setdefault(blob.name, {})[node] = None
+
     def drop(self, blob: Blob) -> None:
-        for link in self.links.values():
-            link.drop(blob)
+        for node in self._sent.pop(blob.name, ()):
+            if (link := self.links.get(node)) is not None:
+                link.drop(blob)
 
 
 class PlayedLink(NodeLink):
@@ -108,6 +114,8 @@ class PlayedLink(NodeLink):
     def run(self, order: Order) -> None:
         self.sim.orders[order.attempt] = order
         self.sim.referee.ordered(self.node, self.host, order)
+        if (blob := cast("Payload", order.task.content).blob) is not None:
+            self.sim.connector.sends(self.node, blob)
         super().run(order)
 
     def forge(self, attempts: Sequence[AttemptId]) -> None:
@@ -133,6 +141,7 @@ class PlayedConnection:
             self._session,
             machine=machine.id,
             views=sim.views,
+            checkpoints=sim.checkpoints,
             same_host=False,
             bulk=self,
             reports=self._tell,
@@ -311,7 +320,7 @@ class PlayedConnection:
 
     # --- bulk channels ----------------------------------------------------------------------------------------------
 
-    async def put(self, blob: Blob, progress: TransferProgress) -> None:  # noqa: ARG002
+    async def put(self, blob: Blob, progress: TransferProgress, at: int) -> None:  # noqa: ARG002
         daemon = await self._transfer()
         daemon.blobs.add(blob.name)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, assert_never
+from functools import partial
+from typing import TYPE_CHECKING, Literal, assert_never
 
 from ....actors.interfaces import AttemptId
 from ....actors.messages import Resize as ResizePool
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .host import Host
     from .simulation import Simulation
 
+BY: tuple[Literal["node", "cloud", "both"], ...] = ("node", "cloud", "both")  # who tells of a storm's notice
+REPORTED_S = (0.2, 20.0, None)  # how late the cloud says what it has taken without a word; None: it never does
 WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 
 
@@ -97,9 +100,33 @@ class FaultSchedule:
             case f.Outage(share=share, silent=silent):
                 for host in self._all()[: max(1, round(share * len(self._all())))]:
                     cloud.lose(host.machine, "its zone is out", silent=silent, reported_s=5.0)
+            case f.Storm():
+                self._storm(fault)
             case _:
                 for host in hosts:
                     self._to_host(fault, host)
+
+    def _storm(self, storm: f.Storm) -> None:
+        """Draw which machines are taken, when, and how; each is a fault of its own."""
+        dice, hosts = self._sim.dice.of("storm"), self._all()
+        for place in sorted(dice.sample(range(len(hosts)), round(storm.share * len(hosts)))):
+            host, who, taken_s = hosts[place], place / len(hosts), dice.uniform(0.0, storm.within_s)
+            if dice.random() < storm.noticed:
+                noticed_s = max(0.0, taken_s - storm.seconds)
+                left_s, by = taken_s - noticed_s, dice.choice(BY)
+                notice = f.Notice(at_s=noticed_s, who=who, seconds=left_s, by=by, after_s=left_s)
+                self._later(noticed_s, partial(self._strike, notice, host))
+            else:
+                death = f.Death(at_s=taken_s, who=who, silent=dice.random() < 0.5, reported_s=dice.choice(REPORTED_S))
+                self._later(taken_s, partial(self._strike, death, host))
+
+    def _strike(self, fault: f.Notice | f.Death, host: Host) -> None:
+        """Do to a machine what a storm has in store for it, if it is still there."""
+        if host.on:
+            self._sim.trace("fault", kind=type(fault).__name__, hosts=(host.number,))
+            self._sim.referee.fault_injected(fault, (host,))
+            self.happened[type(fault).__name__] += 1
+            self._to_host(fault, host)
 
     def _to_host(self, fault: f.Fault, host: Host) -> None:
         sim = self._sim
@@ -166,7 +193,8 @@ class FaultSchedule:
 
     def _victim(self, who: f.Who) -> tuple[Host, ...]:
         if who == "newest":  # it may still boot
-            return tuple(self._sim.cloud.alive.values())[-1:]
+            newest = next(reversed(self._sim.cloud.alive.values()), None)
+            return () if newest is None else (newest,)
         hosts = self._all()
         if who == "head":
             return tuple(host for host in hosts if host is self._sim.referee.worlds.head)

@@ -52,6 +52,18 @@ class Outage(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Storm(_Fault):
+    """The cloud takes a share of the machines, one after the other ``within_s``: ``noticed`` of them with a notice of
+    ``seconds`` (or of as much as is left), the others without a word.
+    """
+
+    share: float
+    within_s: float = 60.0
+    seconds: float = 30.0
+    noticed: float = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(_Fault):
     """A connection is closed; both ends live."""
 
@@ -182,6 +194,7 @@ Fault = (
     Notice
     | Death
     | Outage
+    | Storm
     | Reset
     | DaemonDeath
     | WorkerDeath

@@ -12,7 +12,7 @@ import asyncio
 import gc
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -151,6 +151,7 @@ class _User:
         self.endings: Counter[str] = Counter()
         self.schedule = FaultSchedule(sim, self._tell)
         self._ref: Ref[PoolMessage] | None = None
+        self._coming = deque(sorted(sim.scenario.jobs, key=lambda job: job.at_s))
         self._due = len(sim.scenario.jobs)  # that have not been submitted, or not settled
         self._blobs: dict[int, Blob] = {}
         self._news = asyncio.Event()
@@ -186,8 +187,8 @@ class _User:
                 chance=Random(scenario.seed).random,  # noqa: S311
             )
             async with supervise(dependencies) as self._ref:
-                for job in scenario.jobs:
-                    sim.loop.call_at(job.at_s, self._submit, job)
+                if self._coming:
+                    sim.loop.call_at(self._coming[0].at_s, self._submit_due)
                 with anyio.move_on_after(scenario.close_at_s if scenario.close_at_s is not None else float("inf")):
                     await self._use()
                 closing_at = sim.loop.now
@@ -302,10 +303,17 @@ class _User:
             except ActorStopped:
                 pass  # the user has left
 
+    def _submit_due(self) -> None:
+        """Submit what is due; then the next: the loop's heap has one timer for all of them, and stays small."""
+        while self._coming and self._coming[0].at_s <= self._sim.loop.now:
+            self._submit(self._coming.popleft())
+        if self._coming:
+            self._sim.loop.call_at(self._coming[0].at_s, self._submit_due)
+
     def _submit(self, job: Job) -> None:
         if self._ref is None or self._sim.referee.nodes.closing:
             return
-        self._sim.submitted.add(job.id)
+        self._sim.unsettled.add(job.id)
         self._sim.trace("submit", job=job.id)
         self._sim.referee.time_limits.submitted(job)
         payload = self._payload(job)

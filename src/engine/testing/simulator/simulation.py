@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ....actors.interfaces import AttemptId, Finished, JobId, Order, Report, Returned, Started
 from ...transport.instance_views import InstanceViews
+from ...transport.memory_checkpoints import MemoryCheckpoints
 from .cloud import ScriptedCloud
 from .connection import Connector
 from .network import IN, OUT
@@ -30,9 +31,10 @@ class Simulation:
         self.dice = Dice(scenario.seed)
         self.jobs: dict[int, Job] = {job.id: job for job in scenario.jobs}
         self.hosts: dict[MachineId, Host] = {}
-        self.submitted: set[int] = set()
+        self.unsettled: set[int] = set()  # jobs that were submitted
         self.orders: dict[int, Order] = {}  # every attempt that was ever sent
         self.views = InstanceViews("simulated", scenario.slots)
+        self.checkpoints = MemoryCheckpoints()
         self.violation: Violation | None = None  # the first
         self.referee = Referee(self)
         self.cloud = ScriptedCloud(self)
@@ -47,10 +49,6 @@ class Simulation:
             self.loop.halt = self.violation = Violation(rule, story, self.loop.now)
             self.trace("broken", rule=rule, story=story)
             self.trace.ended = True
-
-    @property
-    def unsettled(self) -> set[int]:
-        return self.submitted - self.referee.jobs.settled
 
     def meeting(self, attempt: int) -> Meeting:
         """Return where the ranks of this attempt's generation wait for each other."""

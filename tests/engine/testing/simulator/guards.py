@@ -270,7 +270,7 @@ def leaves_seats_to_tasks(patch: Patch) -> None:
 
 def waits_for_whoever_is_silent(patch: Patch) -> None:
     patch.setattr(Stragglers, "overdue", lambda self, now: [])
-    patch.setattr(Stragglers, "wake_at", lambda self: None)
+    patch.setattr(Stragglers, "not_before", lambda self: None)
 
 
 def has_a_hole_in_its_table(patch: Patch) -> None:

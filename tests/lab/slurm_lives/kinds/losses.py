@@ -12,6 +12,9 @@ from ..site import Client
 
 LIMIT_S = 150.0  # Slurm looks at time limits twice a minute, and ends a job of one minute up to 30 s late
 LOST_S = 60.0  # no loss takes so long to mend
+# A slurmctld writes down within 5 s what has become of jobs. One that is killed before shows a job that runs as
+# pending, starts it once more, and drains its nodes for "Duplicate jobid".
+SAVED_S = 6.0
 WAIT_S = 30.0
 
 
@@ -72,11 +75,13 @@ def scancel(life: Life) -> None:
 
 def controller_down(life: Life) -> None:
     """slurmctld ends or is killed in mid-run, and is back after 3 to 15 s; some clients leave meanwhile"""
-    client = life.client(nodes=life.dice.randint(1, 3), goes_on=True, leaving_s=None)
+    signal, leaves = life.dice.choice(("TERM", "KILL")), life.dice.random() < 0.3
+    # It has not heard that the steps ended, and asks their nodes again after two minutes.
+    client = life.client(nodes=life.dice.randint(1, 3), goes_on=True, leaving_s=None, completing=leaves)
     life.ready(client)
-    life.passes(0.0, 2.0)
-    cluster, leaves = life.site.share.cluster, life.dice.random() < 0.3
-    cluster.stop_controller(signal=life.dice.choice(("TERM", "KILL")))
+    life.passes(*((0.0, 2.0) if signal == "TERM" else (SAVED_S, SAVED_S + 2.0)))
+    cluster = life.site.share.cluster
+    cluster.stop_controller(signal=signal)
     try:
         away = time.time()
         if leaves:

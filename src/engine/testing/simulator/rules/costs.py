@@ -33,7 +33,7 @@ class CostRules:
             return
         self.changed = cloud.changed = False
         counted = budget.cost(self._sim.loop.now).hourly / HOURLY_USD
-        running = len(cloud.alive.keys() - cloud.answering - cloud.queued)
+        running = len(cloud.running)
         if counted < running:
             self._sim.broken("SIM-26", f"{running} machines cost money, and {counted:g} count for max_cost")
 

@@ -15,7 +15,7 @@ SIM-31: a job is told to have stalled when all that runs of it has run for its `
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,10 @@ class JobRules:
         self.broken = sim.broken
         self.settled: set[int] = set()
         self.running: dict[int, Host] = {}  # attempts, in the world as it is
+        self.running_on: defaultdict[Host, dict[int, None]] = defaultdict(dict)  # the same by host
+        self.running_of: defaultdict[int, dict[int, Host]] = defaultdict(dict)  # and by job
         self._sent_to: dict[int, NodeId] = {}
-        self._begun: dict[tuple[int, int], list[int]] = {}  # (job, rank): attempts that began
+        self._begun: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)  # by job and rank: attempts that began
         self._how: dict[int, str] = {}  # they ended
         self._began_at: dict[int, float] = {}
         self._ran_s: dict[int, float] = {}  # they ran, until they ended
@@ -63,7 +65,7 @@ class JobRules:
     def ordered(self, node: NodeId, order: Order) -> None:
         self._sent_to[order.attempt] = node
         job = self._sim.jobs[order.task.job]
-        before = self._begun.get((job.id, order.rank), ())
+        before = self._begun[job.id].get(order.rank, ())
         for attempt in before:
             where = self._sent_to[attempt]
             if where not in self._excused and attempt not in self._stalled and not self._fenced(job, attempt, order):
@@ -81,9 +83,10 @@ class JobRules:
         attempt, job = order.attempt, self._sim.jobs[order.task.job]
         if attempt in self.running or attempt in self._how:
             self.broken("SIM-7", f"attempt {attempt} of job {job.id} begins a second time")
-        self.running[attempt] = host
+        self.running[attempt] = self.running_of[job.id][attempt] = host
+        self.running_on[host][attempt] = None
         self._began_at[attempt] = self._sim.loop.now
-        begun = self._begun.setdefault((job.id, order.rank), [])
+        begun = self._begun[job.id].setdefault(order.rank, [])
         begun.append(attempt)
         if job.once and len(begun) > 1:
             self.broken("SIM-3", f"job {job.id} is at-most-once, and begins a second time")
@@ -95,7 +98,8 @@ class JobRules:
                 self.broken("SIM-7", f"node {host.number} runs {self._tasks_on[host.number]} tasks at a time")
 
     def ended(self, host: Host, order: Order, how: str) -> None:
-        del self.running[order.attempt]
+        del self.running[order.attempt], self.running_on[host][order.attempt]
+        del self.running_of[order.task.job][order.attempt]
         self._how[order.attempt] = how
         self._ran_s[order.attempt] = self._sim.loop.now - self._began_at[order.attempt]
         if not self._sim.jobs[order.task.job].ranks:
@@ -104,8 +108,8 @@ class JobRules:
     def stalled(self, event: ev.Stalled) -> None:
         """Check a job that is told to have stalled. Where it is run again, all that has begun of it is void."""
         job, now = self._sim.jobs[event.job], self._sim.loop.now
-        running = [each for each in self.running if self._sim.orders[AttemptId(each)].task.job == job.id]
-        early = [each for each in running if job.stall_s is None or now - self._began_at[each] < job.stall_s]
+        running, began_at = self.running_of[job.id], self._began_at
+        early = [each for each in running if job.stall_s is None or now - began_at[each] < job.stall_s]
         if early:
             self.broken("SIM-31", f"job {job.id} is told to have stalled, and attempts {early} have just begun")
         if event.restart:
@@ -116,9 +120,8 @@ class JobRules:
             times = self._stalls[job.id] - self._lost_instead[job.id]
             if times > job.retries or not job.stall_restarts:
                 self.broken("SIM-31", f"job {job.id} is run again for its stall {times} times")
-            for rank, begun in self._begun.items():
-                if rank[0] == job.id:
-                    self._stalled.update(begun)
+            for begun in self._begun[job.id].values():
+                self._stalled.update(begun)
 
     def retried(self, event: ev.TaskRetried) -> None:
         """Handle that a task runs again: where its node was lost, for that, and for no stall before."""
@@ -144,7 +147,7 @@ class JobRules:
 
     def has_begun(self, job: int) -> bool:
         """Return whether an attempt of a task has begun."""
-        return (job, 0) in self._begun
+        return 0 in self._begun[job]
 
     def excuse(self, node: NodeId) -> None:
         self._excused.add(node)
@@ -206,6 +209,7 @@ class JobRules:
         if job.id in self.settled:
             self.broken("SIM-1", f"job {job.id} settles a second time")
         self.settled.add(job.id)
+        self._sim.unsettled.discard(job.id)
 
     def _own(self, job: Job, ending: Settled, rank: int) -> Order | None:
         if isinstance(ending.outcome, Received) and ending.outcome.data == FORGED:

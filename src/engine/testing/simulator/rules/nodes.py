@@ -19,7 +19,7 @@ SIM-33: late machines, those counted that are being ended, are no more than half
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,10 @@ class Seat:
     def present(self) -> bool:
         return self.state in PRESENT and not self.notices
 
+    @property
+    def works(self) -> bool:
+        return self.state == "ready" and not self.notices
+
 
 class NodeRules:
     def __init__(self, sim: Simulation) -> None:
@@ -75,7 +79,11 @@ class NodeRules:
         self._fewer_by = 0
         self.seats: dict[NodeId, Seat] = {}
         self._by_machine: dict[MachineId, Seat] = {}
-        self._present = 0  # seats that are
+        self.states: Counter[str] = Counter()  # of seats
+        self._present = self._working = 0  # seats that are, and those that are ready besides
+        self._standby: dict[NodeId, Seat] = {}
+        self._late: dict[MachineId, Seat] = {}  # whose machines cost money
+        self._leaving: dict[MachineId, None] = {}  # machines that cost money, of seats that are not present
         self._launching = 0
         self._surplus = 0  # of what is being launched: so many may have become too many since it was asked for
         self._returned, self._returned_at = 0, -1.0  # seats that are present again, at one instant
@@ -132,11 +140,38 @@ class NodeRules:
     def launched(self, node: NodeId, machine: MachineId) -> None:
         self.seats[node] = self._by_machine[machine] = seat = Seat(node, machine, self._now)
         seat.notices.update(self._early.pop(machine, {}))
+        self._count(seat)
+
+    def _uncount(self, seat: Seat) -> None:
+        """Take a seat out of all that is counted, before anything about it changes."""
+        self.states[seat.state] -= 1
+        self._present -= seat.present
+        self._working -= seat.works
+        self._standby.pop(seat.node, None)
+
+    def _count(self, seat: Seat) -> None:
+        self.states[seat.state] += 1
         self._present += seat.present
+        self._working += seat.works
+        if seat.state == "standby":
+            self._standby[seat.node] = seat
+        if seat.present or seat.machine not in self._sim.cloud.alive:
+            self._leaving.pop(seat.machine, None)
+        else:
+            self._leaving[seat.machine] = None
+        if seat.late and seat.machine in self._sim.cloud.alive:
+            self._late[seat.machine] = seat
+        else:
+            self._late.pop(seat.machine, None)
+
+    def machine_ended(self, machine: MachineId) -> None:
+        """Handle that a machine costs no money any more."""
+        self._leaving.pop(machine, None)
+        self._late.pop(machine, None)
 
     def becomes(self, node: NodeId, state: str) -> None:
         seat = self.seats[node]
-        self._present -= seat.present
+        self._uncount(seat)
         if seat.state == "late" and state in PRESENT:
             self._returns()
         seat.state = state
@@ -144,11 +179,12 @@ class NodeRules:
             seat.ready_at = self._now
         if state == "late":
             seat.late = True
-            self._check_late()
         elif state in PRESENT:
             seat.late = False
-        self._present += seat.present
+        self._count(seat)
         self._changed = True
+        if state == "late":
+            self._check_late()
 
     def queued(self, node: NodeId) -> None:
         self.seats[node].queued = True
@@ -216,14 +252,14 @@ class NodeRules:
         if seat.state not in PRESENT:
             return
         self._changed = True
-        self._present -= seat.present
+        self._uncount(seat)
         if notice.seconds is None:
             seat.notices.pop(source, None)
             self._returns()
         else:
             seat.notices.setdefault(source, self._now)
             self._sim.loop.call_later(REPLACED_S, self._replaced, seat)
-        self._present += seat.present
+        self._count(seat)
 
     def _returns(self) -> None:
         """Handle that a replaced node is present again: launches decided at this instant may still be asked for."""
@@ -262,10 +298,7 @@ class NodeRules:
 
     def stands_by(self) -> bool:
         """Return whether a node stands by that can be reached."""
-        return self._sim.scenario.spare > 0 and any(
-            seat.state == "standby" and not seat.notices and self._sim.hosts[seat.machine].connected
-            for seat in self.seats.values()
-        )
+        return bool(self._idle_spares())
 
     def fault_injected(self, fault: f.Fault, hosts: Sequence[Host]) -> None:
         self._all_faults.append((self._now, fault))
@@ -315,26 +348,28 @@ class NodeRules:
             self._broken("SIM-12", f"machine {machine} costs money, and nobody wants it")
 
     def _check_spares(self) -> None:
-        spares = [seat for seat in self.seats.values() if seat.state == "standby"] if self._sim.scenario.spare else ()
-        if not spares or self.closing:
+        if not self._standby or self.closing:
             return
-        working = sum(seat.state == "ready" and not seat.notices for seat in self.seats.values())
-        idle = [seat.node for seat in spares if not seat.notices and self._sim.hosts[seat.machine].connected]
-        if working < self.wanted and idle:
-            self._broken("SIM-14", f"{working} of {self.wanted} nodes work, and {idle} stand by")
+        if self._working < self.wanted and (idle := self._idle_spares()):
+            self._broken("SIM-14", f"{self._working} of {self.wanted} nodes work, and {idle} stand by")
+
+    def _idle_spares(self) -> list[NodeId]:
+        """Return the nodes that stand by, and can be reached."""
+        if not self._sim.scenario.spare:
+            return []
+        hosts = self._sim.hosts
+        return [seat.node for seat in self._standby.values() if not seat.notices and hosts[seat.machine].connected]
 
     def _check_number(self) -> None:
-        seats = map(self._by_machine.get, self._sim.cloud.alive)
-        staying = sum(seat is None or seat.present for seat in seats)  # None: its launch is being answered
+        staying = len(self._sim.cloud.alive) - len(self._leaving)  # with those whose launch is being answered
         if staying > self.total + self._surplus and not self.closing:
             counts = f"{self.total} are wanted, and {self._surplus} may have become too many on their way"
             self._broken("SIM-24", f"{staying} machines cost money and are to stay: {counts}")
 
     def _check_late(self) -> None:
         wanted = self.wanted + (self._fewer_by if self._resized_at == self._now else 0)
-        seats = map(self._by_machine.get, self._sim.cloud.alive)
-        late = [seat.node for seat in seats if seat is not None and seat.late]
-        if len(late) > (wanted + 1) // 2:
+        if len(self._late) > (wanted + 1) // 2:
+            late = [seat.node for seat in self._late.values()]
             self._broken("SIM-33", f"the machines of late nodes {late} cost money, and {wanted} nodes are wanted")
 
     def rested(self) -> None:

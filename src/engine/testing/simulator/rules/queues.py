@@ -28,6 +28,7 @@ class QueueRules:
             self._sim.broken("SIM-32", f"node {node} waits in the queue, and is given up: {cause}")
 
     def settled(self, job: int, endings: Sequence[Ending]) -> None:
-        queue = self._sim.referee.nodes.queue
-        if queue and any(isinstance(each, GaveUp) and each.reason is Reason.NO_REPLACEMENT for each in endings):
+        if not any(isinstance(each, GaveUp) and each.reason is Reason.NO_REPLACEMENT for each in endings):
+            return
+        if queue := self._sim.referee.nodes.queue:
             self._sim.broken("SIM-32", f"job {job} ended for want of a node while nodes {queue} wait in the queue")

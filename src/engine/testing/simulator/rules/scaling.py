@@ -50,10 +50,9 @@ class ScalingRules:
         idle_s, now = self._sim.scenario.idle_s, self._sim.loop.now
         if idle_s is None or self._withdrawn_at == now:
             return
-        seat, running = self._sim.referee.nodes.seat_of(machine), self._sim.referee.jobs.running
-        busy = [attempt for attempt, host in running.items() if host.machine == machine]
-        if busy:
-            self._broken("SIM-28", f"machine {machine} leaves, and attempts {busy} run on it")
+        seat = self._sim.referee.nodes.seat_of(machine)
+        if busy := self._sim.referee.jobs.running_on[self._sim.hosts[machine]]:
+            self._broken("SIM-28", f"machine {machine} leaves, and attempts {[*busy]} run on it")
         since = max(self._ended_at.get(machine, 0.0), 0.0 if seat is None else seat.ready_at)
         if now - since < idle_s - SLACK_S:
             self._broken("SIM-28", f"machine {machine} leaves {now - since:.1f} s after its last work")

@@ -85,15 +85,12 @@ class TimeLimitRules:
 
     def _should_have_ended(self, job: Job, looks: int) -> None:
         referee = self._sim.referee
-        running = [(attempt, host) for attempt, host in referee.jobs.running.items() if self._is_of(job, attempt)]
-        for attempt, host in running:
+        running = referee.jobs.running_of[job.id]
+        for attempt, host in running.items():
             if host.healthy and host.connected and not referee.nodes.was_disturbed(host):
                 self._sim.broken("SIM-35", f"job {job.id} has settled, and attempt {attempt} runs on")
         if running and looks:
             self._sim.loop.call_later(AGAIN_S, self._should_have_ended, job, looks - 1)
-
-    def _is_of(self, job: Job, attempt: int) -> bool:
-        return self._sim.orders[AttemptId(attempt)].task.job == job.id
 
 
 def _was_ended(ending: Ending) -> bool:

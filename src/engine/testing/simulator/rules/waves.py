@@ -25,7 +25,7 @@ SLACK_S = 0.5
 
 @dataclass(slots=True, eq=False)
 class Wave:
-    machines: tuple[MachineId, ...]
+    machines: dict[MachineId, None]
     launched_at: float
     answered: set[MachineId] = field(default_factory=set)
 
@@ -40,14 +40,14 @@ class WaveRules:
         self._wave_of: dict[MachineId, Wave] = {}
 
     def launched(self, machines: Sequence[Machine]) -> None:
-        wave = Wave(tuple(machine.id for machine in machines), self._sim.loop.now)
+        wave = Wave(dict.fromkeys(machine.id for machine in machines), self._sim.loop.now)
         self._wave_of |= dict.fromkeys(wave.machines, wave)
 
     def queued(self, machine: MachineId) -> None:
         """Handle that a machine waits in a queue: it belongs to no launch's wave, and is measured by no other."""
         wave = self._wave_of[machine]
-        wave.machines = tuple(each for each in wave.machines if each != machine)
-        self._wave_of[machine] = Wave((machine,), self._sim.loop.now)
+        wave.machines.pop(machine, None)
+        self._wave_of[machine] = Wave({machine: None}, self._sim.loop.now)
 
     def answered(self, machine: MachineId) -> None:
         wave = self._wave_of[machine]
@@ -68,8 +68,7 @@ class WaveRules:
         nodes = self._sim.referee.nodes
         seats = [seat for machine in wave.machines if (seat := nodes.seat_of(machine)) is not None]
         silent = [seat.node for seat in seats if seat.state == "booting" and seat.machine not in wave.answered]
-        states = [seat.state for seat in nodes.seats.values()]
-        waits = states.count("booting") > TRIES_AT_ONCE  # for its turn to be connected to
-        if silent and not waits and not nodes.closing and states.count("late") < (nodes.wanted + 1) // 2:
+        waits = nodes.states["booting"] > TRIES_AT_ONCE  # for its turn to be connected to
+        if silent and not waits and not nodes.closing and nodes.states["late"] < (nodes.wanted + 1) // 2:
             of = f"{len(wave.answered)} of {len(wave.machines)}"
             self._sim.broken("SIM-21", f"{of} machines of a launch have answered, and nodes {silent} are waited for")

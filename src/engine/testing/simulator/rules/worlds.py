@@ -36,6 +36,8 @@ class WorldRules:
         self.generations = 0
         self.recoveries_s: list[float] = []  # from a node's loss to its broadcast's next generation
         self._worlds: dict[tuple[int, int], World] = {}  # by job and generation
+        self._last: dict[int, World] = {}  # by job: of its last generation
+        self._open: dict[int, frozenset[NodeId]] = {}  # the nodes of those, of jobs that have not settled
         self._ranks: dict[tuple[int, int], set[int]] = {}  # that were sent
         self._fresh: list[tuple[int, int, tuple[int, ...]]] = []  # generations since the last rest, with their ranks
         self._running: dict[int, dict[int, dict[int, Order]]] = {}  # by job, generation and attempt
@@ -55,7 +57,10 @@ class WorldRules:
         world = order.world
         assert world is not None
         key = (order.task.job, world.generation)
-        known = self._worlds.setdefault(key, world)
+        known = self._worlds.get(key)
+        if known is None:
+            known = self._worlds[key] = self._last[key[0]] = world
+            self._open[key[0]] = frozenset(world.nodes)
         ranks = self._ranks.setdefault(key, set())
         if world is not known and world != known:
             self._broken("SIM-4", f"job {key[0]}, generation {key[1]}: rank {order.rank} gets another world")
@@ -153,7 +158,7 @@ class WorldRules:
 
     def latest(self, job: int) -> World | None:
         """Return the world of the last generation of ``job``; None: it has not begun."""
-        return max((of for (each, _), of in self._worlds.items() if each == job), key=_number, default=None)
+        return self._last.get(job)
 
     # --- the fence --------------------------------------------------------------------------------------------------
 
@@ -191,12 +196,12 @@ class WorldRules:
     def _alone(self, job: int) -> bool:
         """Return whether no other broadcast wants seats."""
         referee = self._sim.referee
-        return not any(of != job and of not in referee.jobs.settled for of, _ in self._worlds)
+        return not any(of != job and of not in referee.jobs.settled for of in self._open)
 
     def lost(self, node: NodeId, host: Host) -> None:
         now, spare = self._sim.loop.now, self._sim.referee.nodes.stands_by()
-        for job, world in self._latest():
-            if node in world.nodes:
+        for job, nodes in self._latest():
+            if node in nodes:
                 if spare and job not in self._lost_at:
                     self._warm_at[job] = now
                 else:
@@ -206,8 +211,8 @@ class WorldRules:
             self._stale.append((now + self._sim.scenario.lease_s + SLACK_S, host, node))
 
     def resized(self, wanted: int) -> None:
-        for job, world in self._latest():
-            self._smallest[job] = min(wanted, self._smallest.get(job, len(world.nodes)))
+        for job, nodes in self._latest():
+            self._smallest[job] = min(wanted, self._smallest.get(job, len(nodes)))
 
     def at_rest(self) -> None:
         for job, generation, ranks in self._fresh:
@@ -219,15 +224,15 @@ class WorldRules:
         now = self._sim.loop.now
         while self._stale and self._stale[0][0] <= now:
             _, host, node = self._stale.popleft()
-            if any(running is host for running in self._sim.referee.jobs.running.values()):
+            if self._sim.referee.jobs.running_on[host]:
                 self._broken("SIM-5", f"node {node} was given up, and what ran there runs on after its lease")
 
-    def _latest(self) -> list[tuple[int, World]]:
-        latest: dict[int, World] = {}
-        for (job, _), world in self._worlds.items():
-            if job not in self._sim.referee.jobs.settled:
-                latest[job] = world
-        return list(latest.items())
+    def _latest(self) -> list[tuple[int, frozenset[NodeId]]]:
+        """Return the jobs that have not settled, with the nodes of their last generations."""
+        settled = self._sim.referee.jobs.settled
+        for job in [job for job in self._open if job in settled]:
+            del self._open[job]
+        return list(self._open.items())
 
 
 def _port_of(order: Order) -> int | None:
@@ -237,10 +242,6 @@ def _port_of(order: Order) -> int | None:
     if world.ports:
         return world.ports[order.rank]
     return world.head_port if order.rank == 0 else None
-
-
-def _number(world: World) -> int:
-    return world.generation
 
 
 def _generation(order: Order) -> int:

@@ -1,0 +1,58 @@
+"""The steps that a rank keeps in memory, and how much it may keep. No I/O, no clock.
+
+A save that would have to wait is left out, and then every second one, every fourth, and so on, until they are as rare
+as they can be kept. A version is complete when every rank has kept that step, and each rank decides alone. So the steps
+are multiples of powers of two: those of the slowest rank are among those of all others.
+
+KEEP-1: the steps that a rank keeps are multiples of ``every`` times a power of two, or the first after one.
+KEEP-2: of ranks whose saves take at most n steps, n being a power of two, all keep some step of any 8 * n * ``every``.
+"""
+
+from __future__ import annotations
+
+MOST_STRIDE = 256
+AGAIN_AFTER = 8  # saves in a row, after which it is tried to save twice as often
+
+
+class MemoryInterval:
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._last = 0
+        self._in_row = 0
+        self.stride = 1
+
+    def resumed(self, step: int) -> None:
+        self._last = step // self._every
+
+    def due(self, step: int) -> bool:
+        number = step // self._every
+        return number // self.stride > self._last // self.stride
+
+    def done(self, step: int, *, kept: bool) -> None:
+        """Note that a step that was due was kept, or was left out because the one before it is still under way."""
+        self._last = step // self._every
+        self._in_row = self._in_row + 1 if kept else 0
+        if not kept:
+            self.stride = min(2 * self.stride, MOST_STRIDE)
+        elif self._in_row == AGAIN_AFTER and self.stride > 1:
+            self._in_row = 0
+            self.stride //= 2
+
+
+def too_much(state_bytes: int, *, copies: int, ranks_here: int, ranks: int, memory_bytes: int) -> str:
+    """Say why a rank's states cannot be kept in memory; "" if they can.
+
+    A rank has two slots, and its node as many for the copies of other ranks' parts. ``ranks_here``: of ``ranks``, on
+    this computer, whose nodes share the memory of a copy. They may take half of the computer's memory.
+    """
+    each = 2 * state_bytes * (1 if ranks_here == ranks else copies)
+    if ranks_here * each <= memory_bytes // 2:
+        return ""
+    return (
+        f"the state of a rank takes {_size(state_bytes)}, and {ranks_here} of them would take "
+        f"{_size(ranks_here * each)} of this computer's {_size(memory_bytes)}, of which half may be used"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"

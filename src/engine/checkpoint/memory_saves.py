@@ -1,0 +1,190 @@
+"""A rank's states in its node's memory: copied by the training, handed to the node by a thread, and resumed from."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ..node import blobs, context
+from ..node.facts import memory_bytes
+from ..runtime.instance_info import instance_info
+from ..wire.checkpoint_messages import Kept, Stored
+from .memory_interval import MemoryInterval, too_much
+from .memory_waits import MemoryWaits
+from .resume_vote import Loaded
+from .slot import Slot, restored
+from .snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from ..node.context import TaskContext
+    from ..node.log_sender import LogSender
+
+SLOTS = 2  # one with the newest state that is complete, and one that is written
+LOOKS_S = 0.005  # between two looks at whether a state was copied, at most
+
+
+def opened(run: str, rank: int, ranks: int, every: int | None, copies: int) -> MemorySaves | None:
+    """Return what keeps the states of a rank in memory; None outside of a rank's own process."""
+    task = context.current()
+    if task is None or task.log is None or not task.log.here or ranks == 1:
+        return None
+    return MemorySaves(run, rank, ranks, task, task.log, every=every, copies=copies)
+
+
+class MemorySaves:
+    """Keeps the states that one rank saves. The rank's training thread alone calls it."""
+
+    def __init__(
+        self, run: str, rank: int, ranks: int, task: TaskContext, node: LogSender, *, every: int | None, copies: int
+    ) -> None:
+        """Keep each step that is due after ``every`` steps; None: as many as can be without waiting."""
+        self._run, self._rank, self._ranks = run, rank, ranks
+        self._task, self._node = task, node
+        self._copies = copies
+        info = instance_info()
+        self._ranks_here = sum(peer.hostname == info.hostname for peer in info.peers)
+        self._interval = MemoryInterval(every or 1)
+        self._waits = None if every is None else MemoryWaits(run, every)
+        self._slots = [Slot() for _ in range(SLOTS)]
+        self._last: Slot | None = None  # into which the state before was copied
+        self._thread: threading.Thread | None = None
+        self._again, self._step = 0, -1
+        self._storing: Counter[int] = Counter()  # step -> `again` when its save to the storage began
+        self._off = False
+
+    def load(self, into: object) -> Loaded | None:
+        """Return what all ranks of this generation resume from; None: it is not in memory.
+
+        Raises `CheckpointError` where the state is sharded otherwise than ``into``, `SerializationError` where it
+        cannot be unpickled here.
+        """
+        offer = self._offer()
+        if offer is None:
+            return None
+        name, told = offer
+        try:
+            if told["sharded"] and into is None:  # it is to come back whole, and the other shards are elsewhere
+                return None
+            state = restored(blobs.lent_mapping(name), told["size_bytes"], into)
+        finally:
+            blobs.drop_shared([name])
+        self.resumed(told["step"])
+        return Loaded(told["step"], state)
+
+    def _offer(self) -> tuple[str, Any] | None:
+        prefix = f"checkpoint:{self._task.attempt}:"
+        for name in blobs.lent(prefix):
+            told = json.loads(name.removeprefix(prefix))
+            if told["run"] == self._run:
+                return name, told
+        return None
+
+    def resumed(self, step: int) -> None:
+        self._interval.resumed(step)
+
+    def due(self, step: int) -> bool:
+        return not self._off and self._interval.due(step)
+
+    def save(self, step: int, state: object, *, hurry: bool = False) -> bool:
+        """Keep ``state`` if that is due; return whether it is being kept.
+
+        Where each due step is to be kept it waits until the state before is on its nodes, as `MemoryWaits` says, but
+        not in a ``hurry``. Otherwise a step that would have to wait is left out.
+
+        Raises `SerializationError` where it cannot be pickled.
+        """
+        self._again += step <= self._step
+        self._step = step
+        if not self.due(step):
+            return False
+        slot = self._free_slot() if self._waits is None or hurry else self._awaited_slot(self._waits)
+        if slot is not None or not hurry:
+            self._interval.done(step, kept=slot is not None)
+        if slot is None:
+            return False
+        self._last = slot
+        slot.begin()
+        snapshot = Snapshot(state, slot)
+        arguments = slot, snapshot, self._again, step
+        self._thread = threading.Thread(target=self._hand_over, args=arguments, daemon=True, name="outrider-memory")
+        self._thread.start()
+        return True
+
+    def _free_slot(self) -> Slot | None:
+        """Return a slot for the next state; None: the state before is still on its way."""
+        if self._thread is not None and self._thread.is_alive():
+            return None
+        waits = self._waits is not None and not self._waits.given_up
+        if waits and self._last is not None and not self._last.safe:
+            return None
+        return next((each for each in self._slots if each.free), None)
+
+    def _awaited_slot(self, waits: MemoryWaits) -> Slot | None:
+        began = now = time.monotonic()
+        while (slot := self._free_slot()) is None and (rest_s := waits.rest_s(began, now)) > 0:
+            time.sleep(min(rest_s, LOOKS_S, (now - began) / 8 + 1e-4))
+            now = time.monotonic()
+        if slot is not None:
+            self._tell(waits.waited(began, now))
+        elif not waits.given_up:
+            self._tell(waits.gave_up())
+        return slot
+
+    def _tell(self, said: str) -> None:
+        if said and not self._rank:  # all ranks wait for the same
+            warnings.warn(said, RuntimeWarning, stacklevel=5)
+
+    def storing(self, step: int) -> None:
+        """Note that a save of this step to the storage begins."""
+        self._storing[step] = self._again
+
+    def stored(self, step: int) -> None:
+        """Tell that a checkpoint is complete in the storage: a later generation resumes from nothing older."""
+        if self._node.here:
+            with suppress(OSError):
+                self._node.tell(Stored(self._task.attempt, self._run, self._storing.pop(step, self._again), step))
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+        self._off = True
+        for slot in self._slots:
+            slot.close()
+
+    def _hand_over(self, slot: Slot, snapshot: Snapshot, again: int, step: int) -> None:
+        """Give the node what was copied. If there is no memory for it, no state is kept there from now on."""
+        try:
+            size_bytes, digest = slot.finish(snapshot, self._rank, step)
+            if self._is_too_much(slot.capacity_bytes):
+                return
+            sharded = any(entry.sharded for entry in snapshot.entries)
+            part = Kept(self._task.attempt, self._run, again, step, self._copies, sharded, size_bytes, digest, "")
+            self._node.tell(part, slot.take())
+            for each in self._slots:
+                if each.capacity_bytes < size_bytes and each.free:
+                    each.reserve(slot.capacity_bytes)
+        except OSError as error:
+            slot.release()
+            self._stop(f"{error.strerror or error}")
+
+    def _is_too_much(self, state_bytes: int) -> bool:
+        here, has = self._ranks_here, memory_bytes()
+        why = too_much(state_bytes, copies=self._copies, ranks_here=here, ranks=self._ranks, memory_bytes=has)
+        if why:
+            self._stop(why)
+        return bool(why)
+
+    def _stop(self, why: str) -> None:
+        self._off = True
+        for slot in self._slots:
+            slot.close()
+        warnings.warn(
+            f"No state of {self._run!r} is kept in memory from now on: {why}. Checkpoints in the storage go on.",
+            RuntimeWarning,
+            stacklevel=2,
+        )

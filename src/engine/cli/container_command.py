@@ -1,0 +1,57 @@
+"""The command by which Docker or Podman runs a program in a container, on this computer or on a host. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...lazy_dataclass import dataclass
+from ...providers.base import Address, Login
+from ..runs.nodes import LivingNode
+from .ssh_command import Way
+
+_SHELL = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
+
+
+@dataclass(frozen=True, slots=True)
+class InContainer:
+    """A container's ``name`` and the words of the ``runtime`` that has it, such as ``("sudo", "docker")``. ``host``:
+    the way to the host that it is on; None: it is on this computer.
+    """
+
+    name: str
+    runtime: tuple[str, ...]
+    host: Way | None = None
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Return the words that run ``command`` there, without input."""
+        return [*self.runtime, "exec", self.name, *command]
+
+    def shell(self, *, terminal: bool) -> list[str]:
+        """Return the words that open a shell there. ``terminal``: its input is one."""
+        return [*self.runtime, "exec", "-it" if terminal else "-i", self.name, *_SHELL]
+
+
+def container_of(about: Mapping[str, Any], node: LivingNode) -> InContainer | None:
+    """Return the container that a node is, from the description of its run; None: it is none."""
+    runtime, (host, _, name) = shlex.split(node.facts.get("runtime", "")), node.machine.rpartition("/")
+    if not runtime:
+        return None
+    return InContainer(name, tuple(runtime), _host_way(about, host) if host else None)
+
+
+def _host_way(about: Mapping[str, Any], host: str) -> Way:
+    from ...providers.login_host import Place
+
+    specs = about.get("spec", {}).get("specs", ())
+    providers = [spec["provider"] for spec in specs if isinstance(spec.get("provider"), Mapping)]
+    logins = [each["login"] for each in providers if host in each.get("hosts", ()) and each.get("login")]
+    said = logins[0] if logins else {}
+
+    def files(name: str) -> tuple[str, ...]:
+        return tuple(str(Path(about.get("cwd", "")) / path) for path in said.get(name, ()))
+
+    place = Place.parse(host, Login(keys=files("keys"), known_hosts=files("known_hosts"), config=files("config")))
+    return Way(Address(place.host, place.port, user=place.user), login=place.login)

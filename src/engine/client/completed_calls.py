@@ -1,0 +1,165 @@
+"""`Pool.as_completed`: any number of calls, a bounded number of them submitted, and each result as it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from ...actors.interfaces import Ending, GaveUp
+from ..api.calls import Call, pending
+from ..api.errors import ItemOutcome, NotACall, SerializationError
+from ..api.pending_base import Pending, shown
+from ..api.tracebacks import cut
+from ..serialization.client_streams import Blocking, items_of, marked_blocking
+from .jobs import SubmittedJob
+from .mapping import OF_ITEMS
+
+if TYPE_CHECKING:
+    from ..api.task_options import Options
+    from ..serialization.payload import Payload
+    from .open_pool import OpenPool
+
+Calls = Iterable[Call[Any]] | AsyncIterable[Call[Any]]
+TURN = 32  # calls that are submitted before the event loop's other work has its turn: about a millisecond
+LIMIT = 1_000  # calls on their way, where the caller does not say how many
+PER_SLOT = 4  # and where there are many slots: one runs, one waits behind it, the others are on their way
+
+
+def checked_calls(calls: Calls, *, may_block: bool) -> Calls | Blocking:
+    """Return the calls as `CompletedCalls` takes them. ``may_block``: a plain iterator is advanced in a thread.
+
+    Raises:
+        NotACall: they are nothing that gives calls.
+    """
+    if isinstance(calls, Pending):
+        raise NotACall(f"pool.as_completed takes the calls one by one: give it [{calls.code}], or an iterator of calls")
+    if not isinstance(calls, Iterable | AsyncIterable):
+        raise NotACall(f"pool.as_completed takes an iterable of calls, not {shown(calls)}")
+    return marked_blocking(calls) if may_block else calls
+
+
+class CompletedCalls:
+    """One run of `Pool.as_completed`."""
+
+    def __init__(self, core: OpenPool, calls: Calls | Blocking, *, limit: int | None, returns_errors: bool) -> None:
+        self._core, self._calls = core, calls
+        self._limit, self._returns_errors = limit, returns_errors
+        self._news = asyncio.Event()  # a call has ended, or there is one to submit
+        self._landed: deque[_NumberedJob | _Unsent] = deque()
+        self._open: set[_NumberedJob] = set()  # not given to the caller yet
+        self._taken = 0
+
+    async def results(self) -> AsyncGenerator[Any, None]:
+        async with aclosing(self.batches()) as batches:
+            try:
+                async for batch in batches:
+                    for result in batch:
+                        yield result
+            except Exception as error:
+                cut(error)
+                raise
+
+    async def batches(self) -> AsyncGenerator[list[Any], None]:
+        """Yield the results that are there, a list of at least one at a time."""
+        source = items_of(self._calls, self._news)
+        try:
+            while True:
+                room = self._most() - len(self._open) - len(self._landed)
+                calls = source.take(min(room, TURN)) if room > 0 else []
+                for call in calls:
+                    self._submit(call)
+                if self._landed:
+                    results, error = await self._take_landed()
+                    if results:
+                        yield results
+                    if error is not None:
+                        raise error
+                elif calls:
+                    await asyncio.sleep(0)
+                elif not self._open and source.ended:
+                    return
+                else:
+                    self._news.clear()
+                    await self._news.wait()
+        finally:
+            for job in self._open:
+                job.cancel()
+            await source.close()
+
+    def _most(self) -> int:
+        return self._limit or max(LIMIT, PER_SLOT * self._core.map_slots())
+
+    def _submit(self, given: Any) -> None:
+        number, self._taken = self._taken, self._taken + 1
+        try:
+            call = pending(given)
+            payload = self._core.packer.pack(call)
+        except (SerializationError, NotACall) as error:
+            self._landed.append(_Unsent(number, error))
+            return
+        job = _NumberedJob(self._core, payload, call.options, number, self._ended)
+        self._open.add(job)
+        self._core.submit(job, None, job)
+
+    def _ended(self, job: _NumberedJob) -> None:
+        self._open.discard(job)
+        self._landed.append(job)
+        self._news.set()
+
+    async def _take_landed(self) -> tuple[list[Any], Exception | None]:
+        """Return the results that are there, in the order in which they came, up to the first that is an error."""
+        results: list[Any] = []
+        for _ in range(len(self._landed)):
+            landed = self._landed.popleft()
+            await landed.load_if_long()
+            try:
+                value = landed.result()
+            except Exception as error:  # noqa: BLE001  whatever the call raised
+                error.add_note(f"call {landed.number} of pool.as_completed")
+                if not (self._returns_errors and landed.is_of_call):
+                    return results, error
+                results.append(ItemOutcome(landed.number, error=error))
+            else:
+                results.append(ItemOutcome(landed.number, value) if self._returns_errors else value)
+        return results, None
+
+
+class _NumberedJob(SubmittedJob[Any]):
+    """A submitted call. ``number``: which of them it is, from 0."""
+
+    __slots__ = ("ending", "number", "over")
+
+    def __init__(
+        self, core: OpenPool, payload: Payload, options: Options, number: int, over: Callable[[_NumberedJob], None]
+    ) -> None:
+        super().__init__(core, payload, options)
+        self.number, self.over = number, over
+        self.ending: Ending | None = None
+
+    def __call__(self, ending: Ending) -> None:
+        super().__call__(ending)
+        self.ending = ending
+        self.over(self)
+
+    @property
+    def is_of_call(self) -> bool:
+        """Return whether the call itself has failed, and not the pool."""
+        return not isinstance(self.ending, GaveUp) or self.ending.reason in OF_ITEMS
+
+
+class _Unsent:
+    """A call that could not be submitted, in the place of its job."""
+
+    is_of_call = True
+
+    def __init__(self, number: int, error: Exception) -> None:
+        self.number, self._error = number, error
+
+    async def load_if_long(self) -> None:
+        return
+
+    def result(self) -> None:
+        raise self._error

@@ -1,0 +1,111 @@
+"""The way to a machine that has no executor before it is reached: what is done there first, whatever leads there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...actors.events import NodePreparing
+from ...actors.interfaces import NodeId
+from ...providers.base import Machine
+from ..api.errors import BootstrapError
+from ..node.bridge import BEGINS
+from .connection_settings import ConnectionSettings
+from .lease_renewal import LeaseRenewal
+from .route import Route
+
+if TYPE_CHECKING:
+    from ..image.bootstrap import Bootstrapped, Phase
+    from ..image.commands import CommandRunner
+
+
+class BootstrappedRoute(Route):
+    def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
+        super().__init__(machine)
+        self._node, self._settings = node, settings
+        self._executor: Bootstrapped | None = None
+        self._renewal: LeaseRenewal | None = None  # of the machine's lease, until the executor takes over
+
+    @property
+    def bootstrapped(self) -> bool:
+        return self._executor is not None
+
+    def greeted(self) -> None:
+        if self._renewal is not None:
+            self._renewal.close()
+            self._renewal = None
+
+    def forget(self) -> None:
+        self._executor = None
+
+    def _renew_lease(self, shell: CommandRunner) -> None:
+        if self._machine.lease:
+            checked = self._executor is None
+            self._renewal = LeaseRenewal(shell, self._machine.lease, self._settings.lease_s, checked=checked)
+
+    async def _bootstrap(self, shell: CommandRunner) -> bool:
+        """Put the image and an executor there, unless that was done. Return whether it was done now.
+
+        Raises:
+            BootstrapError: says on which machine it failed.
+        """
+        if self._executor is not None:
+            return False
+        async with self._settings.bootstraps:
+            bootstrap = self._bootstrapped(shell)
+            if self._renewal is not None:  # beside it, not before it: the check takes no time of its own
+                bootstrap = self._renewal.during(bootstrap, self._machine.id)
+            self._executor = await bootstrap
+        return True
+
+    async def _bootstrapped(self, shell: CommandRunner) -> Bootstrapped:
+        from ..image.bootstrap import bootstrap  # which pools on this computer do without
+
+        settings, machine = self._settings, self._machine
+        try:
+            return await bootstrap(
+                shell,
+                await settings.image(),
+                pool=settings.pool,
+                machine=machine.id.rpartition("/")[2],
+                node=f"{settings.turn}{self._node}",
+                address=machine.private_address or None,
+                lease_s=settings.lease_s,
+                lease_file=machine.lease,
+                progress=self._progress,
+            )
+        except BootstrapError as error:
+            raise error.at(machine.id.rpartition("/")[2], self._node) from error.__cause__
+
+    def _progress(self, phase: Phase) -> None:
+        took_s = phase.seconds if phase.state == "finished" else None
+        self._settings.observe(NodePreparing(self._node, phase.name, phase.text, took_s))
+
+    def _bridge(self, to: Sequence[str]) -> tuple[str, ...]:
+        """Return the command on the machine whose streams are a connection to a socket there."""
+        executor = self._executor
+        assert executor is not None, "only machines that were bootstrapped have bridges"
+        return (executor.python, "-I", executor.runtime, "bridge", *to)
+
+
+class BridgeOutput:
+    """Skips what a login shell that starts a bridge may print first."""
+
+    def __init__(self) -> None:
+        self._skipped: bytearray | None = bytearray()  # None: the bridge has begun
+
+    @property
+    def has_begun(self) -> bool:
+        return self._skipped is None
+
+    def begun(self, data: bytes) -> bytes:
+        """Return what of ``data`` comes from the socket."""
+        if self._skipped is None:
+            return data
+        self._skipped += data
+        before, begins, rest = bytes(self._skipped).partition(BEGINS)
+        if begins:
+            self._skipped = None
+        else:
+            del self._skipped[: max(0, len(before) - len(BEGINS))]
+        return rest

@@ -1,0 +1,217 @@
+"""The way into a container: each program there, and each channel to its executor, is a command of the container's host.
+
+Nothing is spoken but the streams of ``docker exec -i`` and ``podman exec -i``: the container needs no network, no port
+and no SSH server. The host is this computer, or one that the user's login leads to by SSH.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from ...actors.interfaces import ConnectFailed, NodeId
+from ...providers.base import Machine
+from ...providers.inherited_files import keep_here
+from ..api.printable import one_line
+from ..image.commands import CommandResult, CommandRunner
+from ..node.bridge import BEGINS
+from . import ssh
+from .bootstrapped_route import BootstrappedRoute, BridgeOutput
+from .channels import Channel
+from .connection_settings import ConnectionSettings
+from .local_command import LocalCommand
+from .local_shell import LocalShell
+from .route import Route
+from .ssh import RemoteShell
+from .ssh_route import BRIDGES, SSHRoute
+
+if TYPE_CHECKING:
+    import asyncssh
+
+# What Docker and Podman say of a container in which nothing can be run any more.
+GONE = re.compile(r"no such container|no container with name|is not running|container state improper", re.IGNORECASE)
+
+
+def route_to_container(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Route:
+    if machine.login is None:
+        return LocalContainerRoute(node, machine, settings)
+    return HostContainerRoute(node, machine, settings)
+
+
+class ContainerShell:
+    """Implements `CommandRunner` in a container, by one that runs commands on its host.
+
+    Raises:
+        ConnectFailed: as `CommandRunner.run`, where the container is gone.
+    """
+
+    def __init__(self, runner: CommandRunner, machine: Machine) -> None:
+        self._runner, self._machine = runner, machine
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        output: Callable[[bytes], None] | None = None,
+    ) -> CommandResult:
+        ended = await self._runner.run(argv, stdin=stdin, output=output)
+        if ended.status and (said := said_gone(ended.stderr)):
+            raise gone(self._machine, said)
+        return ended
+
+
+def said_gone(stderr: bytes) -> str:
+    """Return the last line, if it says that the container is gone."""
+    said = one_line(stderr.decode(errors="replace").strip().rpartition("\n")[2])
+    return said if GONE.search(said) else ""
+
+
+def gone(machine: Machine, said: str) -> ConnectFailed:
+    return ConnectFailed(f"container {machine.id} is gone: {said}", fatal=True)
+
+
+class HostContainerRoute(SSHRoute):
+    """The host's SSH connection is this route's own, and carries nothing else."""
+
+    def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
+        super().__init__(node, machine, settings)
+        self._bridged = True
+
+    def forget(self) -> None:
+        super().forget()
+        self._bridged = True
+
+    def _shell(self) -> CommandRunner:
+        return ContainerShell(RemoteShell(self._connection, self._machine.inside), self._machine)
+
+    async def _dial(self) -> ssh.Connected:
+        return await ssh.connect(self._machine, None, interpose=self._settings.interpose())
+
+    async def open_connection(
+        self, host: str, port: int
+    ) -> tuple[asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]]:
+        command = self._bridge_command((host, str(port)))
+        writer, reader, _ = await self._connection.open_session(command, encoding=None)
+        await _begun(reader, host, port)
+        return reader, writer
+
+
+class LocalContainerRoute(BootstrappedRoute):
+    """The commands are processes of this computer, one for each channel."""
+
+    def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
+        super().__init__(node, machine, settings)
+        self._channels: list[Channel] | None = None  # None: it is not reached
+        self._bridges = asyncio.Semaphore(BRIDGES)
+
+    @property
+    def reached(self) -> bool:
+        return self._channels is not None
+
+    @property
+    def _shell(self) -> CommandRunner:
+        return ContainerShell(LocalShell(self._machine.inside), self._machine)
+
+    async def reach(self, *, again: bool) -> None:
+        if again:  # one that was never met shows by its bootstrap whether it is there
+            await self._shell.run(["true"])
+        self._channels = []
+
+    async def prepare(self) -> None:
+        shell = self._shell
+        self._renew_lease(shell)
+        await self._bootstrap(shell)
+
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        return self._bridges
+
+    async def open_channel(self, channel: Channel) -> None:
+        channels, executor = self._channels, self._executor
+        if channels is None or executor is None:
+            raise ConnectionResetError("the connection was lost")
+        command = self._started((executor.executor_socket,))
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: _Carrier(channel, command, self._machine), sock=command.socket)
+        except BaseException:
+            command.socket.close()
+            command.end()
+            raise
+        if channels is not self._channels:
+            channel.abort()
+            raise ConnectionResetError("the connection was lost")
+        channels[:] = [each for each in channels if each.is_open]
+        channels.append(channel)
+
+    async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
+        command = self._started((host, str(port)))
+        try:
+            reader, writer = await asyncio.open_connection(sock=command.socket)
+            await _begun(reader, host, port)
+        except BaseException:
+            command.socket.close()
+            command.end()
+            raise
+        return reader, _Writer(writer, command)
+
+    def _started(self, to: Sequence[str]) -> LocalCommand:
+        command = LocalCommand([*self._machine.inside, *self._bridge(to)])
+        keep_here(command.socket)
+        return command
+
+    def abort(self) -> None:
+        self.greeted()
+        channels, self._channels = self._channels, None
+        for channel in channels or ():
+            channel.abort()
+
+
+class _Carrier(asyncio.Protocol):
+    """A channel over a command's streams. The command ends with it."""
+
+    def __init__(self, channel: Channel, command: LocalCommand, machine: Machine) -> None:
+        self._channel, self._command, self._machine = channel, command, machine
+        self._output = BridgeOutput()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._channel.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if data := self._output.begun(data):
+            self._channel.data_received(data)
+
+    def pause_writing(self) -> None:
+        self._channel.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._channel.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None and not self._output.has_begun:
+            said = one_line(self._command.said.decode(errors="replace"))
+            exc = ConnectionResetError(said or "nothing is run in the container any more")
+        self._command.end()
+        self._channel.connection_lost(exc)
+
+
+class _Writer:
+    """The writer of a stream whose command ends when it is closed."""
+
+    def __init__(self, writer: asyncio.StreamWriter, command: LocalCommand) -> None:
+        self._writer, self._command = writer, command
+        self.write, self.drain, self.write_eof = writer.write, writer.drain, writer.write_eof
+
+    def close(self) -> None:
+        self._writer.close()
+        self._command.end()
+
+
+async def _begun(reader: Any, host: str, port: int) -> None:
+    try:
+        await reader.readuntil(BEGINS)
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise ConnectionRefusedError(f"{host}:{port} is not reached from the container") from error

@@ -1,0 +1,82 @@
+"""Commands that a command of this computer runs elsewhere, as ``podman exec -i NAME`` does in a container."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Callable, Sequence
+from contextlib import suppress
+
+from ..image.commands import CommandResult
+from .local_command import LocalCommand
+
+PIECE_BYTES = 256 << 10
+LAST_BYTES = 64 << 10  # of stdout that nobody listens to
+ENDS_S = 30.0  # for the command to end once its output has
+
+
+class LocalShell:
+    """Implements `engine.image.commands.CommandRunner`: ``inside`` runs each command."""
+
+    def __init__(self, inside: Sequence[str]) -> None:
+        self._inside = tuple(inside)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        output: Callable[[bytes], None] | None = None,
+    ) -> CommandResult:
+        """See `CommandRunner.run`. A signal that ends a command there is told as the status 128 + its number."""
+        try:
+            command = LocalCommand([*self._inside, *argv])
+        except OSError as error:
+            raise ConnectionRefusedError(f"{self._inside[0]} cannot be started: {error.strerror}") from error
+        try:
+            reader, writer = await asyncio.open_connection(sock=command.socket)
+        except BaseException:
+            command.socket.close()
+            command.end()
+            raise
+        kept = bytearray()
+
+        def keep(data: bytes) -> None:
+            kept.extend(data)
+            del kept[:-LAST_BYTES]
+
+        feeding = asyncio.ensure_future(_feed(writer, stdin))
+        reading = asyncio.ensure_future(_read(reader, output or keep))
+        try:
+            await asyncio.wait([feeding, reading], return_when=asyncio.FIRST_COMPLETED)
+            if feeding.done():
+                feeding.result()
+            await reading
+            status = await command.status(ENDS_S)
+        finally:
+            for task in (feeding, reading):
+                task.cancel()
+            await asyncio.wait([feeding, reading])
+            writer.close()
+            command.end()
+        if status is None or status < 0:
+            raise ConnectionResetError(f"{self._inside[0]} was ended from outside, or does not end")
+        return CommandResult(status, None, bytes(kept), command.said)
+
+
+async def _feed(writer: asyncio.StreamWriter, stdin: bytes | AsyncIterable[bytes]) -> None:
+    """Write all of ``stdin`` and end it; what is left when the command reads no more is dropped."""
+    with suppress(OSError):
+        if isinstance(stdin, bytes):
+            writer.write(stdin)
+        else:
+            async for part in stdin:
+                writer.write(part)
+                await writer.drain()
+        await writer.drain()
+        writer.write_eof()
+
+
+async def _read(reader: asyncio.StreamReader, output: Callable[[bytes], None]) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(PIECE_BYTES):
+            output(data)

@@ -1,0 +1,315 @@
+"""The checkpoints that the nodes of a pool keep in memory: carried out as `memory_versions` decides.
+
+A copy goes to another node by shared memory where both are this computer, and else straight from node to node, or
+through this program where the nodes do not reach each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ...actors.interfaces import JobId, NodeId, Order, World
+from ...lazy_named_tuple import NamedTuple
+from ..serialization.payload import Blob, Received
+from ..wire import checkpoint_messages as parts
+from ..wire import messages as wire
+from .blob_transfers import BlobTransfers
+from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
+from .node_objects import NodeObjects
+
+PREFIX = "checkpoint:"  # of the names by which an attempt is given what it resumes from
+
+
+class Place(NamedTuple):
+    """A node's copy of a part: the name of its blob, and the path by which nodes of the same computer open it."""
+
+    blob: str
+    path: str
+
+
+class Unavailable(Exception):
+    """A copy of a part is not there, or is damaged, or does not come."""
+
+
+class NodeReplicas:
+    """One node's end of it."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        checkpoints: MemoryCheckpoints,
+        transfers: BlobTransfers,
+        objects: NodeObjects,
+        *,
+        send: Callable[[wire.Message], None],
+    ) -> None:
+        self.node, self.objects, self.send = node, objects, send
+        self._checkpoints, self._transfers = checkpoints, transfers
+        self._asked: dict[str, asyncio.Future[parts.Replicated]] = {}
+        self._paths: dict[str, str] = {}  # of copies of this computer, by blob
+        self.closed = False
+
+    # --- from the node --------------------------------------------------------------------------------------------
+
+    def received(self, message: parts.Kept | parts.Stored | parts.Replicated, order: Order | None) -> None:
+        """Handle what the node says. ``order``: of the attempt of which it speaks, if it runs that."""
+        match message:
+            case parts.Replicated(blob):
+                if (asked := self._asked.pop(blob, None)) is not None and not asked.done():
+                    asked.set_result(message)
+            case parts.Stored():
+                if order is not None and order.world is not None:
+                    self._checkpoints.stored(order, order.world, message)
+            case parts.Kept(blob=blob):
+                if blob.startswith(wire.LOST):
+                    return
+                if order is None or order.world is None or not self._checkpoints.expects(order.task.job):
+                    self.send(wire.Drop((blob,)))
+                else:
+                    self._checkpoints.kept(self, order, order.world, message)
+
+    def close(self) -> None:
+        """Handle that the node is lost."""
+        self.closed = True
+        for asked in self._asked.values():
+            asked.cancel()
+        self._checkpoints.gone(self.node)
+
+    # --- to the node ----------------------------------------------------------------------------------------------
+
+    async def get(self, name: str, source: NodeReplicas, blob: str, part: Part, *, verify: bool) -> Place:
+        """Have the node have a copy as ``name`` of what ``source`` has as ``blob``.
+
+        Raises:
+            Unavailable
+        """
+        digest = part.digest if verify else None
+        if self.objects.same_host and source.objects.same_host:
+            return await self._ask(parts.Replicate(name, source.path(blob), part.size_bytes, digest))
+        try:
+            if not await self.objects.copy(source.objects, blob, name, part.size_bytes):
+                received = await source.bring(blob)
+                with memoryview(received.data) as view:
+                    size_bytes = view.nbytes
+                await self._transfers.place(Blob(name, [received.data], size_bytes))
+        except Exception as error:
+            raise Unavailable(str(error)) from error
+        if digest is None:
+            return Place(name, "")
+        return await self._ask(parts.Replicate(name, "", part.size_bytes, digest))
+
+    async def verify(self, blob: str, part: Part) -> Place:
+        """Have the node verify what it has.
+
+        Raises:
+            Unavailable
+        """
+        return await self._ask(parts.Replicate(blob, "", part.size_bytes, part.digest))
+
+    async def bring(self, blob: str) -> Received:
+        return await self._transfers.bring_kept(wire.Value(b"", None, blob))
+
+    def path(self, blob: str) -> str:
+        return self._paths.get(blob, blob)  # of what a rank has left, the name is its path
+
+    def drop(self, blob: str) -> None:
+        self._paths.pop(blob, None)
+        if not self.closed:
+            self.send(wire.Drop((blob,)))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._transfers.spawn(work)
+
+    async def _ask(self, order: parts.Replicate) -> Place:
+        if self.closed:
+            raise Unavailable("its node is lost")
+        asked = self._asked[order.blob] = asyncio.get_running_loop().create_future()
+        self.send(order)
+        try:
+            answer = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if asked.cancelled():
+                raise Unavailable("its node is lost") from None
+            raise
+        if answer.said:
+            raise Unavailable(answer.said)
+        self._paths[order.blob] = answer.path
+        return Place(order.blob, answer.path)
+
+
+class Offer(NamedTuple):
+    """The version that the ranks of a generation resume a run from. ``blobs``: by rank, on the rank's node."""
+
+    run: str
+    version: Version
+    blobs: tuple[str, ...]
+
+
+class MemoryCheckpoints:
+    """The checkpoints in memory of one pool, whose links share this."""
+
+    def __init__(self) -> None:
+        self.versions = MemoryVersions()
+        self._nodes: dict[NodeId, NodeReplicas] = {}
+        self._expected: set[JobId] = set()
+        self._numbers = itertools.count(1)
+        self._restoring: dict[JobId, tuple[int, asyncio.Task[list[Offer]]]] = {}  # by job, with the generation
+
+    def joined(self, node: NodeReplicas) -> None:
+        self._nodes[node.node] = node
+
+    def gone(self, node: NodeId) -> None:
+        if self._nodes.pop(node, None) is not None:
+            self.versions.lost(node)
+
+    def expect(self, job: JobId) -> None:
+        """Keep what the ranks of a job leave: it runs again on all of them when one is lost."""
+        self._expected.add(job)
+
+    def expects(self, job: JobId) -> bool:
+        return job in self._expected
+
+    def over(self, job: JobId) -> None:
+        """Drop all that is kept of a job, which has ended."""
+        self._expected.discard(job)
+        if (restoring := self._restoring.pop(job, None)) is not None:
+            restoring[1].cancel()
+        self.versions.over(job)
+        self._carry_out()
+
+    # --- what ranks leave -----------------------------------------------------------------------------------------
+
+    def kept(self, node: NodeReplicas, order: Order, world: World, message: parts.Kept) -> None:
+        if world.nodes[order.rank // world.ranks_per_node] != node.node:  # its generation is over
+            node.drop(message.blob)
+            return
+        part = Left(message.blob, message.size_bytes, message.digest, message.sharded, copies=message.copies)
+        version = VersionId(world.generation, message.again, message.step)
+        part_id = PartId(order.task.job, message.run, version, order.rank)
+        self.versions.kept(part_id, part, world.nodes, world.ranks_per_node)
+        self._carry_out()
+
+    def stored(self, order: Order, world: World, message: parts.Stored) -> None:
+        version = VersionId(world.generation, message.again, message.step)
+        self.versions.stored(order.task.job, message.run, version)
+
+    def _carry_out(self) -> None:
+        while self.versions.decisions:
+            decided, self.versions.decisions = self.versions.decisions, []
+            for each in decided:
+                if isinstance(each, CopyPart):
+                    self._begin_copy(each)
+                elif (node := self._nodes.get(each.node)) is None:
+                    continue
+                elif isinstance(each, DropCopy):
+                    node.drop(each.blob)
+                else:
+                    node.send(parts.Safe((each.blob,)))
+
+    def _begin_copy(self, copy: CopyPart) -> None:
+        source, to = self._nodes.get(copy.source), self._nodes.get(copy.to)
+        if source is None or to is None:
+            self.versions.copied(copy.of, copy.to, None)
+        else:
+            to.spawn(self._copy(copy, source, to))
+
+    async def _copy(self, copy: CopyPart, source: NodeReplicas, to: NodeReplicas) -> None:
+        name = f"{PREFIX}{next(self._numbers)}"
+        try:
+            await to.get(name, source, copy.blob, Part(copy.size_bytes, 0, 1), verify=False)
+        except Unavailable:
+            to.drop(name)
+            self.versions.copied(copy.of, copy.to, None)
+        else:
+            self.versions.copied(copy.of, copy.to, name)
+        self._carry_out()
+
+    # --- what a new generation resumes from -----------------------------------------------------------------------
+
+    def may_offer(self, order: Order) -> bool:
+        """Return whether the attempt's generation may resume from memory: `offer` says."""
+        return order.world is not None and order.world.generation > 1 and order.task.job in self.versions.jobs
+
+    async def offer(self, order: Order) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return names and blobs of what a rank resumes from, when all of it is on the nodes of its generation."""
+        world, job = order.world, order.task.job
+        assert world is not None, "it is a rank"
+        generation, restoring = self._restoring.get(job, (0, None))
+        if restoring is None or generation != world.generation:
+            restoring = asyncio.ensure_future(self._restore(job, world))
+            self._restoring[job] = world.generation, restoring
+        try:
+            offers = await asyncio.shield(restoring)
+        except asyncio.CancelledError:
+            if not restoring.cancelled():
+                raise
+            offers = []  # the job is over
+        return (
+            tuple(f"{PREFIX}{order.attempt}:{_told(each, order.rank)}" for each in offers),
+            tuple(each.blobs[order.rank] for each in offers),
+        )
+
+    async def _restore(self, job: JobId, world: World) -> list[Offer]:
+        offers: list[Offer] = []
+        for run in [*self.versions.jobs.get(job, {})]:
+            while (version := self.versions.chosen(job, run, world.size)) is not None:
+                places = await self._place(job, run, version, world)
+                if places is None:  # a node of this generation is lost, and with it the generation
+                    return []
+                if len(places) == world.size:
+                    offers.append(Offer(run, version, tuple(places)))
+                    break
+            self.versions.resumed(job, run, None if version is None else version.id)
+            self._carry_out()
+        return offers
+
+    async def _place(self, job: JobId, run: str, version: Version, world: World) -> list[str] | None:
+        """Have each node of a generation have its ranks' parts, verified; return their blobs by rank, fewer if a copy
+        is of no use, which is then no longer among them; None: a node is lost.
+        """
+        wanted = [(world.nodes[rank // world.ranks_per_node], rank % version.ranks) for rank in range(world.size)]
+        places = dict.fromkeys(wanted, "")
+
+        async def place(to: NodeId, rank: int) -> None:
+            node = self._nodes.get(to)
+            if node is not None:
+                places[to, rank] = await self._have(PartId(job, run, version.id, rank), version.parts[rank], node)
+
+        await asyncio.gather(*(place(*each) for each in places))
+        self._carry_out()
+        if any(to not in self._nodes for to, _ in places):
+            return None
+        return [places[each] for each in wanted if places[each]]
+
+    async def _have(self, part_id: PartId, part: Part, node: NodeReplicas) -> str:
+        """Have a node have a part, verified; return its blob, "" if that could not be."""
+        if (mine := part.at.get(node.node)) is not None:
+            try:
+                return (await node.verify(mine, part)).blob
+            except Unavailable:
+                self.versions.damaged(part_id, node.node)
+                return ""
+        source = next((each for at in part.at if (each := self._nodes.get(at)) is not None), None)
+        if source is None:
+            return ""
+        name = f"{PREFIX}{next(self._numbers)}"
+        try:
+            place = await node.get(name, source, part.at[source.node], part, verify=True)
+        except Unavailable:
+            node.drop(name)
+            if not node.closed:
+                self.versions.damaged(part_id, source.node)
+            return ""
+        self.versions.copied(part_id, node.node, place.blob)
+        return place.blob
+
+
+def _told(offer: Offer, rank: int) -> str:
+    version = offer.version
+    size_bytes = version.parts[rank % version.ranks].size_bytes
+    told = {"run": offer.run, "step": version.id.step, "sharded": version.sharded, "size_bytes": size_bytes}
+    return json.dumps(told)

@@ -1,0 +1,237 @@
+"""The versions of checkpoints that nodes keep in memory: which is kept, where, and from which a training resumes.
+
+No I/O, no clock. A rank leaves its part of a version in its node's memory; copies of the part go to the nodes that
+follow that one in the generation. A version is *safe* when each rank's part has as many copies as were asked for, or as
+there are nodes.
+
+MEMORY-1: the newest safe version is dropped only when a newer one is safe, or when a new generation resumes elsewhere.
+MEMORY-2: all ranks of a generation are offered the same version of a run, and each part of it is on the rank's node,
+    verified there; or none is offered.
+MEMORY-3: what is offered is the newest version of which there is a copy of each part; nothing older than the newest
+    checkpoint in the storage of which a rank has told, and no sharded one where the number of ranks has changed.
+MEMORY-4: the copies of a part are on different nodes.
+MEMORY-5: of one rank in one generation a node keeps at most `MOST` parts: a version that a rank has passed by can never
+    become complete, and is dropped.
+MEMORY-6: each copy is dropped once. When a job is over, none of its copies is left.
+MEMORY-7: a rank is told once that the version is safe of which it has left a part, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+
+from ...actors.interfaces import JobId, NodeId
+from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
+
+MOST = 3  # parts of one rank and generation: it has two slots, and a message may be on its way
+MOST_RUNS = 64  # of one job
+
+
+class VersionId(NamedTuple):
+    """Greater is newer. ``again``: how often the ranks have gone back to an earlier step before."""
+
+    generation: int
+    again: int
+    step: int
+
+
+class PartId(NamedTuple):
+    job: JobId
+    run: str
+    version: VersionId
+    rank: int
+
+
+class Left(NamedTuple):
+    """The part that a rank has left on its node, as `wire.messages.Kept` tells of it."""
+
+    blob: str
+    size_bytes: int
+    digest: int
+    sharded: bool  # it has shards of tensors, of which other ranks have the rest
+    copies: int  # that are asked for, its own among them
+
+
+class CopyPart(NamedTuple):
+    """Have ``to`` get a copy of what ``source`` has as ``blob``; `copied` says how that went."""
+
+    of: PartId
+    source: NodeId
+    blob: str
+    to: NodeId
+    size_bytes: int
+
+
+class DropCopy(NamedTuple):
+    node: NodeId
+    blob: str
+
+
+class TellSafe(NamedTuple):
+    """Tell the rank that has left ``blob`` on a node that its version is safe."""
+
+    node: NodeId
+    blob: str
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    size_bytes: int
+    digest: int
+    wanted: int
+    at: dict[NodeId, str] = field(default_factory=dict)  # the blobs of its copies
+    left: TellSafe | None = None  # by its rank
+
+
+@dataclass(slots=True, eq=False)
+class Version:
+    id: VersionId
+    ranks: int
+    sharded: bool = False
+    parts: dict[int, Part] = field(default_factory=dict)
+    told_safe: bool = False
+
+    @property
+    def safe(self) -> bool:
+        return len(self.parts) == self.ranks and all(len(part.at) >= part.wanted for part in self.parts.values())
+
+    def gives(self, ranks: int) -> bool:
+        """Return whether so many ranks can resume from it: rank r from the part of rank ``r % self.ranks``."""
+        if self.sharded and ranks != self.ranks:
+            return False
+        needed = range(min(ranks, self.ranks))
+        return all(rank in self.parts and self.parts[rank].at for rank in needed)
+
+
+@dataclass(slots=True, eq=False)
+class RunVersions:
+    """The versions of one run of a job, and the newest that each rank of the present generation has told of."""
+
+    versions: dict[VersionId, Version] = field(default_factory=dict)
+    told: dict[int, VersionId] = field(default_factory=dict)
+    stored: VersionId | None = None  # the newest one that is complete in the storage, as far as is known
+
+
+class MemoryVersions:
+    """All versions of a pool. What must be done gathers in ``decisions`` until the caller takes it."""
+
+    most = MOST
+
+    def __init__(self) -> None:
+        self.decisions: list[CopyPart | DropCopy | TellSafe] = []
+        self.jobs: dict[JobId, dict[str, RunVersions]] = {}
+
+    # --- from ranks -----------------------------------------------------------------------------------------------
+
+    def kept(self, part_id: PartId, part: Left, nodes: Sequence[NodeId], each: int) -> None:
+        """Note the part that a rank has left. ``nodes``: its generation's, each of which has ``each`` ranks."""
+        job, run, version, rank = part_id
+        node = nodes[rank // each]
+        runs = self.jobs.setdefault(job, {})
+        if run not in runs and len(runs) == MOST_RUNS:
+            self.decisions.append(DropCopy(node, part.blob))
+            return
+        of = runs.setdefault(run, RunVersions())
+        of.told = {rank: told for rank, told in of.told.items() if told.generation == version.generation}
+        of.told[rank] = max(version, of.told.get(rank, version))
+        mine = [known.id for known in of.versions.values() if rank in known.parts]
+        mine = [known for known in mine if known.generation == version.generation]
+        if of.told[rank] != version or version in mine or len(mine) == self.most:
+            self.decisions.append(DropCopy(node, part.blob))  # its node tells what cannot be
+        else:
+            known = of.versions.setdefault(version, Version(version, len(nodes) * each))
+            known.sharded = known.sharded or part.sharded
+            wanted = max(1, min(part.copies, len(nodes)))
+            known.parts[rank] = Part(part.size_bytes, part.digest, wanted, {node: part.blob}, TellSafe(node, part.blob))
+            first = rank // each
+            for to in [nodes[(first + n) % len(nodes)] for n in range(1, wanted)]:
+                self.decisions.append(CopyPart(part_id, node, part.blob, to, part.size_bytes))
+        self._settle(of)
+
+    def stored(self, job: JobId, run: str, version: VersionId) -> None:
+        """Note that a checkpoint is complete in the storage."""
+        if (of := self.jobs.get(job, {}).get(run)) is not None:
+            of.stored = max(version, of.stored or version)
+
+    def copied(self, part_id: PartId, node: NodeId, blob: str | None) -> None:
+        """Note that a node has a copy of a part as ``blob``; None: it could not get one, and the others must do."""
+        of, part = self.jobs.get(part_id.job, {}).get(part_id.run), self._part(part_id)
+        if of is None or part is None or node in part.at:
+            if blob is not None:
+                self.decisions.append(DropCopy(node, blob))
+            return
+        if blob is None:
+            part.wanted = max(1, part.wanted - 1)
+        else:
+            part.at[node] = blob
+        self._settle(of)
+
+    # --- of nodes and jobs ----------------------------------------------------------------------------------------
+
+    def lost(self, node: NodeId) -> None:
+        for runs in self.jobs.values():
+            for of in runs.values():
+                for version in of.versions.values():
+                    for part in version.parts.values():
+                        part.at.pop(node, None)
+
+    def over(self, job: JobId) -> None:
+        for of in self.jobs.pop(job, {}).values():
+            for version in of.versions.values():
+                self._drop(version)
+
+    # --- a new generation -----------------------------------------------------------------------------------------
+
+    def chosen(self, job: JobId, run: str, ranks: int) -> Version | None:
+        """Return the version that so many ranks resume from; None: from the storage, if from anything."""
+        of = self.jobs[job][run]
+        newest_first = sorted(of.versions.values(), key=lambda version: version.id, reverse=True)
+        found = next((version for version in newest_first if version.gives(ranks)), None)
+        return None if found is None or (of.stored is not None and found.id < of.stored) else found
+
+    def damaged(self, part_id: PartId, node: NodeId) -> None:
+        """Note that the copy on a node is not what the rank had left, or cannot be had: it is dropped."""
+        part = self._part(part_id)
+        if part is not None and (blob := part.at.pop(node, None)) is not None:
+            self.decisions.append(DropCopy(node, blob))
+
+    def resumed(self, job: JobId, run: str, version: VersionId | None) -> None:
+        """Note what the ranks of a new generation resume from. All other versions are dropped."""
+        of = self.jobs.get(job, {}).get(run)
+        if of is not None:
+            for each in [each for each in of.versions if each != version]:
+                self._drop(of.versions.pop(each))
+
+    # --- what is dropped ------------------------------------------------------------------------------------------
+
+    def _settle(self, of: RunVersions) -> None:
+        for version in of.versions.values():
+            if version.safe and not version.told_safe:
+                version.told_safe = True
+                self.decisions += [part.left for part in version.parts.values() if part.left is not None]
+        newest = max((version.id for version in of.versions.values() if version.safe), default=None)
+        for version in [*of.versions.values()]:
+            if (newest is not None and version.id < newest) or self._is_passed_by(of, version):
+                del of.versions[version.id]
+                self._drop(version)
+
+    def _is_passed_by(self, of: RunVersions, version: Version) -> bool:
+        """Return whether a rank has told of a newer version of its generation, and never of this one."""
+        return any(
+            told > version.id and told.generation == version.id.generation and rank not in version.parts
+            for rank, told in of.told.items()
+        )
+
+    def _part(self, part_id: PartId) -> Part | None:
+        of = self.jobs.get(part_id.job, {}).get(part_id.run)
+        version = None if of is None else of.versions.get(part_id.version)
+        return None if version is None else version.parts.get(part_id.rank)
+
+    def _drop(self, version: Version) -> None:
+        self.decisions += self._copies(version)
+
+    def _copies(self, version: Version) -> Iterator[DropCopy]:
+        for part in version.parts.values():
+            yield from (DropCopy(node, blob) for node, blob in part.at.items())

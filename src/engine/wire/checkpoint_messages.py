@@ -1,0 +1,69 @@
+"""The messages about the parts of checkpoints that nodes keep in memory."""
+
+from __future__ import annotations
+
+from ...lazy_named_tuple import NamedTuple
+from .ranges import Name, Number, Size, Text
+
+# --- client -> node --------------------------------------------------------------------------------------------------
+
+
+class Replicate(NamedTuple):
+    """Has the node have a part of a checkpoint as ``blob``, and verify it; answered by `Replicated`.
+
+    Unless the node has the blob, it opens ``path`` for it, on the computer of the node that has the part. Of the blob
+    the first ``size_bytes`` are the part. ``digest`` None: it is not verified.
+    """
+
+    blob: str
+    path: str
+    size_bytes: Size
+    digest: Number | None
+
+
+class Safe(NamedTuple):
+    """Says of blobs that came with `Kept` that all parts of their version are on as many nodes as was asked for."""
+
+    blobs: tuple[str, ...]
+
+
+# --- node -> client --------------------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    """Says that a rank has left its part of a checkpoint in the node's memory, as ``blob``.
+
+    The part is the ranks' state after ``step`` steps, of the run of this name. The rank has gone back to an earlier
+    step ``again`` times before. ``copies``: on how many nodes the part is to be. ``sharded``: other ranks have the rest
+    of some tensors. ``digest``: of the part but for its first 64 bytes,
+    a CRC-32 of the exclusive or of its whole blocks of 32 KiB, and of the rest behind it.
+    """
+
+    attempt: Number
+    run: Name
+    again: Number
+    step: Number
+    copies: Number
+    sharded: bool
+    size_bytes: Size
+    digest: Number
+    blob: str
+
+
+class Stored(NamedTuple):
+    """Says that a checkpoint is complete in the storage. The fields are those of `Kept`."""
+
+    attempt: Number
+    run: Name
+    again: Number
+    step: Number
+
+
+class Replicated(NamedTuple):
+    """Answers `Replicate`. ``path``: by which others on the node's computer open the blob. ``said``: why the node does
+    not have it as it should be, for people; empty: it has.
+    """
+
+    blob: str
+    path: str
+    said: Text

@@ -1,0 +1,87 @@
+"""`NamedTuple` of the standard library, except that a class has its ``__new__`` written when it is first called.
+
+The standard library compiles each annotation and a ``__new__`` for every class, used or not, and a pool's client has
+more than a hundred such classes. Here the annotations stay text, ``__new__`` is written when the first object is made,
+and the other methods are shared. Measured with Python 3.11 and four fields: 0.013 ms for a class in place of 0.17.
+
+What is defined behaves as a class of `typing.NamedTuple`, and type checkers see that one. There are no generic ones
+here.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+_Getter: Any = type(vars(namedtuple("_Example", "field"))["field"])
+_REFUSED = {"__new__", "__init__", "__slots__", "__getnewargs__", "_fields", "_field_defaults", "_make", "_replace"}
+
+
+class _Methods(tuple[Any, ...]):
+    """The methods that all classes share."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:  # not at run time: they would be fields of each class, to `typing.get_type_hints`
+        _fields: tuple[str, ...]
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Self:
+        made = tuple.__new__(cls, iterable)
+        if len(made) != len(cls._fields):
+            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
+        return made
+
+    def _replace(self, /, **changes: Any) -> Self:
+        replaced = self._make(map(changes.pop, self._fields, self))
+        if changes:
+            raise ValueError(f"Got unexpected field names: {[*changes]!r}")
+        return replaced
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
+        return f"{type(self).__name__}({shown})"
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+    __replace__ = _replace
+
+
+class _Meta(type):
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        if bases == ():
+            return super().__new__(cls, name, bases, namespace)
+        fields = tuple(namespace.get("__annotations__", ()))
+        defaults = {field: namespace.pop(field) for field in fields if field in namespace}
+        if refused := _REFUSED & namespace.keys():
+            raise AttributeError(f"{name} cannot define {', '.join(sorted(refused))}")
+        if list(defaults) != list(fields[len(fields) - len(defaults) :]):
+            raise TypeError(f"{name}: a field without a default follows one that has a default")
+        namespace |= {field: _Getter(index, None) for index, field in enumerate(fields)}
+        namespace |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
+        namespace["__new__"] = lambda cls, /, *args, **kwargs: _written_new(made)(cls, *args, **kwargs)
+        made: Any = type(name, (_Methods,), namespace)
+        return made
+
+
+def _written_new(kind: Any) -> Callable[..., Any]:
+    """Return what makes objects of a class, which is the class's own from now on: written as the standard library's."""
+    names = "".join(f"{name}, " for name in kind._fields)
+    source = f"lambda _cls, {names}: _tuple_new(_cls, ({names}))"
+    new: Any = eval(source, {"_tuple_new": tuple.__new__, "__builtins__": {}})  # noqa: S307 - the names of our own fields
+    new.__name__, new.__qualname__ = "__new__", f"{kind.__name__}.__new__"
+    new.__defaults__ = tuple(kind._field_defaults.values()) or None
+    kind.__new__ = staticmethod(new)
+    return new  # type: ignore[no-any-return]
+
+
+if TYPE_CHECKING:
+    from typing import NamedTuple as NamedTuple  # noqa: PLC0414 - exported
+else:
+
+    class NamedTuple(metaclass=_Meta):
+        """The base of classes that are tuples with names for their fields."""

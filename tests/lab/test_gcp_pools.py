@@ -1,0 +1,137 @@
+"""Machines of Google's in the test cloud, as hosts: one that is preempted is replaced, and a dead client's end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bars.site import until, watched
+
+from outrider import Pool, compute, events, instance_info, preemption
+from outrider.engine.runs.event_reading import events_in
+from outrider.engine.runs.reader import found_runs
+
+pytestmark = pytest.mark.anyio
+NOTICE_S = 12.0  # Google's is 30
+LEASE_S, SHUTDOWN_S = 3.0, 60.0
+REPLACED = (events.NodeNoticed, events.NodeLate, events.NodeFailed, events.NodeLost)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "aws_spot.py"
+
+
+@compute(on_loss="restart")
+def until_replaced() -> tuple[int, int, int, str]:
+    """The first generation does not end; a rank of it that is told of its end says so on its host."""
+    info = instance_info()
+    if info.generation == 1:
+        from pathlib import Path
+
+        while (notice := preemption()) is None:
+            time.sleep(0.01)
+        Path.home().joinpath("told").write_text(f"{notice.source} {notice.seconds_left}")
+        time.sleep(1000)
+    return info.generation, info.rank, info.world_size, info.hostname
+
+
+async def test_a_broadcast_survives_a_preemption_with_notice(gce, hypervisor, gcp):
+    async with Pool(provider=gcp(), nodes=2, allocation="spot", console="silent") as pool, watched(pool) as diary:
+        task = asyncio.create_task(pool.broadcast(until_replaced()))
+        await diary.first(events.GenerationStarted, 60)
+        machine, host = next(iter(hypervisor.hosts.items()))
+        since, ends_at = len(diary.events), time.time() + NOTICE_S
+        gce.preempt(machine, notice_s=NOTICE_S)
+        told = host.path("/home/ubuntu/told")
+        await until(told.exists, 5, what="the task was told within 5 s")
+        source, left = told.read_text().split()
+        assert source == "gcp"
+        assert 0 < float(left) <= 30
+        requested = await diary.first(events.NodesRequested, 5, since=since)
+        ready = await diary.first(events.NodeReady, 30, since=since)
+        assert requested.at < ready.at < ends_at, "it is ready before the other machine goes"
+        results = await asyncio.wait_for(task, 60)
+        assert [result[:3] for result in results] == [(2, rank, 2) for rank in range(2)]
+        assert host.name not in {name for *_, name in results}
+    assert gce.machine(machine).reason == "compute.instances.preempted"
+    assert len(gce.machines()) == 3, "nothing was replaced twice"
+    assert gce.machines("pending", "running", "stopped") == []
+    assert gce.firewalls == {}
+
+
+@pytest.mark.nightly
+async def test_a_dead_clients_machines_power_themselves_off_and_gc_deletes_them(gce, lab):
+    client = f"""
+import asyncio
+from outrider import GCP, Pool
+
+async def main():
+    provider = GCP(address="private", endpoint_url={gce.endpoint_url!r})
+    async with Pool(provider=provider, nodes=2, lease={LEASE_S}, console="silent"):
+        print("ready", flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", client, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 60) == b"ready\n"
+        process.send_signal(signal.SIGKILL)
+        died = time.time()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    await until(lambda: len(gce.machines("stopped")) == 2, LEASE_S + SHUTDOWN_S)
+    print(f"powered off {time.time() - died:.1f} s after the client's death")
+    assert lab.hosts == []
+    gc = await asyncio.create_subprocess_exec(sys.executable, "-m", "outrider", "gc", "--apply")
+    assert await asyncio.wait_for(gc.wait(), 60) == 0
+    await until(lambda: not gce.machines("running", "stopped", "shutting-down"), 10)
+    assert gce.firewalls == {}
+
+
+@pytest.mark.nightly
+async def test_the_training_of_digits_survives_two_preemptions(gce, hypervisor, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
+    program = tmp_path / "gcp_spot.py"
+    text = EXAMPLE.read_text().replace("import AWS,", "import GCP,")
+    text = text.replace("AWS(ami=PYTORCH)", f"GCP(address='private', endpoint_url={gce.endpoint_url!r})")
+    program.write_text(text)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-u", program, stdout=asyncio.subprocess.PIPE)
+    taken: set[str] = set()
+    try:
+        for _ in (1, 2):
+            await said(process, rb"epoch \d+: loss")
+            victim = next(each for each in hypervisor.hosts if each not in taken)
+            taken.add(victim)
+            gce.preempt(victim, notice_s=NOTICE_S)
+            await said(process, rb"stretch (\d) ends after epoch (\d+)")
+        await said(process, rb"stretch 3 ends after epoch 100")
+        await said(process, rb"four spot instances: (9[5-9]|100)\.\d\d%")
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    (run,) = found_runs(tmp_path / "state" / "runs")
+    seen = [*events_in((run.directory / "events.jsonl").read_bytes())]
+    # On a busy computer others than the two may be late or lost, and are replaced by right.
+    replaced = {each.node for each in seen if isinstance(each, REPLACED)}
+    assert len(gce.machines()) == 4 + len(replaced) >= 6, "nothing was replaced twice"
+    assert gce.machines("pending", "running", "stopped") == []
+
+
+async def said(process: asyncio.subprocess.Process, pattern: bytes) -> re.Match[bytes]:
+    """The next line that it prints with this in it."""
+    assert process.stdout is not None
+    async with asyncio.timeout(300):
+        async for line in process.stdout:
+            if found := re.search(pattern, line):
+                return found
+    raise AssertionError(f"it ended without saying {pattern!r}")

@@ -1,0 +1,89 @@
+"""Pools of Hyperstack's machines: hosts behind its interface, which are billed until somebody deletes them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bars.site import until
+
+from outrider import Hyperstack, Pool, compute, instance_info
+
+if TYPE_CHECKING:
+    from cloud import LabHypervisor
+    from netlab import Lab
+
+    from outrider.testing import HyperstackCloud
+
+pytestmark = [pytest.mark.anyio, pytest.mark.nightly]
+LEASE_S = 3.0
+CLIENT = """
+import asyncio, sys
+from outrider import Hyperstack, Pool
+
+async def main():
+    async with Pool(provider=Hyperstack(endpoint_url=sys.argv[1]), name="dead", nodes=2, lease=float(sys.argv[2])):
+        print("open", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def cloud(
+    lab: Lab, hypervisor: LabHypervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HyperstackCloud]:
+    from outrider.testing import HyperstackCloud
+
+    monkeypatch.setenv("HYPERSTACK_API_KEY", "any")
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    with HyperstackCloud(hypervisor=hypervisor, network=str(lab.network.subnet), public_network=None) as cloud:
+        assert isinstance(cloud, HyperstackCloud)
+        yield cloud
+
+
+@compute
+def where() -> int:
+    return instance_info().node
+
+
+async def test_a_pool_runs_on_hyperstacks_machines_and_leaves_nothing(
+    cloud: HyperstackCloud, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Pool(provider=Hyperstack(endpoint_url=cloud.endpoint_url), nodes=2) as pool:
+        assert await pool.broadcast(where()) == [0, 1]
+        assert len(cloud.machines("running")) == 2
+    assert cloud.left() == []
+    assert caplog.text.count("outrider gc --apply") == 1  # that a killed program's machines cost money, once
+
+
+async def test_a_dead_clients_machines_power_themselves_off_and_cost_until_gc_deletes_them(
+    cloud: HyperstackCloud, hypervisor: LabHypervisor
+) -> None:
+    client = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CLIENT, cloud.endpoint_url, str(LEASE_S)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert client.stdout is not None
+        assert await asyncio.wait_for(client.stdout.readline(), 60) == b"open\n"
+    finally:
+        os.kill(client.pid, signal.SIGKILL)
+        await client.wait()
+    await until(lambda: len(cloud.machines("stopped")) == 2, LEASE_S + 60)  # and they are billed
+    assert not hypervisor.hosts
+    gc = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "outrider", "gc", "--apply"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    said, _ = await asyncio.wait_for(gc.communicate(), 200)
+    assert gc.returncode == 0, said.decode()
+    assert cloud.left() == []

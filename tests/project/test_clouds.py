@@ -1,0 +1,83 @@
+"""Clouds are small, and what two of them have alike is in the layer of all clouds: no run of lines stands in two."""
+
+from __future__ import annotations
+
+import io
+import keyword
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PROVIDERS = Path(__file__).parents[2] / "src" / "providers"
+CLOUDS = [folder for folder in sorted(PROVIDERS.iterdir()) if (folder / "cloud.py").exists()]
+LINES = 16  # alike in two clouds are too many
+MOST = 900  # lines of a cloud
+LARGE = {"aws": 2910, "gcp": 1365, "containers": 1090}  # decision 76 says of what
+KINDS = 4  # of lines in a run; those of a table are all of one kind, and tables are not alike for that
+
+
+def shape(line: str) -> str:
+    """A line without what makes it one cloud's: names become ``N``, texts ``S``, and numbers ``0``."""
+    told: list[str] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(line.strip()).readline):
+            match token.type:
+                case tokenize.NAME:
+                    told.append(token.string if keyword.iskeyword(token.string) else "N")
+                case tokenize.STRING:
+                    told.append("S")
+                case tokenize.NUMBER:
+                    told.append("0")
+                case tokenize.OP:
+                    told.append(token.string)
+    except (tokenize.TokenError, IndentationError, SyntaxError):  # a part of a text over several lines
+        return line.strip()
+    return " ".join(told)
+
+
+def lines_of(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """The file and the shapes of its lines, but for imports, comments and lone brackets. Tests' clouds do not count."""
+    for file in sorted(folder.rglob("*.py")):
+        if "testing" not in file.parts:
+            lines = [each.strip() for each in file.read_text().splitlines()]
+            kept = [each for each in lines if not each.startswith(("#", "import ", "from "))]
+            yield file.name, [shape(each) for each in kept if any(c.isalnum() for c in each)]
+
+
+def alike(clouds: dict[str, list[tuple[str, list[str]]]]) -> list[set[tuple[str, str]]]:
+    """The runs of `LINES` lines that stand in two clouds: the cloud and the file of each."""
+    where: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
+    for cloud, files in clouds.items():
+        for name, lines in files:
+            for start in range(len(lines) - LINES + 1):
+                run = tuple(lines[start : start + LINES])
+                if len({*run}) >= KINDS:
+                    where[run].add((cloud, name))
+    return [found for found in where.values() if len({cloud for cloud, _ in found}) > 1]
+
+
+def test_no_sixteen_lines_stand_in_two_clouds() -> None:
+    assert {"aws", "gcp", "lambda_labs", "containers"} <= {folder.name for folder in CLOUDS}
+    assert alike({folder.name: list(lines_of(folder)) for folder in CLOUDS}) == []
+
+
+def test_a_cloud_is_small() -> None:
+    counts = {
+        folder.name: sum(
+            len(each.read_text().splitlines()) for each in folder.rglob("*.py") if "testing" not in each.parts
+        )
+        for folder in CLOUDS
+    }
+    assert {name: count for name, count in counts.items() if count > LARGE.get(name, MOST)} == {}
+
+
+def test_lines_with_other_names_are_alike() -> None:
+    text = (PROVIDERS / "gcp" / "surveyor.py").read_text()
+    other = text.replace("GCP", "Sky").replace('"project"', '"sky"').replace("instances", "servers")
+    files = {"gcp": [("surveyor.py", text)], "sky": [("surveyor.py", other)]}
+    shapes = {
+        name: [(file, [shape(each) for each in text.splitlines()]) for file, text in told]
+        for name, told in files.items()
+    }
+    assert alike(shapes)
