@@ -14,8 +14,12 @@ ROOMS  := api cli client observe runtime serialization transport volumes wire# t
 QUICK  := tests/actors tests/docs tests/project tests/typing $(ROOMS:%=tests/engine/%)
 PYTHONS ?= 3.11 3.12 3.13
 
+# Images of containers set it, and each of the thousands of processes that tests start would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-preempt test quick site test-frameworks test-lab lint typecheck format bench bench-lab \
+.PHONY: help demo demo-preempt test quick site test-frameworks test-lab lint typecheck format bench bench-bulk bench-lab \
+	bench-peers bench-scale soak \
 	check mypy pyright chaos \
 	chaos-aws chaos-slurm slurm stress nightly coverage matrix quick-tests clean
 
@@ -74,6 +78,18 @@ slurm: $(VENV)/.dev  ## a Slurm cluster of hosts to try things on, until Ctrl-C;
 bench: $(VENV)/.demo  ## measure against ProcessPoolExecutor(4); a table, and JSON in benchmarks/out/
 	$(BIN)/python -m benchmarks
 
+bench-bulk: $(VENV)/.demo  ## gigabytes to and from a host by SSH, beside OpenSSH's own client; a table, and JSON in benchmarks/out/ (8 GB of memory)
+	$(BIN)/python -m benchmarks.bulk
+
+bench-scale: $(VENV)/.demo  ## what 10, 100 and 1,000 nodes cost their client; a table, and JSON in benchmarks/out/ (two minutes)
+	$(BIN)/python -m benchmarks.scale
+
+bench-peers: $(VENV)/.demo  ## measure beside Ray, Dask, Parsl and Monarch, each in an environment of its own; writes docs/benchmarks/peers.md
+	$(BIN)/python -m benchmarks.peers --rounds $(or $(ROUNDS),5)
+
+soak: $(VENV)/.demo  ## an hour of tasks, broadcasts, large values and lost nodes in one pool: memory and descriptors stay flat; MINUTES=60
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60)
+
 bench-lab: $(VENV)/.demo  ## how soon losses are seen and mended, on hosts in network namespaces (root; an hour and a half)
 	$(BIN)/python -m benchmarks.lab
 
@@ -104,7 +120,7 @@ matrix:  ## the quick tests on each Python of 3.11 to 3.13 that is found here; P
 	.ci/matrix $(PYTHONS)
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(OTHERS) $(MLFLOW) $(PYTHONS:%=.venv-%) .coverage* build dist outrider.egg-info examples/out benchmarks/out \
+	rm -rf .venv-peers $(VENV) $(OTHERS) $(MLFLOW) $(PYTHONS:%=.venv-%) .coverage* build dist outrider.egg-info examples/out benchmarks/out \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The environments, in steps that are skipped when nothing they depend on has changed. torch comes first and alone:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: every figure in one run against ProcessPoolExecutor(4) with fork; a table and JSON."""
+"""``python -m benchmarks``: every figure in one run against ProcessPoolExecutor(4), and DDP against torchrun."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from outrider import Local, Pool
 
 from .arrays import arrays
 from .calls import brief, broadcast, burst, latency, mapped
+from .ddp import ddp
 from .figures import Figure
 from .processes import idle, start
 from .records import records
@@ -30,7 +31,7 @@ from .records import records
 OUT = Path(__file__).parent / "out"
 Measure = Callable[[Pool, ProcessPoolExecutor, int], Awaitable[list[Figure]]]
 IN_POOL: dict[str, Measure] = {"b": latency, "c": burst, "t": brief, "map": mapped, "d": broadcast, "e": arrays}
-NAMES = ["a", "h", *IN_POOL, "r"]
+NAMES = ["a", "h", *IN_POOL, "r", "ddp"]
 
 
 def main() -> int:
@@ -51,6 +52,8 @@ def main() -> int:
         figures += in_pools(wanted, options.rounds)
     if "r" in chosen:
         figures += records(options.rounds)
+    if "ddp" in chosen:
+        figures += ddp()
     Console(width=None if sys.stdout.isatty() else 120).print(table(figures))
     path = write(figures)
     print(f"written to {path}")

@@ -66,8 +66,7 @@ IDLE_TIMES, IDLE_S = 3, 10.0  # heartbeats are seconds apart; and of this comput
 def start(rounds: int) -> list[Figure]:
     """a: seconds after the process was started, and after its last result until it was gone.
 
-    The bars are 0.40 s and 0.10 s on a machine where the executor pool takes 0.034 s and 0.009 s. Others are slower by
-    three times, at both.
+    What an executor pool takes of the same machine is what a machine's speed is taken from; decision 79 has figures.
     """
     ours, theirs = [], []
     for _ in range(rounds + 1):
@@ -75,7 +74,14 @@ def start(rounds: int) -> list[Figure]:
         ours.append(lifetime(OURS))
     a, b = list(zip(*ours[1:], strict=True)), list(zip(*theirs[1:], strict=True))
     return [
-        summarize("a-first", "start to the first result, 4 nodes up", "s", a[0], b[0], bar=Bar("ratio", "at most", 6)),
+        summarize(
+            "a-first",
+            "start to the first result, 4 nodes up",
+            "s",
+            a[0],
+            b[0],
+            bar=Bar("ratio", "at most", 5.5, goal=4),
+        ),
         summarize("a-exit", "last result to the end of the process", "s", a[1], b[1], bar=Bar("ratio", "at most", 6)),
     ]
 
