@@ -8,6 +8,7 @@ import stat
 import tomllib
 from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Literal
 
 from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
@@ -32,8 +33,8 @@ class ConfigFile:
     pools: Mapping[str, Table]
     trackers: Mapping[str, Table]  # by the names that pools call them
 
-    def where(self, name: str) -> str:
-        return f"{self.path} [{self.prefix}pools.{name}]"
+    def where(self, name: str, of: Literal["pools", "trackers"] = "pools") -> str:
+        return f"{self.path} [{self.prefix}{of}.{name}]"
 
     def pool(self, name: str) -> Table:
         """Return the table of a pool.
