@@ -20,7 +20,7 @@ from outrider.actors.events import TaskOutput
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-NIGHTLY = {  # each takes some 10 s of a core: for each change it runs in the other place, or with the other shape
+NIGHTLY = {
     "test_a_broadcasts_ranks_are_comm_world[here-2-2]",
     "test_a_broadcasts_ranks_are_comm_world[hosts-3-1]",
     "test_a_client_computes_on_all_nodes[hosts]",
@@ -47,6 +47,7 @@ NIGHTLY = {  # each takes some 10 s of a core: for each change it runs in the ot
     "test_ranks_are_one_program[hosts-1-2-None]",
     "test_ranks_are_one_program[hosts-2-1-None]",
     "test_ranks_that_train_together_stream_their_values[hosts]",
+    "test_several_devices_of_a_process_are_used[here]",
     "test_several_devices_of_a_process_are_used[hosts]",
     "test_tasks_find_the_cluster_and_compute_on_each_node[here]",
     "test_the_head_of_a_broadcast_may_use_mpirun_while_the_others_wait[here]",
@@ -54,6 +55,7 @@ NIGHTLY = {  # each takes some 10 s of a core: for each change it runs in the ot
     "test_the_same_from_async_code[hosts]",
     "test_trainer_trains_one_model_on_all_ranks[hosts]",
     "test_when_a_rank_is_lost_all_begin_anew[here-0]",
+    "test_when_a_rank_is_lost_all_begin_anew[hosts-0]",
     "test_when_a_rank_is_lost_all_begin_anew[hosts-1]",
     "test_who_has_no_certificate_is_neither_let_in_nor_told_anything[here]",
     "test_who_is_through_first_waits_for_the_others[here]",
@@ -63,6 +65,7 @@ NIGHTLY = {  # each takes some 10 s of a core: for each change it runs in the ot
     "test_without_init_the_function_chooses_how_mpi_begins[hosts]",
     "test_workers_train_one_model[here-2 nodes, twice]",
     "test_workers_train_one_model[here-2 nodes]",
+    "test_workers_train_one_model[here-2 ranks, twice]",
     "test_workers_train_one_model[hosts-2 nodes, twice]",
     "test_workers_train_one_model[hosts-2 ranks, twice]",
 }
