@@ -47,7 +47,6 @@ NIGHTLY = {
     "test_ranks_are_one_program[hosts-1-2-None]",
     "test_ranks_are_one_program[hosts-2-1-None]",
     "test_ranks_that_train_together_stream_their_values[hosts]",
-    "test_several_devices_of_a_process_are_used[here]",
     "test_several_devices_of_a_process_are_used[hosts]",
     "test_tasks_find_the_cluster_and_compute_on_each_node[here]",
     "test_the_head_of_a_broadcast_may_use_mpirun_while_the_others_wait[here]",
