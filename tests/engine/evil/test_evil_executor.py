@@ -263,7 +263,10 @@ BREACHES = {
 
 
 @pytest.mark.parametrize("order", BREACHES.values(), ids=BREACHES)
-async def test_a_breach_of_the_protocol_costs_the_node_and_nothing_else(folder: Path, order: Order) -> None:
+async def test_a_breach_of_the_protocol_costs_the_node_and_nothing_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, order: Order
+) -> None:
+    monkeypatch.setattr("outrider.engine.transport.connection.UNFIT_S", 1.0)
     async with evil(folder, order) as site:
         await site.settled(errors=True)
         async with asyncio.timeout(PATIENCE_S):

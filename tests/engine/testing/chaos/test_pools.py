@@ -42,6 +42,7 @@ from outrider.engine.testing.chaos.faults import (
     SlowLink,
 )
 from outrider.engine.testing.chaos.plan import Chaos, timed
+from outrider.engine.transport import heartbeat
 from outrider.providers.fake import Fake
 
 pytestmark = pytest.mark.anyio
@@ -173,10 +174,14 @@ async def test_killed_ranks_are_run_again_where_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("as_remote", [False, True], ids=["local", "as remote"])
-async def test_a_partition_that_is_short_loses_nothing_and_a_long_one_is_seen(tmp_path: Path, as_remote: bool) -> None:
+async def test_a_partition_that_is_short_loses_nothing_and_a_long_one_is_seen(
+    tmp_path: Path, as_remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HEARTBEAT_S", "QUIET_S", "SILENCE_S"):
+        monkeypatch.setattr(heartbeat, name, getattr(heartbeat, name) / 4)
     async with Pool(provider=Local(as_remote=as_remote), nodes=NODES, console="silent") as pool:
         running = asyncio.ensure_future(pool.broadcast(until(str(tmp_path / "go"))))
-        async with chaos(pool, mtbf=0.1, faults=[Partition(3)], most=1) as report:
+        async with chaos(pool, mtbf=0.1, faults=[Partition(heartbeat.SILENCE_S / 2)], most=1) as report:
             while not report.strikes or report.strikes[0].over_at is None:
                 await asyncio.sleep(0.01)
         async with chaos(pool, mtbf=0.1, faults=[Partition(60)], rank=0, most=1) as later:
