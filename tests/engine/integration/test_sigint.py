@@ -51,16 +51,16 @@ def ended(program: str, state: Path) -> tuple[int, list[str]]:
 
 
 def test_three_at_once_end_an_asynchronous_program_whatever_it_is_at(tmp_path: Path) -> None:
-    """Twenty of its lives: interrupted while the pool opens, while it works and while it is closed."""
+    """Ten of its lives: interrupted while the pool opens, while it works and while it is closed."""
     program = """
         async def main(turn):
             if turn % 5:
-                interrupts(after_s=0.1 + turn * 0.04)
+                interrupts(after_s=0.1 + turn * 0.08)
             async with pool() as it:
                 if turn % 5:
                     await it.run(sleep())
                 interrupts(after_s=0, count=2)
-        for turn in range(20):
+        for turn in range(10):
             try:
                 asyncio.run(main(turn))
             except KeyboardInterrupt:
@@ -68,7 +68,7 @@ def test_three_at_once_end_an_asynchronous_program_whatever_it_is_at(tmp_path: P
         print("its end")
         """
     status, said = ended(program, tmp_path)
-    assert (status, said) == (0, [*["interrupted"] * 20, "its end"])
+    assert (status, said) == (0, [*["interrupted"] * 10, "its end"])
 
 
 def test_three_at_once_end_a_program_that_waits(tmp_path: Path) -> None:

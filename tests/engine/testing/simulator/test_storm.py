@@ -120,7 +120,7 @@ def test_a_step_of_a_pool_of_ten_times_as_many_nodes_takes_no_more_lines(monkeyp
     monkeypatch.setattr(membership, "NAMED_MOST", 32)
     monkeypatch.setattr(instance_views, "NAMED_MOST", 32)
     monkeypatch.setattr(membership.Membership, "view_delay_s", lambda _: 5.0)
-    few, many = lines_for_each_step(40), lines_for_each_step(400)
+    few, many = lines_for_each_step(20), lines_for_each_step(200)
     assert many <= few
 
 
