@@ -141,7 +141,7 @@ class Gang(BroadcastSeats):
         else:
             self._end_rank(rank, Settled(verdict, outcome, node, rank, *self._attempts.latest[rank], now))
             if verdict is not Verdict.RETURNED and rank not in self._left:
-                if verdict is not Verdict.KILLED and self._may_restart():
+                if verdict not in {Verdict.KILLED, Verdict.UNSENT} and self._may_restart():
                     self._losses.failed_by = f"rank {rank} {verdict.name.lower().replace('_', ' ')}"
                     self._fence(node, now)
                     return True

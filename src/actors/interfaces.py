@@ -124,6 +124,7 @@ class Verdict(StrEnum):
     TERMINATED = auto()  # the task's process was ended by a signal from outside, as when its machine ends
     TIMED_OUT = auto()  # it ran longer than it may
     KILLED = auto()  # because the pool asked
+    UNSENT = auto()  # its node was never sent it, as an object that it needs is lost
 
 
 class Started(NamedTuple):

@@ -23,8 +23,9 @@ class TaskStarted(JobEvent):
 class TaskFinished(JobEvent):
     """An attempt ended. ``number``: which attempt it was.
 
-    ``verdict``: "returned", "raised", "died" (its process), "terminated" (the same, by SIGTERM or SIGKILL), "timed_out"
-    or "killed" (by the pool).
+    ``verdict``: "returned", "raised", "died" (its process), "terminated" (the same, by SIGTERM or SIGKILL),
+    "timed_out", "killed" (by the pool) or "unsent": a kept result that it was given is lost. That is made again, and
+    then the task is submitted again, or the task fails.
     """
 
     task: int
@@ -104,6 +105,19 @@ class TransferRerouted(Event):
     size_bytes: int
     reason: str
     apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemakeStarted(Event):
+    """A kept result is not there any more, as ``node`` is lost, or it was freed, and is needed: its call runs again, as
+    this ``job``, for the ``number``-th time of at most ``times``.
+    """
+
+    job: int
+    node: int
+    function: str
+    number: int
+    times: int
 
 
 @dataclass(frozen=True, slots=True)

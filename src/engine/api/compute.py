@@ -372,7 +372,8 @@ def compute(
     the first argument of each call, which callers leave out: a model that is loaded once.
 
     ``keep=True``: results stay on the nodes that made them, and calls give a `Ref` of each, which other calls take in
-    its place. It is not for maps and generators.
+    its place. It is not for maps and generators. A result that is lost is made again when it is needed, at most
+    ``retries`` times.
 
     Raises:
         SpecError: an option does not exist, or its value is not valid.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...actors.interfaces import Ending, JobId, NodeId, OnLoss, RankWatch
 from ...actors.kernel import ActorStopped
@@ -19,6 +19,7 @@ from ..wire.messages import RunFlag
 from .busy_polling import AnswerPolling
 from .jobs import BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
 from .objects import Objects
+from .remaking import Remaking
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ..serialization.payload import Blob, Payload
     from ..transport.connection import Connector
     from . import jobs
+    from .open_pool import OpenPool
 
 
 class JobIntake:
@@ -54,7 +56,8 @@ class JobIntake:
             make: Callable[..., Packer] = partial(TracedPacker, traces)
         else:
             make = Packer
-        self.objects = objects = Objects(lambda: self.packer, self._drop)
+        self.remaking = Remaking(cast("OpenPool", self))
+        self.objects = objects = Objects(lambda: self.packer, self._drop, self.remaking.have)
         plugins, kind = settings.plugins, settings.worker.kind
         self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
         self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
@@ -74,11 +77,25 @@ class JobIntake:
         payload.flags |= self.KEEP
 
     def submit(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
+        payload = job.payload
+        if payload.keep is not None:
+            settle = self.remaking.remembering(job, on, settle)
         try:
-            self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
+            if payload.objects:
+                self.hand_over(job, on, settle)
+            else:
+                self.tell(Submit(task_of(job.id, payload, job.options, on), settle))
         except PoolClosed:
             job.refused()
             raise
+
+    def hand_over(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
+        """Hand a job to the pool's actor when all that it is given is there."""
+
+        def send(settle: Callable[[Ending], None]) -> None:
+            self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
+
+        self.remaking.submit(job.id, job.payload.objects, send, settle)
 
     def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin], watch: RankWatch | None = None) -> None:
         """``plugins``: those of the call's function; whatever they raise is raised."""
@@ -89,7 +106,12 @@ class JobIntake:
             spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes, watch=watch)
             if spec.on_loss is OnLoss.RESTART:
                 self.connector.checkpoints.expect(job.id)
-            self.tell(Broadcast(spec, job.settle_all))
+            self.remaking.submit(
+                job.id,
+                job.payload.objects,
+                lambda _: self.tell(Broadcast(spec, job.settle_all)),
+                lambda ending: job.settle_all((ending,), 0),
+            )
         except BaseException:
             job.refused()
             raise
@@ -98,7 +120,7 @@ class JobIntake:
         self.connector.checkpoints.over(job)
 
     def cancel(self, job: JobId) -> None:
-        if self._ref is not None:
+        if self._ref is not None and not self.remaking.cancel(job):
             with suppress(ActorStopped):  # then everything is settled
                 self._ref.tell(Cancel(job))
 

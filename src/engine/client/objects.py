@@ -8,13 +8,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...providers.threads import in_thread
-from ..api.errors import NodeLost, TransferError
+from ..api.errors import TransferError
 from ..serialization.error_translation import load_value
 from ..serialization.payload import Received, map_shared
 from ..serialization.stored_objects import StoredObject, Whereabouts
 from .refs import Ref, Reference
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
     from ...actors.interfaces import NodeId
     from ..serialization.packer import Packer
     from ..serialization.payload import Blob
@@ -23,9 +25,16 @@ if TYPE_CHECKING:
 class Objects:
     """Implements `serialization.stored_objects.Keeps`. It is for the thread of the pool's loop."""
 
-    def __init__(self, packer: Callable[[], Packer], drop: Callable[[Blob], None]) -> None:
-        """``packer`` raises where the pool is not open. ``drop`` is told of a blob that no call refers to any more."""
-        self._packer, self._drop = packer, drop
+    def __init__(
+        self,
+        packer: Callable[[], Packer],
+        drop: Callable[[Blob], None],
+        have: Callable[[Iterable[StoredObject]], Awaitable[None]],
+    ) -> None:
+        """``packer`` raises where the pool is not open. ``drop`` is told of a blob that no call refers to any more.
+        ``have`` has lost objects be made again, and raises a NodeLost where that cannot be.
+        """
+        self._packer, self._drop, self._have = packer, drop, have
         self._loop = asyncio.get_running_loop()
         self.reference: Callable[[StoredObject], Reference[Any]] = lambda stored: Ref(stored, self)
 
@@ -38,24 +47,29 @@ class Objects:
 
     async def get(self, stored: StoredObject) -> Any:
         self._packer()
+        await self._have([stored])
         at = stored.at
-        received = await self._received(at)
+        while (received := await self._received(at)) is None:
+            await self._have([stored])
+            at = stored.at
         name = at.made_by or "pool.put"
         if received.is_long_to_load:
             return await in_thread(load_value, received, name, abandon=True)
         return load_value(received, name)
 
-    async def _received(self, at: Whereabouts) -> Received:
+    async def _received(self, at: Whereabouts) -> Received | None:
+        """Return the bytes. None: they are lost."""
         if at.small is not None:
             return Received(at.small, at.sizes)
         if at.blob is not None:
             return Received(map_shared(await in_thread(at.blob.share, abandon=True)), at.sizes)
-        if at.home is None:
-            raise _lost(at)
+        if (home := at.home) is None:
+            return None
         try:
-            return await at.home.bring(at)
+            return await home.bring(at)
         except ConnectionError:
-            raise _lost(at) from None
+            at.lose(home)
+            return None
         except (OSError, LookupError, RuntimeError) as error:
             story = f"What {at.made_by} has returned could not be fetched: {type(error).__name__}: {error}"
             raise TransferError(f"{story}. See whether this computer and the node have memory left.") from error
@@ -93,7 +107,3 @@ def home_of(stored: tuple[StoredObject, ...]) -> NodeId | None:
         if (home := each.at.home) is not None:
             held[home.node] = held.get(home.node, 0) + each.at.size_bytes
     return max(held, key=lambda node: held[node]) if held else None
-
-
-def _lost(at: Whereabouts) -> NodeLost:
-    return NodeLost(f"{at.story[0].upper()}{at.story[1:]}. Run that again.", task=at.made_by.partition(" on node ")[0])

@@ -177,6 +177,7 @@ class OpenPool(JobIntake):
                     raise
             finally:
                 self._ref = None
+                self.remaking.close()
                 self._packer.definitions.clear()
                 self._end(failure, cleanup_failures)
                 self._usage.close()

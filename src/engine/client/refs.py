@@ -47,7 +47,7 @@ class Ref(Reference[T]):
         """Return the value, anew each time.
 
         Raises:
-            NodeLost: it was kept on a node that is lost.
+            NodeLost: it was kept on a node that is lost, and cannot be made again.
             PoolClosed
         """
         objects: Any = self._within

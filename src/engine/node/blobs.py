@@ -27,6 +27,7 @@ SAFE = b"\x01"  # the second one: all parts of its version are on as many nodes 
 LARGE_BYTES = 64 << 20  # to give so much back takes 10 ms
 SPARE = 32  # descriptors that blobs leave for the channels on which they are fetched; of a low limit, a quarter
 _lent: dict[str, int] = {}  # descriptors of what tasks of this process refer to, by name
+_sizes: dict[str, Sequence[int] | None] = {}  # and the sizes of their parts, where they came with them
 _shared: dict[str, mmap.mmap] = {}  # those of them that are mapped for all tasks
 _close = os.close
 _lending = threading.Lock()  # a thread worker's tasks open what its pipe brings
@@ -85,11 +86,15 @@ def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[in
     return Value(b"", sizes, ""), [write(dumped.parts)]
 
 
-def adopt_shared(name: str, fds: list[int]) -> None:
-    """Take the blob ``name``, which came as the first of ``fds``; it may be an earlier one's bytes in another place."""
+def adopt_shared(name: str, fds: list[int], sizes: Sequence[int] | None = None) -> None:
+    """Take the blob ``name``, which came as the first of ``fds``; without ``sizes`` it may be an earlier one's bytes in
+    another place.
+    """
     with _lending:
         before = _lent.get(name)
         _lent[name] = fds.pop(0)
+        if sizes is not None or before is None:
+            _sizes[name] = sizes
         _shared.pop(name, None)
         if before is not None:
             os.close(before)
@@ -100,6 +105,7 @@ def drop_shared(names: Iterable[str]) -> None:
     with _lending:
         for name in names:
             _shared.pop(name, None)
+            _sizes.pop(name, None)
             if (fd := _lent.pop(name, None)) is not None:
                 os.close(fd)
 
@@ -117,14 +123,14 @@ def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
     return values.load(mapping, sizes)
 
 
-def resolve_object(name: str, sizes: Sequence[int] | None) -> Any:
+def resolve_object(name: str) -> Any:
     """Return the value that a `Ref` stands for, as if it were a task's own argument: arrays over it are writable.
 
     Raises:
         LookupError: this process was not given the value.
     """
     with _lending:
-        fd = os.dup(_descriptor(name))
+        fd, sizes = os.dup(_descriptor(name)), _sizes.get(name)
     return values.load(mapped(fd), sizes)
 
 

@@ -17,7 +17,7 @@ class Deliveries:
         self._store = store
         self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
         self.view = b""  # the body of the latest
-        self.lent: dict[int, tuple[tuple[str, str], ...]] = {}  # attempt -> names of blobs it refers to, and the blobs
+        self.lent: dict[int, tuple[tuple[str, wire.Value], ...]] = {}  # attempt -> names it refers to, and the values
         self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that its world goes with
         self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
 
@@ -25,7 +25,7 @@ class Deliveries:
         """Prepare for an attempt; return False if the node could not keep a blob that it needs."""
         code = self.functions.get(run.function, (b"", None))[1]
         lent = self.lent.get(run.attempt)
-        if self._store.lacks((run.args.blob, code, *([blob for _, blob in lent] if lent else ()))):
+        if self._store.lacks((run.args.blob, code, *([value.blob for _, value in lent] if lent else ()))):
             return False
         if run.world is not None:  # the next view may come before a worker is given this
             self._views[run.attempt] = self.view
@@ -41,10 +41,11 @@ class Deliveries:
             definition, blob = self.functions[run.function]
             fd = self._store.fd(blob)
             connection.send(definition, [] if fd is None else [fd])
-        for name, blob in self.lent.get(run.attempt, ()):
-            if connection.shared.get(name) != blob and (fd := self._store.fd(blob)) is not None:
+        for name, value in self.lent.get(run.attempt, ()):
+            blob = value.blob
+            if blob and connection.shared.get(name) != blob and (fd := self._store.fd(blob)) is not None:
                 connection.shared[name] = blob
-                connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
+                connection.send(codec.body(wire.Refer(run.attempt, (name,), (value,))), [fd])
         connection.last = run.attempt
         connection.owes += 1
         connection.send(body, self._blob(run.args))
@@ -68,12 +69,14 @@ class Deliveries:
             connection.view = b""
         elif isinstance(message, wire.Adopt):
             connection.shared.pop(message.blob, None)
+        elif isinstance(message, wire.Refer):
+            connection.shared.pop(message.names[0], None)
         elif isinstance(message, wire.Drop) or message is None:
             connection.send(body)
 
-    def lend(self, attempt: int, names: Iterable[str], blobs: Iterable[str]) -> None:
-        """Note that an attempt's arguments refer to blobs, each by a name."""
-        self.lent[attempt] = (*self.lent.get(attempt, ()), *zip(names, blobs, strict=False))
+    def lend(self, attempt: int, names: Iterable[str], values: Iterable[wire.Value]) -> None:
+        """Note that an attempt's arguments refer to values in blobs, each by a name."""
+        self.lent[attempt] = (*self.lent.get(attempt, ()), *zip(names, values, strict=False))
 
     def renew(self, connection: WorkerConnection, blob: str) -> None:
         """Give a worker that was given a blob the store's descriptor of it anew."""

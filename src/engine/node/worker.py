@@ -36,6 +36,7 @@ from ..wire.messages import (
     Kill,
     Message,
     Output,
+    Refer,
     Run,
     RunFlag,
     View,
@@ -101,6 +102,8 @@ class WorkerProcess:
                 self._caller.define(function, code, fds)
             case View(view):
                 self._info.view(view)
+            case Refer(_, names, values):
+                adopt_shared(names[0], fds, values[0][1])
             case Adopt(blob):
                 adopt_shared(blob, fds)
             case Drop(blobs):
@@ -237,6 +240,8 @@ class _Reader:
                 drop_shared(message.blobs)
             elif isinstance(message, Adopt) and fds:
                 adopt_shared(message.blob, fds)
+            elif isinstance(message, Refer) and fds:
+                adopt_shared(message.names[0], fds, message.values[0][1])
 
 
 class ThreadWorker(WorkerProcess):

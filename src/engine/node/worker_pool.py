@@ -126,9 +126,9 @@ class WorkerPool:
             case wire.Recall(attempts):
                 self._scheduler.recalled(attempts)
             case wire.Lend(attempt, blobs):
-                self._deliveries.lend(attempt, blobs, blobs)
-            case wire.Refer(attempt, names, blobs):
-                self._deliveries.lend(attempt, names, blobs)
+                self._deliveries.lend(attempt, blobs, (wire.Value(b"", None, blob) for blob in blobs))
+            case wire.Refer(attempt, names, values):
+                self._deliveries.lend(attempt, names, values)
             case wire.Hold():
                 self._holdings.add(message)
             case wire.View():

@@ -135,6 +135,9 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return _tracker(event)
         case ev.TransferRerouted():
             return _rerouted(event)
+        case ev.RemakeStarted():
+            what = f"what {one_line(event.function)} has returned on node {event.node} is not there any more"
+            return f"{what}, and is made again ({event.number} of at most {count(event.times, 'time')})"
         case ev.NetworkSilent():
             return f"none of {count(event.nodes, 'node')} answers: is this computer's network up?"
         case _:

@@ -55,7 +55,7 @@ def _error(ending: Ending) -> str:
     if not isinstance(ending, Settled):
         return ""
     match ending.verdict:
-        case Verdict.RETURNED | Verdict.KILLED:
+        case Verdict.RETURNED | Verdict.KILLED | Verdict.UNSENT:
             return ""
         case Verdict.RAISED:
             failed, _ = cast("tuple[Failed, object]", ending.outcome)

@@ -154,16 +154,13 @@ class PoolView:
     def _task(self, event: ev.Event) -> None:
         match event:
             case ev.TaskSubmitted():
+                self.wanted += event.job not in self.names  # it is when the task was unsent, and is submitted again
                 self.names[event.job] = event.function
-                self.wanted += 1
             case ev.TaskStarted():
                 name = self.names.get(event.job, "")
                 self._row(event.node, event.at).running[event.job, event.task] = (name, event.at)
             case ev.TaskFinished():
-                row = self._row(event.node, event.at)
-                row.running.pop((event.job, event.task), None)
-                self._count(row, event.verdict)
-                self.names.pop(event.job, None)
+                self._finished(event)
             case ev.TaskGaveUp():
                 self._count(None, event.reason)
                 self.names.pop(event.job, None)
@@ -185,6 +182,13 @@ class PoolView:
                 self.names.pop(event.job, None)
             case _:
                 pass
+
+    def _finished(self, event: ev.TaskFinished) -> None:
+        row = self._row(event.node, event.at)
+        row.running.pop((event.job, event.task), None)
+        if event.verdict != "unsent":
+            self._count(row, event.verdict)
+            self.names.pop(event.job, None)
 
     def _generation(self, event: ev.GenerationStarted) -> None:
         """Start ranks: all of them the first time, later all again or only those that were lost."""

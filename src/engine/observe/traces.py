@@ -25,7 +25,12 @@ from ..wire.messages import Failed
 from .failures import failures
 from .sink import Sink
 
-NOT_ERRORS = {Verdict.RETURNED.value, Verdict.KILLED.value, Reason.CANCELLED.value}  # the caller's own doing
+NOT_ERRORS = {
+    Verdict.RETURNED.value,
+    Verdict.KILLED.value,
+    Verdict.UNSENT.value,
+    Reason.CANCELLED.value,
+}  # the caller's own doing
 Attributes = dict[str, Any]
 
 

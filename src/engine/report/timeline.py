@@ -25,7 +25,7 @@ WORDS = {
 }
 GOOD = ("", "returned")  # fates of spans that nobody needs to look at
 SAVED = "saved"  # the kind of a mark: a checkpoint
-VOID = ("lost", "killed", "terminated")  # of work that ended because of others
+VOID = ("lost", "killed", "terminated", "unsent")  # of work that ended because of others
 
 
 @dataclass(slots=True)

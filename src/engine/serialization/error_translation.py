@@ -50,7 +50,7 @@ def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = N
     if isinstance(ending, GaveUp):
         return gave_up_error(ending, payload.name, queue_timeout_s=queue_timeout_s)
     place = _place(ending, payload)
-    if ending.verdict is Verdict.RAISED:
+    if ending.verdict in {Verdict.RAISED, Verdict.UNSENT}:
         failed, received = cast("tuple[Failed, Received | None]", ending.outcome)
         load = None if received is None else partial(values.load, received.data, received.sizes)
         return failed_error(failed, place, load)
@@ -158,6 +158,8 @@ def gave_up_error(  # noqa: PLR0911, PLR0912  one for each reason
     node = losses[-1][0] if losses else None
     where: dict[str, Any] = {"task": task, "node": node, "rank": ending.rank, "attempt": len(losses)}
     match ending.reason:
+        case Reason.LOST if ending.failure is not None:
+            return _not_given(ending.failure, task)
         case Reason.LOST:
             message = f"{task} was lost with its node and may not be run again ({story})."
             return errors.NodeLost(message, losses=losses, **where)
@@ -202,6 +204,14 @@ def gave_up_error(  # noqa: PLR0911, PLR0912  one for each reason
             return errors.PoolClosed(f"The pool ended before {task} was done.")
         case _:
             assert_never(ending.reason)
+
+
+def _not_given(failure: Exception, task: str) -> errors.NodeLost:
+    """Return the error of a task that was given what is lost. ``failure``: why that is not there any more."""
+    story = str(failure)
+    error = errors.NodeLost(f"{task} was not run: {story[:1].lower()}{story[1:]}", task=task)
+    error.__cause__ = failure.__cause__
+    return error
 
 
 def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors.CapacityError:

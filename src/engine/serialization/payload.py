@@ -33,6 +33,7 @@ ALONE = 16  # buffers of a call that are each a blob of their own; of more, thos
 GROUP_BYTES = 64 << 20
 COPY_BYTES = 4 << 20  # of a copy, before what it has reached is told
 LOOKS, LOOK_BYTES = 64, 256  # samples of a blob, by which it looks like another one
+DESCRIPTOR_BYTES = 8 << 20  # so that of 1 GiB of them there are 128
 AT_ONCE_BYTES = 256 * 1024  # of which a copy and its key take 0.2 ms: a thread is not worth it
 
 LONG_BYTES = 4 * 1024 * 1024  # of a pickle: 2 ms for a text of bytes, 50 ms for a list of small objects
@@ -60,6 +61,7 @@ class Blob:
     _digest: str = field(default="", init=False)
     _to_copy: Sequence[Part] | None = field(default=None, init=False)  # into ``parts``
     _pieces: tuple[Piece, ...] | None = field(default=None, init=False)
+    _kept: bool = field(default=False, init=False)
     _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes ask for it at once
 
     def share(self) -> str:
@@ -170,13 +172,50 @@ class Blob:
             raise
         return fd
 
+    def keep(self) -> bool:
+        """Have the bytes stay when it is closed, until `let_go`, and not change with what it was made of. Return False
+        if that would take a copy: of what nodes were sent there is one, as a rule.
+        """
+        if not self._sharing.acquire(blocking=False):  # it is being copied, for whom nobody waits any more
+            return False
+        try:
+            small = [each.blob for each in self._pieces or () if each.blob.size_bytes <= INLINE_BYTES]
+            if self._shared is None and self._pieces:
+                if not all(each.blob in small or each.blob._is_own for each in self._pieces):
+                    return False
+                for each in small:
+                    each.parts = [b"".join(each.parts)]
+            elif not self._is_own:
+                return False
+            if self._shared is not None or self._pieces:
+                self.parts = ()  # the arguments themselves
+            self._kept = True
+            return True
+        finally:
+            self._sharing.release()
+
+    @property
+    def _is_own(self) -> bool:
+        """Return whether nobody else can change the bytes."""
+        copied = self.filled is not None and self._to_copy is None
+        return self._shared is not None or bool(self._digest) or copied or not self._may_change
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return what it takes to keep it. A descriptor, of which a program has few, counts as `DESCRIPTOR_BYTES`."""
+        return max(self.size_bytes, 0 if self._shared is None else DESCRIPTOR_BYTES)
+
+    def let_go(self) -> None:
+        self._kept = False
+        self.close()
+
     def close(self) -> None:
-        if self._shared is not None:
+        if self._shared is not None and not self._kept:
             shared, self._shared = self._shared, None
             blobs.close(shared)
 
     def __del__(self) -> None:
-        self.close()  # a thread that nobody waits for any more may have shared it after it was closed
+        self.let_go()  # a thread that nobody waits for any more may have shared it after it was closed
 
 
 class Piece(NamedTuple):

@@ -1,7 +1,8 @@
 """Objects that a pool stores apart from calls, which refer to them: what `Ref` stands for, at its client.
 
 An object is referred to by whoever has it: a `Ref`, the payload of a call that is not over, the outcome of a job. When
-Python has no use for it any more, its bytes are freed, wherever they are.
+Python has no use for it any more, its bytes are freed, wherever they are. One that was lost, and is made again, has
+other bytes in other places from then on, and the same name.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Home(Protocol):
 class Whereabouts:
     """The places of an object's bytes: ``blob`` here, ``kept_as`` at ``home``, or both. With neither it is lost."""
 
-    name: str  # by which pickles refer to it
+    name: str  # by which nodes find the bytes
     sizes: tuple[int, ...] | None
     size_bytes: int
     small: bytes | None = None  # the bytes, where they travel in frames
@@ -61,19 +62,36 @@ class Whereabouts:
     def story(self) -> str:
         return f"what {self.made_by} has returned, and was kept there, is lost with that node"
 
+    def lose(self, home: Home) -> None:
+        """Note that a node which kept the bytes is lost, unless others are kept elsewhere meanwhile."""
+        if self.home is home:
+            self.home = None
+
 
 class StoredObject:
     """A reference to an object, which many may have; when the last of them goes, the object is freed."""
 
-    __slots__ = ("__weakref__", "at", "owner")
+    __slots__ = ("__weakref__", "_at", "_made_again", "name", "not_again", "origin", "owner")
 
     is_long_to_load = False  # as a job's outcome it is not loaded: see `Received`
 
     def __init__(self, owner: object, at: Whereabouts, free: Callable[[Whereabouts], None]) -> None:
         """``owner``: its pool's. ``free`` is called in any thread."""
         packing.ever = True
-        self.owner, self.at = owner, at
+        self.owner, self._at = owner, at
+        self.name = at.name  # by which pickles refer to it
+        self.origin: Any = None  # the call that made it, if it may run again: see `client.lineage`
+        self.not_again = ""  # why it may not
+        self._made_again: StoredObject | None = None
         weakref.finalize(self, free, at).atexit = False
+
+    @property
+    def at(self) -> Whereabouts:
+        return self._at if self._made_again is None else self._made_again.at
+
+    def is_now(self, made: StoredObject) -> None:
+        """Have it be what another one is, which is freed with it."""
+        self._made_again = made
 
     def drop(self) -> None:
         pass
@@ -134,7 +152,7 @@ class Packing:
         if at.small is not None:
             return values.load, (at.small, at.sizes)
         here.found += (stored,)
-        return blobs.resolve_object, (at.name, at.sizes)
+        return blobs.resolve_object, (stored.name,)
 
 
 packing = Packing()

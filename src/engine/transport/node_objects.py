@@ -168,12 +168,18 @@ class NodeObjects:
         blobs = [self._there_at_once(each.at) for each in stored]
         if None in blobs:
             return False
-        names = tuple(blob for blob in blobs if blob is not None)
-        for name in names:
-            if self.memory.has(name):
+        for name in blobs:
+            if name is not None and self.memory.has(name):
                 self._use(attempt, name)
-        self._send(wire.Refer(attempt, tuple(each.at.name for each in stored), names))
+        self._refer(attempt, stored, [each.at for each in stored], blobs)
         return True
+
+    def _refer(
+        self, attempt: int, stored: Sequence[StoredObject], places: Sequence[Whereabouts], blobs: Sequence[str | None]
+    ) -> None:
+        """Lend the attempt the blobs, each with the sizes of the value that was brought: another one may follow it."""
+        found = (wire.Value(b"", at.sizes, blob) for at, blob in zip(places, blobs, strict=True))
+        self._send(wire.Refer(attempt, tuple(each.name for each in stored), tuple(found)))
 
     def _there_at_once(self, at: Whereabouts) -> str | None:
         """Return the object's name on the node; None: it is not there, or that is not known without waiting."""
@@ -194,8 +200,8 @@ class NodeObjects:
         Raises:
             ObjectLost
         """
-        blobs = [await self._bring_there(attempt, each.at) for each in stored]
-        self._send(wire.Refer(attempt, tuple(each.at.name for each in stored), tuple(blobs)))
+        places = [each.at for each in stored]
+        self._refer(attempt, stored, places, [await self._bring_there(attempt, at) for at in places])
 
     async def _bring_there(self, attempt: int, at: Whereabouts) -> str:
         if at.home is self:
@@ -233,14 +239,17 @@ class NodeObjects:
             try:  # its memory stays for as long as somebody has it open
                 at.blob = Blob.opened(at.name, at.size_bytes, at.kept_as)
             except (FileNotFoundError, ProcessLookupError):
+                at.lose(home)
                 raise ObjectLost(at.story) from None
             return
+        if home is None:
+            raise ObjectLost(at.story)
         if at.fetching is None:
-            assert home is not None, "it was looked at just now"
             at.fetching = asyncio.ensure_future(home.bring(at))
         try:
             received: Received = await asyncio.shield(at.fetching)
         except ConnectionError:
+            at.lose(home)
             raise ObjectLost(at.story) from None
         finally:
             if at.fetching is not None and at.fetching.done():
@@ -325,7 +334,7 @@ class NodeObjects:
         for name in [*self._shared]:
             self._unshare(name)
         for at in self._kept:
-            at.home = None
+            at.lose(self)
 
     def _unshare(self, name: str) -> None:
         key = self._shared.pop(name, None)

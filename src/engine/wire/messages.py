@@ -141,11 +141,11 @@ class Lend(NamedTuple):
 
 
 class Refer(NamedTuple):
-    """Lends an attempt, whose `Run` follows, blobs to which its arguments refer by other ``names``, one for each."""
+    """Lends an attempt, whose `Run` follows, values in blobs, to which its arguments refer by ``names``."""
 
     attempt: Number
     names: tuple[str, ...]
-    blobs: tuple[str, ...]
+    values: tuple[Value, ...]
 
 
 class MoveToDisk(NamedTuple):

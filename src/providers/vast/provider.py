@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -77,11 +77,15 @@ class Vast(CloudProvider["VastCloud"]):
         """True: the machines have the image of ``Image(container=...)``, where there is one."""
         return True
 
-    def _reach(self) -> AbstractAsyncContextManager[VastCloud]:
+    @asynccontextmanager
+    async def _reach(self) -> AsyncIterator[VastCloud]:
         from ..cloud.account import place_of
-        from .cloud import reach
+        from .cloud import VastCloud
+        from .service import open_api
 
-        return reach(place_of(self.key_file, self.endpoint_url))
+        place = place_of(self.key_file, self.endpoint_url)
+        async with open_api(place) as (api, account):
+            yield VastCloud(api, account, place)
 
     async def _first_plan(self, cloud: VastCloud, request: LaunchRequest, cooldowns: Cooldowns) -> RentPlan:
         from . import catalogue

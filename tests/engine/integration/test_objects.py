@@ -175,7 +175,7 @@ async def test_it_is_freed_with_the_last_reference(pool: Pool) -> None:
 
 async def test_what_its_node_kept_is_lost_with_it() -> None:
     async with Pool(provider=Local(), nodes=2, console="silent") as pool:
-        ref = await pool.run(made(1), keep=True)
+        ref = await pool.run(made(1).with_(retry="never"), keep=True)
         other = await pool.put(bytearray(BYTES))
         assert await pool.broadcast(first(other)) == [0, 0]
         os.kill(await pool.run(pid(ref)), signal.SIGKILL)
