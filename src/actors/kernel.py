@@ -1,4 +1,4 @@
-"""Actors: each has a mailbox, handles one message at a time, and supervises those that it has spawned.
+"""Actors: each has a mailbox, handles one message at a time, and supervises what is below it.
 
 An actor owns its state and handles one message at a time in ``receive``, which is synchronous: it cannot wait, so it
 cannot ask another actor and wait for the answer. Slow work runs in a task group of the actor's (``Context.tasks``) and
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 M = TypeVar("M")
-N = TypeVar("N")
 M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 
@@ -100,7 +99,7 @@ class Ref(Generic[M]):
     """The only way to reach an actor. Not thread-safe: use it on the actor's loop."""
 
     __slots__ = (
-        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_scope", "_stopped", "_variables", "_wake"),
+        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_stopped", "_variables", "_wake"),
         "name",
     )
 
@@ -114,7 +113,6 @@ class Ref(Generic[M]):
         self._actor: Actor[M] | None = None  # set only while the actor is idle
         self._failure: BaseException | None = None  # raised while it handled a message passed by ``tell_inline``
         self._asked: set[Reply[object]] = set()
-        self._scope = anyio.CancelScope()
         self._variables = copy_context()  # the context in which ``tell_inline`` runs the actor; `_serve` sets it
 
     def tell(self, message: M) -> None:
@@ -179,10 +177,6 @@ class Ref(Generic[M]):
         finally:
             self._asked.discard(asked)
 
-    def stop(self) -> None:
-        """Cancel the actor now; queued messages bounce."""
-        self._scope.cancel()
-
     def _end(self, failure: Exception | None) -> None:
         """Bounce what is queued, and fail the requests that the actor has not answered."""
         self._stopped = True
@@ -195,22 +189,16 @@ class Ref(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[M]):
-    """The context of an actor: its own `Ref`, to send results to, its slow work, and the actors that it supervises."""
+    """The context of an actor: its own `Ref`, to send results to, its slow work, and what it supervises."""
 
     ref: Ref[M]
     tasks: TaskGroup  # of slow work: ends before ``Actor.stopped`` is called; an error in it is the actor's failure
-    children: TaskGroup  # of the actors below it: cancelled after that, as their end may take seconds
-
-    def spawn(self, name: str, make: Callable[[Context[N]], Actor[N]], *, capacity: int = 1024) -> Ref[N]:
-        """Start an actor below this one; should it fail, both end."""
-        ref: Ref[N] = Ref(name, capacity)
-        self.children.start_soon(_run, ref, make, self.children, name=name)
-        return ref
+    children: TaskGroup  # of what it supervises: cancelled after that, as their end may take seconds
 
 
 @asynccontextmanager
 async def running(name: str, make: Callable[[Context[M]], Actor[M]], *, capacity: int = 1024) -> AsyncIterator[Ref[M]]:
-    """Run the actor that ``make`` returns; leaving the block stops it, and those that it has spawned."""
+    """Run the actor that ``make`` returns; leaving the block stops it, and its ``children``."""
     ref: Ref[M] = Ref(name, capacity)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_run, ref, make, tasks, name=name)
@@ -224,10 +212,9 @@ async def _run(ref: Ref[M], make: Callable[[Context[M]], Actor[M]], children: Ta
     actor: Actor[M] | None = None
     failure: Exception | None = None
     try:
-        with ref._scope:
-            async with anyio.create_task_group() as tasks:
-                actor = make(Context(ref, tasks, children))
-                await _serve(ref, actor)
+        async with anyio.create_task_group() as tasks:
+            actor = make(Context(ref, tasks, children))
+            await _serve(ref, actor)
     except Exception as error:  # noqa: BLE001 (raised again, with the actor's name)
         failure = sole(error)
         raise ActorFailed(ref.name) from failure

@@ -235,6 +235,7 @@ class Ledger:
         entry = host.attempts.pop(attempt)
         host.slow -= entry.slow
         self._give_back(host, entry)
+        self.line.stir(host)
         if entry.state != LEASED:
             return []
         entry.number -= 1
@@ -361,7 +362,7 @@ class Ledger:
     def _give_back(self, host: Host, entry: Entry) -> None:
         if entry.task.needs is not None:
             host.left = host.left.plus(entry.task.needs)
-            self.line.stir()
+            self.line.stir(host)
 
     def _started(self, host: Host, attempt: AttemptId) -> bool:
         if (entry := host.attempts.get(attempt)) is None:
@@ -445,7 +446,7 @@ class Ledger:
 
     def _changed(self, host: Host, now: float) -> None:
         self._place(host)
-        self.line.stir()
+        self.line.stir(host)
         if self._pinned and (rank := self._roster.rank(host.id)) is not None:
             self._assign_pinned(rank, now)
         self._assign(now)

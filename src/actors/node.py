@@ -1,4 +1,8 @@
-"""A node's actor: it reaches the machine, notices losses and reconnects until told to leave. It decides no more."""
+"""A node's actor: it reaches the machine, notices losses and reconnects until told to leave. It decides no more.
+
+It is one task, and has no mailbox: what the pool tells it takes effect at once, as nothing of that can wait. A mailbox
+and a task that reads it were half of what a node kept in memory.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import anyio
 from ..lazy_dataclass import dataclass
 from ..providers.base import Machine
 from .interfaces import Connect, ConnectFailed, Connection, NodeId, Report
-from .kernel import ActorStopped, Context
+from .kernel import ActorFailed, ActorStopped
 from .late_nodes import NO_ADDRESS, NO_ANSWER, PREPARED, Preparing
 from .messages import Boots, Happened, Leave, NodeMessage, PoolMessage, Queued, Reachable, Received
 
@@ -43,43 +47,47 @@ class Dialer:
 class NodeActor:
     """The supervisor of one node's connection. An error of this node alone is reported, and fails no other."""
 
-    def __init__(
-        self, context: Context[NodeMessage], node: NodeId, machine: Machine, dialer: Dialer, pool: NodeLives
-    ) -> None:
-        self._context = context
+    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: NodeLives) -> None:
         self._node = node
         self._machine = machine
         self._pool = pool
         self._dialer = dialer
-        self._addressed = anyio.Event()
         self._has_answered = self._answers = self._has_turn = False
         self._work = anyio.CancelScope()
-        self._boot = anyio.CancelScope(deadline=anyio.current_time() + dialer.boot_timeout_s)
+        # Until it is reached. Both take a kilobyte, and a pool may have a thousand nodes.
+        self._addressed: anyio.Event | None = anyio.Event()
+        self._boot: anyio.CancelScope | None = anyio.CancelScope(deadline=self._boots_until())
         if machine.address is not None:
             self._addressed.set()
-        context.tasks.start_soon(self._live)
 
     def receive(self, message: NodeMessage) -> None:
         match message:
             case Queued():
-                self._boot.deadline = math.inf
+                if self._boot is not None:
+                    self._boot.deadline = math.inf
             case Boots():
-                self._boot.deadline = anyio.current_time() + self._dialer.boot_timeout_s
+                if self._boot is not None:
+                    self._boot.deadline = self._boots_until()
             case Reachable(machine):
                 self._machine = machine
-                self._addressed.set()
+                if self._addressed is not None:
+                    self._addressed.set()
             case Leave():
                 self._work.cancel()
             case _:
                 assert_never(message)
 
-    def stopped(self, error: Exception | None) -> None: ...
+    async def live(self) -> None:
+        """Run until the node is told to leave, or can never be reached again, and its connection is closed.
 
-    async def _live(self) -> None:
+        Raises:
+            ActorFailed: its connection could not be closed.
+        """
         connection: Connection | None = None
         try:
             with self._work:
                 connection = await self._reach()
+                self._boot = self._addressed = None
                 self._happened(partial(self._pool.reached, self._node, connection))
                 await self._keep(connection)
         except ConnectFailed as error:
@@ -89,10 +97,18 @@ class NodeActor:
             self._happened(partial(self._pool.connection_failed, self._node, defect))
         finally:
             if connection is not None:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
-                    await connection.close()
+                await self._close(connection)
         self._happened(partial(self._pool.closed, self._node))
-        self._context.ref.stop()
+
+    async def _close(self, connection: Connection) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
+            try:
+                await connection.close()
+            except Exception as error:
+                raise ActorFailed(f"node {self._node}") from error
+
+    def _boots_until(self) -> float:
+        return anyio.current_time() + self._dialer.boot_timeout_s
 
     async def _reach(self) -> Connection:
         """Connect to the machine, trying until it succeeds or its time to boot is over; that passes while it runs.
@@ -101,8 +117,11 @@ class NodeActor:
             ConnectFailed: never reached, with the last reason.
         """
         last: ConnectFailed | None = None
-        with self._boot:
-            await self._addressed.wait()
+        boot, addressed = self._boot, self._addressed
+        assert boot is not None, "it is reached once"
+        assert addressed is not None, "it is reached once"
+        with boot:
+            await addressed.wait()
             patience_s = self._machine.patience_s or math.inf
             down_at = anyio.current_time() + patience_s
             for tries in count():
@@ -117,16 +136,16 @@ class NodeActor:
                         raise
                     last = error
                 await _pause(tries)
-        raise self._late(last) from last and last.__cause__
+        raise self._late(last, addressed=addressed.is_set()) from last and last.__cause__
 
-    def _late(self, last: ConnectFailed | None) -> ConnectFailed:
+    def _late(self, last: ConnectFailed | None, *, addressed: bool) -> ConnectFailed:
         """Return the error for a node whose time is over. ``last``: of the tries to connect, if one has failed."""
         story, late, step = "its address is still unknown", NO_ADDRESS, ""
         if self._answers:  # the last try had come so far
             at = self._dialer.preparing(self._node)
             story = f"it answered, and {at or 'was being prepared'}"
             late, step = (PREPARED, "") if at is None else (f"at the step {at.step!r}", at.step)
-        elif last is not None or self._addressed.is_set():
+        elif last is not None or addressed:
             story, late = str(last or "it did not answer"), NO_ANSWER
         failed = ConnectFailed(f"not ready within {self._dialer.boot_timeout_s:g} s: {story}")
         failed.late, failed.step = late, step

@@ -8,7 +8,6 @@ late, `failure_detector` when it is lost, `fleet_controller` what follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from math import inf
 
@@ -21,7 +20,7 @@ from .broadcasts import Broadcasts
 from .failure_detector import FailureDetector
 from .fleet_controller import FleetController, NodePhase
 from .interfaces import ConnectFailed, Connection, Dependencies, Lost, NodeId, NoWorkers, QueuedTooLong, Unfit
-from .kernel import ActorStopped, Context, Ref
+from .kernel import Context
 from .launch_failures import LaunchFailures
 from .launch_queue import LaunchQueue
 from .ledger import Ledger
@@ -68,7 +67,7 @@ class NodeLives:
         self._dialer = Dialer(
             dependencies.connect, spec.boot_timeout_s, tries, returns, dependencies.preparing, context.ref.tell_inline
         )
-        self._actors: dict[NodeId, Ref[NodeMessage]] = {}  # of nodes, until their connections are closed
+        self._actors: dict[NodeId, NodeActor] = {}  # of nodes, until their connections are closed
         self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
         self._in_use: set[NodeId] = set()  # nodes that would leave if no files came from them or went to them
         self._closing = False
@@ -79,8 +78,8 @@ class NodeLives:
         """Handle a machine that the provider has given: a node begins, which connects to it."""
         member = self._nodes.add(machine)
         self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
-        make = partial(NodeActor, node=member.id, machine=machine, dialer=self._dialer, pool=self)
-        self._actors[member.id] = self._context.spawn(f"node {member.id}", make)
+        self._actors[member.id] = actor = NodeActor(member.id, machine, self._dialer, self)
+        self._context.children.start_soon(actor.live, name=f"node {member.id}")
         return member
 
     def queued(self, member: Member, reason: str, starts_at: float | None, now: float) -> None:
@@ -369,8 +368,7 @@ class NodeLives:
 
     def _tell(self, node: NodeId, message: NodeMessage) -> None:
         if (actor := self._actors.get(node)) is not None:
-            with suppress(ActorStopped):  # that its connection is closed is on the way
-                actor.tell(message)
+            actor.receive(message)
 
     def _unheard(self) -> Sequence[Machine] | None:
         """Return the machines if all nodes are silent; None: they are not, or no longer."""

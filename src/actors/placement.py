@@ -12,7 +12,7 @@ amounts besides: then the nodes also keep these free of further tasks. `waiting_
 from __future__ import annotations
 
 from bisect import insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import field
 from itertools import islice
@@ -123,6 +123,7 @@ class Placement:
         self._next_steal = 0.0
         self._candidates = 0
         self._free: OrderedDict[NodeId, Host] = OrderedDict()
+        self._gpus: Counter[int] = Counter()  # nodes with so many
 
     @property
     def busy(self) -> int:
@@ -141,6 +142,7 @@ class Placement:
 
     def add(self, node: NodeId, now: float, has: Amounts = NOTHING) -> Host:
         self.hosts[node] = host = Host(node, now, has, has)
+        self._gpus[has.gpus] += 1
         self.place(host)
         return host
 
@@ -150,6 +152,7 @@ class Placement:
             host.open = False
             self.place(host)
             self.stacked.pop(node, None)
+            self._gpus[host.has.gpus] -= 1
         return host
 
     def place(self, host: Host) -> None:
@@ -202,6 +205,16 @@ class Placement:
         return 0 <= host.level < self.slots + stack
 
     # --- amounts --------------------------------------------------------------------------------------------------
+
+    @property
+    def alike(self) -> bool:
+        """Return whether all nodes have as many accelerators."""
+        return sum(map(bool, self._gpus.values())) <= 1
+
+    def with_slots(self) -> Iterator[Host]:
+        """Give the nodes with a free slot that nothing claims or keeps, those that hold least first, as `pick` does."""
+        for level in self._levels[: self.slots]:
+            yield from reversed(level.values())
 
     def has_room(self, host: Host, needs: Amounts, *, first: bool) -> bool:
         """Return whether a task with these amounts can begin there now. ``first``: it is the first in line."""

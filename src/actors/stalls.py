@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from itertools import count
+from math import inf
 
 from ..lazy_dataclass import dataclass
 from ..lazy_named_tuple import NamedTuple
@@ -84,6 +85,7 @@ class StallWatch:
         self.jobs: dict[JobId, _Watched] = {}  # those that are watched
         self._of: dict[AttemptId, JobId] = {}
         self._questions = count(1)
+        self._not_before = inf  # no job is due before; it may be too early, and is known without a look at all of them
 
     def began(self, node: NodeId, order: Order, now: float) -> None:
         """Handle that an attempt of a task with ``stall`` was given to a node."""
@@ -107,6 +109,8 @@ class StallWatch:
             self._signed(watched, now)
         else:
             del self.jobs[job]
+            if not self.jobs:
+                self._not_before = inf
 
     def lost(self, node: NodeId, now: float) -> None:
         gone = [place.attempt for job in self.jobs.values() for place in job.places.values() if place.node == node]
@@ -114,10 +118,8 @@ class StallWatch:
             self.finished(node, attempt, now)
 
     def wake_at(self) -> float | None:
-        times = [
-            job.asked_at + ASKED_S if job.due_at is None else job.due_at for job in self.jobs.values() if job.places
-        ]
-        return min(times, default=None)
+        """Return a time at which ``tick`` must be called; it may be too early, as signs of life do not change it."""
+        return self._not_before if self.jobs else None
 
     def tick(self, now: float, heard: Heard) -> None:
         """``heard``: how long ago an attempt has given a sign that was sent here, as a line; None: it has not."""
@@ -132,6 +134,9 @@ class StallWatch:
                     self._signed(job, now - quiet_s)
                 else:
                     self._ask(job, now)
+        self._not_before = min(
+            (job.asked_at + ASKED_S if job.due_at is None else job.due_at for job in self.jobs.values()), default=inf
+        )
 
     def answered(self, node: NodeId, question: int, seen: Mapping[AttemptId, AttemptSeen], now: float) -> None:
         """Handle a node's answer: what is seen of its attempts."""
@@ -156,11 +161,13 @@ class StallWatch:
 
     def _again(self, job: _Watched, at: float) -> None:
         job.question, job.due_at = 0, at
+        self._not_before = min(self._not_before, at)
         job.waiting.clear()
         job.seen = {}
 
     def _ask(self, job: _Watched, now: float) -> None:
         job.question, job.due_at, job.asked_at = next(self._questions), None, now
+        self._not_before = min(self._not_before, now + ASKED_S)
         job.waiting = {place.node for place in job.places.values()}
         job.seen = {}
         self.effects += [AskNode(node, job.question, job.stall.seconds) for node in sorted(job.waiting)]

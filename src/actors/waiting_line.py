@@ -11,9 +11,10 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable
 from heapq import nsmallest
+from itertools import chain
 
 from .amounts import Amounts, told
-from .interfaces import JobId
+from .interfaces import JobId, NodeId
 from .membership import Roster
 from .placement import Host, Placement
 from .retries import QUEUED, Entry
@@ -35,6 +36,9 @@ class WaitingLine:
         self._first: Entry | None = None
         self._saved: Host | None = None
         self._kept: Host | None = None
+        self._barren: set[Lane] = set()  # lanes whose tasks fit no node, but perhaps one that was freed
+        self._none_to_keep_for: Amounts | None = None  # no node has them, but perhaps one that was freed
+        self._freed: dict[NodeId, Host] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
@@ -58,13 +62,19 @@ class WaitingLine:
 
     def ended(self, entry: Entry) -> None:
         """Say that a task in it has ended: others need not wait any more for what was saved for it."""
-        self.stir()
+        self.stirred = bool(self._lanes)
         if (lane := self._lanes.get(_lane_of(entry))) is not None:
             lane.ended()
 
-    def stir(self) -> None:
-        """Say that something has changed that its tasks may wait for."""
-        self.stirred = bool(self._lanes)
+    def stir(self, host: Host | None = None) -> None:
+        """Say that something has changed that its tasks may wait for. ``host``: nowhere but on this node."""
+        if self._lanes:
+            self.stirred = True
+            if host is None:
+                self._barren.clear()
+                self._none_to_keep_for = None
+            else:
+                self._freed[host.id] = host
 
     def assign(self, queue: TaskQueue, send: Send) -> None:
         """Send the tasks that fit now, and those of ``queue``, which need a slot alone: the older first."""
@@ -80,6 +90,7 @@ class WaitingLine:
             send(queue, pick)
             if not self._save(queued=queue[0].task.job if queue else None):
                 break
+        self._freed.clear()
         self.stirred = False
 
     def next(self) -> tuple[Entry, Host] | None:
@@ -92,6 +103,8 @@ class WaitingLine:
         for entry in heads:
             if (host := self._best(entry)) is not None:
                 return entry, host
+            self._barren.add(_lane_of(entry))
+        self._barren = set(map(_lane_of, () if self._placement.claims else heads))  # others may miss what is freed
         return None
 
     def _take(self, entry: Entry) -> None:
@@ -110,8 +123,8 @@ class WaitingLine:
         waits for a slot alone. Return whether another node is not saved any more, so that others may fit there.
         """
         saved = self._to_save()
-        places = self._places(self._first) if saved is None else (saved,)
-        kept = self._to_keep(places) if self._first is not None and _before(self._first, queued) else None
+        none_for, self._none_to_keep_for = self._none_to_keep_for, None
+        kept = self._to_keep(saved, none_for) if self._first is not None and _before(self._first, queued) else None
         freed = (self._saved is not None and saved is not self._saved) or (
             self._kept is not None and kept is not self._kept
         )
@@ -134,10 +147,11 @@ class WaitingLine:
     def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
         """Take whole lanes out of the line; return the tasks that waited in them."""
         dropped = [entry for key in lanes for entry in self._lanes.pop(key, ())]
+        self._barren.intersection_update(self._lanes)
         if not self._lanes:  # nobody is left for whom a node or a slot was saved
-            self._first = None
+            self._first = self._none_to_keep_for = None
             self._hold(None, None)
-        self.stir()
+        self.stirred = bool(self._lanes)
         return [entry for entry in dropped if entry.state == QUEUED]
 
     def lanes(self, ranks: Collection[int | None] | None = None) -> list[Lane]:
@@ -167,35 +181,57 @@ class WaitingLine:
 
     def _best(self, entry: Entry) -> Host | None:
         """Return the node that holds least of those where it fits; what needs no accelerator goes where none are."""
-        needs, first = _needs(entry), entry is self._first
-        best: Host | None = None
-        rank = (0, 0)
-        for host in self._places(entry):
-            if self._placement.has_room(host, needs, first=first):
-                other = (0 if needs.gpus else host.has.gpus, host.load)
-                if best is None or other < rank:
-                    best, rank = host, other
-        return best
+        needs, first, placement = _needs(entry), entry is self._first, self._placement
+        places = self._places(entry)
+        if entry.task.on is None and not placement.claims:
+            if _lane_of(entry) in self._barren:
+                places = self._freed.values()
+            elif placement.alike:
+                kept = () if self._kept is None else (self._kept,)
+                lowest_first = chain(placement.with_slots(), kept)
+                return next((host for host in lowest_first if placement.has_room(host, needs, first=first)), None)
+        fitting = (host for host in places if placement.has_room(host, needs, first=first))
+        return min(fitting, key=lambda host: (0 if needs.gpus else host.has.gpus, host.load), default=None)
 
     def _to_save(self) -> Host | None:
         if self._first is None or self._first.overtaken < OVERTAKES:
             return None
-        needs = _needs(self._first)
+        needs, anywhere = _needs(self._first), self._first.task.on is None
+        if anywhere and self._saved is not None and self._saved.open and needs.fits_in(self._saved.has):
+            return self._saved
         could = [host for host in self._places(self._first) if host.open and needs.fits_in(host.has)]
         if self._saved in could:
             return self._saved
         return min(could, key=lambda host: needs.minus(host.left).share_of(host.has), default=None)
 
-    def _to_keep(self, places: Iterable[Host]) -> Host | None:
+    def _to_keep(self, saved: Host | None, none_for: Amounts | None) -> Host | None:
+        """Return the node where a slot is all that the first in line lacks, the one that is kept already if it may be.
+
+        ``none_for``: no node has these, but perhaps one that was freed.
+        """
         assert self._first is not None
-        needs = _needs(self._first)
-        could = [host for host in places if host.open and self._placement.has_amounts(host, needs, first=True)]
+        needs, placement = _needs(self._first), self._placement
+
+        def may_be(host: Host) -> bool:
+            return host.open and placement.has_amounts(host, needs, first=True)
+
+        places: Iterable[Host]
+        if saved is not None or self._first.task.on is not None:
+            places = self._places(self._first) if saved is None else (saved,)
+        elif self._kept is not None and may_be(self._kept):
+            return self._kept
+        else:
+            places = self._freed.values() if none_for == needs else placement.hosts.values()
+        could = [host for host in places if may_be(host)]
+        if not could and saved is None and self._first.task.on is None and not placement.claims:
+            self._none_to_keep_for = needs
         return self._kept if self._kept in could else min(could, key=lambda host: host.load, default=None)
 
     def _hold(self, saved: Host | None, kept: Host | None) -> None:
         if saved is not self._saved:
             if self._saved is not None:
                 self._saved.saved = False
+                self._freed[self._saved.id] = self._saved
             if saved is not None:
                 saved.saved = True
             self._saved = saved
@@ -204,6 +240,7 @@ class WaitingLine:
             for host, keeps in ((before, 0), (kept, 1)):
                 if host is not None:
                     host.keeps = keeps
+                    self._freed[host.id] = host
                     self._placement.place(host)
 
     # --- lanes ----------------------------------------------------------------------------------------------------
@@ -223,6 +260,7 @@ class WaitingLine:
             lane.popleft()
         if lane is not None and not lane:
             del self._lanes[key]
+            self._barren.discard(key)
 
     def _living(self, key: Lane) -> bool:
         return any(entry.state == QUEUED for entry in self._lanes.get(key, ()))

@@ -206,12 +206,13 @@ class SyncPool(Runner):
 
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
         """Begin ``function``, a method of the pool, on the pool's loop."""
-        if self._portal is None:
-            raise PoolClosed(ENDED)
-        if os.getpid() != self._process:
-            raise PoolClosed(INHERITED)
+        if (portal := self._portal) is None or os.getpid() != self._process:
+            raise PoolClosed(INHERITED if portal else ENDED)
         self._check_thread()
-        return self._portal.start_task_soon(partial(function, *args, **options))
+        try:
+            return portal.start_task_soon(partial(function, *args, **options))
+        except RuntimeError:  # another thread has closed the pool meanwhile
+            raise PoolClosed(ENDED) from None
 
     def _check_thread(self) -> None:
         if threading.get_ident() == self._loops_thread:

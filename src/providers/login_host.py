@@ -71,7 +71,7 @@ class Here:
         except FileNotFoundError as error:
             raise BadRequest(
                 f"There is no {words[0]} here, with which Outrider limits how long commands take",
-                code="NoSlurm",
+                code="NoTimeout",
                 advice="Have the PATH of this program lead to it: it is one of coreutils' programs.",
             ) from error
         except OSError as error:

@@ -57,15 +57,16 @@ class Surveyor(Protocol):
         """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags."""
         ...
 
-    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
-        """End everything of the pool in a place, confirmed, and mark it as settled in the journal.
+    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> str | None:
+        """End everything of the pool in a place, confirmed, and mark it as settled in the journal. Return what is to be
+        said of it all the same, for people.
 
         ``lease_s``: the lease of its machines; None: not known.
         """
         ...
 
-    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
-        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed."""
+    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> str | None:
+        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed. As `sweep`."""
         ...
 
     async def everywhere(self, place: Place) -> Sequence[Place]:

@@ -11,7 +11,7 @@ from outrider.actors.amounts import Amounts, told
 from outrider.actors.interfaces import AttemptId, Finished, JobId, NodeId, Reason, Task, TaskId, Verdict
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Roster
-from outrider.actors.placement import Claim
+from outrider.actors.placement import Claim, Host, Placement
 
 ONE, TWO, ALL = Amounts(1000), Amounts(2000), Amounts(4000)
 
@@ -61,6 +61,28 @@ def test_a_node_runs_no_more_than_its_amounts_allow() -> None:
     assert list(story.running) == jobs[:2]
     story.finish(jobs[0])
     assert list(story.running) == jobs[1:]
+
+
+def test_few_of_many_nodes_are_looked_at_for_each_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, nodes = [0], 200
+    has_amounts = Placement.has_amounts
+
+    def counting(self: Placement, host: Host, needs: Amounts, *, first: bool) -> bool:
+        looks[0] += 1
+        return has_amounts(self, host, needs, first=first)
+
+    monkeypatch.setattr(Placement, "has_amounts", counting)
+    story = Story()
+    for node in range(nodes):
+        story.node(node)
+    jobs = [story.submit(TWO) for _ in range(3 * nodes)]
+    assert len(story.running) == 2 * nodes
+    assert looks[0] < 4 * len(jobs), "while the nodes fill up, and when all are full"
+    looks[0] = 0
+    for job in jobs[:nodes]:
+        story.finish(job)
+    assert set(story.running) == set(jobs[nodes:])
+    assert looks[0] < 8 * nodes, "when a task has ended"
 
 
 def test_a_small_task_goes_before_a_large_one_that_does_not_fit() -> None:

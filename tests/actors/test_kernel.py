@@ -270,34 +270,33 @@ async def test_leaving_right_after_a_handed_crash_hides_it_not(made):
         ref.tell_inline(Add(1))
 
 
-async def test_a_child_is_stopped_alone_and_lives_no_longer_than_its_supervisor(made):
-    children = Made()
+async def test_what_an_actor_supervises_lives_no_longer_than_it(made):
+    ended = []
+
+    async def below():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(True)
+
     async with running("c", made) as ref:
         await ref.ask(Add(1))
-        first, second = [made.actor.context.spawn(name, children) for name in ("first", "second")]
-        assert await first.ask(Add(2)) == 2
-        first.stop()
+        made.actor.context.children.start_soon(below)
         await anyio.wait_all_tasks_blocked()
-        with pytest.raises(ActorStopped):
-            first.tell(Add(1))
-        assert await second.ask(Add(3)) == 3
-        assert await ref.ask(Add(1)) == 2
-    with pytest.raises(ActorStopped):
-        second.tell(Add(1))
+    assert ended == [True]
 
 
-async def test_a_child_that_fails_ends_its_supervisor_and_its_siblings(made):
-    children = Made()
+async def test_what_fails_below_an_actor_ends_it(made):
+    async def below():
+        raise ActorFailed("below") from ValueError("boom")
+
     with failing():
         async with running("c", made) as ref:
             await ref.ask(Add(1))
-            bad, good = [made.actor.context.spawn(name, children) for name in ("bad", "good")]
-            await good.ask(Add(1))
-            bad.tell(Crash())
+            made.actor.context.children.start_soon(below)
             await anyio.sleep_forever()
-    for each in (ref, bad, good):
-        with pytest.raises(ActorStopped):
-            each.tell(Add(1))
+    with pytest.raises(ActorStopped):
+        ref.tell(Add(1))
 
 
 def test_a_group_of_one_is_the_one():

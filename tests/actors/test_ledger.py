@@ -775,9 +775,19 @@ class HearsOfNothing(Ledger):
 
     def _changed(self, host, now):
         stirred = self.line.stirred
-        self.line.stir = lambda: None
+        self.line.stir = lambda host=None: None
         super()._changed(host, now)
         self.line.stirred = stirred
+
+
+class LooksAtNoNodeThatWasFreed(Ledger):
+    def __init__(self, roster, **options):
+        class Nothing(dict):
+            def __setitem__(self, node, host):
+                pass
+
+        super().__init__(roster, **options)
+        self.line._freed = Nothing()
 
 
 class BeginsAnywhere(Ledger):
@@ -815,6 +825,7 @@ SEEDS = {BeginsAnywhere: 5}  # half a second of a processor; with the seven near
         (SavesNothing, "LEDGER-17"),
         pytest.param(with_places(OvertakesOnTheSavedNode), "LEDGER-17", marks=pytest.mark.nightly),
         (HearsOfNothing, "LEDGER-18"),
+        (LooksAtNoNodeThatWasFreed, "LEDGER-18|LEDGER-7"),
         (BeginsAnywhere, "LEDGER-19"),
     ],
 )

@@ -164,5 +164,5 @@ async def test_and_those_that_run_stay(rig):
         await pool.ready()
         pool.ref.tell(m.Resize(3))
         await anyio.sleep(8)
-        assert [each["node"] for each in pool.seen.all("node_ready")] == [0, 1, 3]
+        assert sorted(each["node"] for each in pool.seen.all("node_ready")) == [0, 1, 3]  # two are ready at once
         assert [each["node"] for each in pool.seen.all("node_dismissed")] == [2]

@@ -173,6 +173,8 @@ class StallMachine(RuleBasedStateMachine):
         if self.jobs:
             assert at is not None, "STALL-5: nobody looks at it any more"
             assert at <= self.now + max(STALL_S, ASKED_S) + 1e-6, "STALL-5: it is looked at too late"
+            due = (job.asked_at + ASKED_S if job.due_at is None else job.due_at for job in self.watch.jobs.values())
+            assert at <= min(due), "STALL-5: one is due before"
         open_questions = [job.question for job in self.watch.jobs.values() if job.question]
         assert len({*open_questions}) == len(open_questions)
         for job in self.watch.jobs.values():

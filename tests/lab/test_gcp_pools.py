@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from bars.site import until, watched
+from bars.site import said, until, watched
 
 from outrider import Pool, compute, events, instance_info, preemption
 from outrider.engine.runs.event_reading import events_in
@@ -125,13 +124,3 @@ async def test_the_training_of_digits_survives_two_preemptions(gce, hypervisor, 
     replaced = {each.node for each in seen if isinstance(each, REPLACED)}
     assert len(gce.machines()) == 4 + len(replaced) >= 6, "nothing was replaced twice"
     assert gce.machines("pending", "running", "stopped") == []
-
-
-async def said(process: asyncio.subprocess.Process, pattern: bytes) -> re.Match[bytes]:
-    """The next line that it prints with this in it."""
-    assert process.stdout is not None
-    async with asyncio.timeout(300):
-        async for line in process.stdout:
-            if found := re.search(pattern, line):
-                return found
-    raise AssertionError(f"it ended without saying {pattern!r}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bars.site import until
+from bars.site import said, until
 
 from outrider import Hyperstack, Pool, compute, instance_info
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.nightly]
 LEASE_S = 3.0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "aws_spot.py"
 CLIENT = """
 import asyncio, sys
 from outrider import Hyperstack, Pool
@@ -86,4 +87,33 @@ async def test_a_dead_clients_machines_power_themselves_off_and_cost_until_gc_de
     )
     said, _ = await asyncio.wait_for(gc.communicate(), 200)
     assert gc.returncode == 0, said.decode()
+    assert cloud.left() == []
+
+
+async def test_the_training_of_digits_survives_two_lost_spot_machines(
+    cloud: HyperstackCloud, hypervisor: LabHypervisor, tmp_path: Path
+) -> None:
+    """Its state is at the client every ten epochs, as there is no notice."""
+    pytest.importorskip("torch")
+    program = tmp_path / "hyperstack_spot.py"
+    provider = f"Hyperstack(endpoint_url={cloud.endpoint_url!r}, instance_types=['n3-RTX-A6000x1-spot'])"
+    text = EXAMPLE.read_text().replace("import AWS,", "import Hyperstack,").replace("AWS(ami=PYTORCH)", provider)
+    program.write_text(text.replace("if should_stop(everywhere=True):", "if done % 10 == 0:"))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-u", program, stdout=asyncio.subprocess.PIPE)
+    taken: set[str] = set()
+    try:
+        for stretch in (2, 5):
+            await said(process, rb"stretch %d ends after epoch (\d+)" % stretch)
+            victim = next(each for each in hypervisor.hosts if each not in taken)
+            taken.add(victim)
+            cloud.take_back(victim)
+        await said(process, rb"stretch 10 ends after epoch 100")
+        await said(process, rb"four spot instances: (9[5-9]|100)\.\d\d%")
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert len(cloud.machines()) == 6, "nothing was replaced twice"
+    assert {each.market for each in cloud.machines()} == {"spot"}
     assert cloud.left() == []

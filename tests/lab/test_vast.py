@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bars.site import until
+from bars.site import said, until
 
 from outrider import Pool, Vast, compute, instance_info
 
@@ -180,13 +179,3 @@ async def test_the_training_of_digits_survives_two_lost_bids(
     assert len(vast_cloud.machines()) == 3, "nothing was replaced twice"
     assert {each.market for each in vast_cloud.machines()} == {"spot"}
     assert vast_cloud.left() == []
-
-
-async def said(process: asyncio.subprocess.Process, pattern: bytes) -> re.Match[bytes]:
-    """The next line that it prints with this in it."""
-    assert process.stdout is not None
-    async with asyncio.timeout(300):
-        async for line in process.stdout:
-            if found := re.search(pattern, line):
-                return found
-    raise AssertionError(f"it ended without saying {pattern!r}")

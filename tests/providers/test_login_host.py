@@ -107,3 +107,4 @@ async def test_a_computer_without_the_program_that_limits_commands_is_told_of(
     with pytest.raises(BadRequest, match="There is no timeout here") as caught:
         await login_host.Here().run(["squeue"])
     assert "PATH" in caught.value.advice
+    assert caught.value.code == "NoTimeout"  # Slurm is not the only one that runs commands

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,9 @@ def config_check(file: Path | None = None, /, *, as_json: AsJson = False) -> int
     """Check outrider.toml, or [tool.outrider] of a pyproject.toml, and show the settings of its pools.
 
     All that is wrong is said at once: keys that there are not, with the one that was probably meant, values that
-    cannot be, files that are not there, variables of secrets that are not set. Settings that are not the defaults are
-    shown, secrets without their values. Nothing is started, and no cloud is asked. Exits with 2 where something is
-    wrong.
+    cannot be, files that are not there, variables of secrets that are not set. Trackers are checked also where no pool
+    names them. Settings of pools that are not the defaults are shown, secrets without their values. Nothing is started,
+    and no cloud is asked. Exits with 2 where something is wrong.
 
     Example: `outrider config check outrider.toml`
 
@@ -32,36 +33,41 @@ def config_check(file: Path | None = None, /, *, as_json: AsJson = False) -> int
         Print JSON, for programs, with all settings.
     """
     from ..api.checks import refuse
-    from ..config.check import checked_pool
+    from ..config.check import checked_pool, checked_tracker
     from ..config.files import OWN, SHARED, find, read
 
     found = find(Path.cwd()) if file is None else read(file)
     if found is None:
         refuse(f"there is no {OWN}, and no {SHARED} with [tool.outrider], in {Path.cwd()} or above: name a file.")
     pools = [checked_pool(found, name) for name in found.pools]
+    trackers = {name: checked_tracker(found, name) for name in found.trackers}
     if as_json:
-        print(json.dumps({"file": str(found.path), "pools": {pool.name: _row(pool) for pool in pools}}, indent=2))
+        rows = {pool.name: _row(pool) for pool in pools}
+        told = {name: {"problems": list(problems)} for name, problems in trackers.items()}
+        print(json.dumps({"file": str(found.path), "pools": rows, "trackers": told}, indent=2))
     else:
         if not pools:
             print(f"{found.path} names no pool: write [{found.prefix}pools.default].")
         for pool in pools:
-            _show(pool, found.where(pool.name))
-    return WRONG if any(pool.problems for pool in pools) else DONE
+            _show(found.where(pool.name), pool.problems, pool.changed)
+        for name, problems in trackers.items():
+            _show(found.where(name, "trackers"), problems, {})
+    return WRONG if any(pool.problems for pool in pools) or any(trackers.values()) else DONE
 
 
 def _row(pool: CheckedPool) -> dict[str, Any]:
     return {"problems": list(pool.problems), "settings": dict(pool.settings) or None}
 
 
-def _show(pool: CheckedPool, where: str) -> None:
+def _show(where: str, problems: Sequence[str], settings: Mapping[str, Any]) -> None:
     from ..api.printable import plain
 
-    for problem in pool.problems:
+    for problem in problems:
         print(plain(f"outrider: {where}: {problem}"), file=sys.stderr)
-    if pool.problems:
+    if problems:
         return
     print(f"{where} is in order")
-    for name, value in pool.changed.items():
+    for name, value in settings.items():
         print(plain(f"  {name} = {json.dumps(_short(value))}"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import anyio
 
@@ -47,16 +47,16 @@ def gc(
     journal = open_journal()
     pools, unanswered = anyio.run(find_pools, journal, where)
     verdicts = [verdict(pool, foreign=foreign, now=time.time()) for pool in pools]
-    failures = anyio.run(_remove, journal, pools, verdicts) if apply else [""] * len(pools)
-    removed = [apply and each.remove and not failure for each, failure in zip(verdicts, failures, strict=True)]
+    done = anyio.run(_remove, journal, pools, verdicts) if apply else [Removal()] * len(pools)
+    removed = [apply and each.remove and not how.failure for each, how in zip(verdicts, done, strict=True)]
     if as_json:
         own: list[dict[str, object]] = [
-            {"remove": each.remove, "why": each.why, "removed": gone, "failure": failure}
-            for each, gone, failure in zip(verdicts, removed, failures, strict=True)
+            {"remove": each.remove, "why": each.why, "removed": gone, **how._asdict()}
+            for each, gone, how in zip(verdicts, removed, done, strict=True)
         ]
         print_json(pools, own)
     else:
-        _print_verdicts(pools, verdicts, failures, apply=apply)
+        _print_verdicts(pools, verdicts, done, apply=apply)
     print_unanswered(unanswered)
     for pool, each, gone in zip(pools, verdicts, removed, strict=True):
         if not gone and (each.remove or (pool.ours and not pool.error)):
@@ -64,59 +64,65 @@ def gc(
     return UNKNOWN if unanswered else NOTHING
 
 
-async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequence[Verdict]) -> list[str]:
-    """Remove the pools of all providers at once, those of one provider one after another.
+class Removal(NamedTuple):
+    """The removal of a pool. ``failure``: why it is not gone. ``said``: what is to be known of it though it is."""
 
-    Return for each pool why it is not gone, or "".
-    """
-    failures = [""] * len(pools)
+    failure: str = ""
+    said: str = ""
+
+
+async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequence[Verdict]) -> list[Removal]:
+    """Remove the pools of all providers at once, those of one provider one after another."""
+    done = [Removal()] * len(pools)
 
     async def remove_all(provider: str) -> None:
         for at, (pool, each) in enumerate(zip(pools, verdicts, strict=True)):
             if each.remove and pool.provider == provider:
-                failures[at] = await _removed(journal, pool)
+                done[at] = await _removed(journal, pool)
 
     async with anyio.create_task_group() as tasks:
         for provider in {pool.provider for pool in pools}:
             tasks.start_soon(remove_all, provider)
-    return failures
+    return done
 
 
-async def _removed(journal: Journal, pool: FoundPool) -> str:
+async def _removed(journal: Journal, pool: FoundPool) -> Removal:
     from ..client.adoption import lease_kept
     from ..serialization.pool_errors import by_lease
 
     surveyor = surveys.SURVEYORS[pool.provider] if pool.place else None
+    said: str | None = None
     try:
         if surveyor is not None and pool.standing == "unknown":
-            await surveyor.sweep_others(pool.place, pool.pool, journal)
-            return ""
+            said = await surveyor.sweep_others(pool.place, pool.pool, journal)
+            return Removal(said=said or "")
         with journal.own(pool.pool, pool.provider, adopt=True) as owned:  # so that no client attaches meanwhile
             if surveyor is not None:
-                await surveyor.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
+                said = await surveyor.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
             journal.settled(pool.pool, pool.place or None)
+        return Removal(said=said or "")
     except PoolOwned as error:
-        return f"it has found an owner meanwhile: {error.owner or error}"
+        return Removal(f"it has found an owner meanwhile: {error.owner or error}")
     except ProviderError as error:
         ends = isinstance(error, NotGone) and error.costs and error.by
-        return f"{error}; they end themselves {by_lease(ends)}" if ends else str(error)
+        return Removal(f"{error}; they end themselves {by_lease(ends)}" if ends else str(error))
     except Exception as error:  # noqa: BLE001  the edge: a defect in one provider must not keep others' machines alive
-        return defect(error)
-    return ""
+        return Removal(defect(error))
 
 
 def _print_verdicts(
-    pools: Sequence[FoundPool], verdicts: Sequence[Verdict], failures: Sequence[str], *, apply: bool
+    pools: Sequence[FoundPool], verdicts: Sequence[Verdict], done: Sequence[Removal], *, apply: bool
 ) -> None:
     if not pools:
         print("No pools.")
         return
     remarks = []
-    for each, failure in zip(verdicts, failures, strict=True):
-        done = "removed" if apply else "to remove"
-        remarks.append(f"not removed: {failure}" if failure else f"{done if each.remove else 'kept'}: {each.why}")
+    for each, how in zip(verdicts, done, strict=True):
+        became = ("removed" if apply else "to remove") if each.remove else "kept"
+        said = f"; {how.said}" if how.said else ""
+        remarks.append(f"not removed: {how.failure}" if how.failure else f"{became}: {each.why}{said}")
     console_for_tables().print(pool_table(pools, "what becomes of it", remarks))
-    if any(failures):
+    if any(how.failure for how in done):
         print("What was not removed may go on to cost: mend the cause, and run `outrider gc --apply` again.")
     elif not apply and any(each.remove for each in verdicts):
         print("Nothing was touched: `outrider gc --apply` removes it.")

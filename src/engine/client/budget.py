@@ -55,9 +55,26 @@ class Cost:
         return f"{cents(self.spent)} USD, {cents(self.hourly)} USD/h"
 
 
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """USD that were ``spent`` until ``at``, and what each hour adds from then on."""
+
+    at: float
+    spent: float = 0.0
+    hourly: float = 0.0
+
+    def until(self, now: float) -> _Account:
+        """Return the same account, later. A clock that has gone back stands still."""
+        if now <= self.at:
+            return self
+        return _Account(now, self.spent + self.hourly * (now - self.at) / HOUR_S, self.hourly)
+
+
 @dataclass(slots=True)
 class Budget:
-    """A pool's cost and its limits. Times are in seconds of any one clock; one that goes back stands still here.
+    """A pool's cost and its limits. Times are in seconds of any one clock.
+
+    Machines are counted by one thread. What is asked for changes nothing, so any thread may ask.
 
     BUDGET-1: what is spent never gets less. BUDGET-2: a machine that has ended costs nothing more.
     """
@@ -65,15 +82,13 @@ class Budget:
     max_cost: float | None = None  # USD
     max_lifetime_s: float | None = None
     since: float = 0.0
-    _now: float = field(init=False)
-    _spent: float = field(init=False, default=0.0)
+    _account: _Account = field(init=False)  # it is replaced as a whole: another thread never sees half of a change
     _hourly: dict[MachineId, float] = field(init=False, default_factory=dict)
-    _hourly_sum: float = field(init=False, default=0.0)  # of those
     _least: dict[MachineId, float] = field(init=False, default_factory=dict)  # until when each is billed in any case
     _ended: set[MachineId] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
-        self._now = self.since
+        self._account = _Account(self.since)
 
     def launched(
         self, machine: MachineId, hourly_cost: float, now: float, *, since: float | None = None, least_s: float = 0.0
@@ -81,27 +96,30 @@ class Budget:
         """Count a machine that exists since ``since`` and is billed for ``least_s`` at least; or change a machine's
         hourly cost.
         """
-        self._advance(now)
         if machine in self._ended:
             return  # its end was heard of before its launch had answered
+        account = self._account.until(now)
+        spent = account.spent
         if machine not in self._hourly and since is not None:
-            self._spent += max(0.0, self._now - since) * hourly_cost / HOUR_S
+            spent += max(0.0, account.at - since) * hourly_cost / HOUR_S
             self._least[machine] = since + least_s
-        self._hourly_sum += hourly_cost - self._hourly.get(machine, 0.0)
+        more = hourly_cost - self._hourly.get(machine, 0.0)
         self._hourly[machine] = hourly_cost
+        self._account = _Account(account.at, spent, account.hourly + more)
 
     def started(self, machine: MachineId, hourly_cost: float, now: float, *, least_s: float) -> None:
         """Count a machine that was queued from now on, for ``least_s`` at least."""
         self.launched(machine, hourly_cost, now)
         if machine in self._hourly:
-            self._least[machine] = self._now + least_s
+            self._least[machine] = self._account.at + least_s
 
     def ended(self, machine: MachineId, now: float) -> None:
-        self._advance(now)
-        hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, self._now)
-        self._hourly_sum = self._hourly_sum - hourly if self._hourly else 0.0  # no error of rounding stays
-        self._spent += max(0.0, least - self._now) * hourly / HOUR_S
+        account = self._account.until(now)
+        hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, account.at)
+        spent = account.spent + max(0.0, least - account.at) * hourly / HOUR_S
+        left = account.hourly - hourly if self._hourly else 0.0  # no error of rounding stays
         self._ended.add(machine)
+        self._account = _Account(account.at, spent, left)
 
     def counts(self, machine: MachineId) -> bool:
         return machine in self._hourly
@@ -111,35 +129,28 @@ class Budget:
             self.ended(machine, now)
 
     def cost(self, now: float) -> Cost:
-        self._advance(now)
-        return Cost(self._spent, self._hourly_sum)
+        account = self._account.until(now)
+        return Cost(account.spent, account.hourly)
 
     def exceeded(self, now: float) -> Limit | None:
-        self._advance(now)
-        if self.max_lifetime_s is not None and self._now >= self.since + self.max_lifetime_s:
+        account = self._account.until(now)
+        if self.max_lifetime_s is not None and account.at >= self.since + self.max_lifetime_s:
             return "max_lifetime"
-        return "max_cost" if self.max_cost is not None and self._spent >= self.max_cost else None
+        return "max_cost" if self.max_cost is not None and account.spent >= self.max_cost else None
 
     def mostly_spent(self, now: float) -> bool:
-        self._advance(now)
-        return self.max_cost is not None and self._spent >= MOSTLY * self.max_cost
+        return self.max_cost is not None and self.cost(now).spent >= MOSTLY * self.max_cost
 
     def next_s(self, now: float) -> float | None:
         """Return in how many seconds a limit or warning is due if no machine comes or goes; None: never."""
-        self._advance(now)
+        account = self._account.until(now)
         times = []
         if self.max_lifetime_s is not None:
-            times.append(self.since + self.max_lifetime_s - self._now)
-        hourly = self._hourly_sum
-        if self.max_cost is not None and hourly > 0:
-            until = (mark - self._spent for mark in (MOSTLY * self.max_cost, self.max_cost) if mark > self._spent)
-            times.append(min(until, default=0.0) / hourly * HOUR_S)
+            times.append(self.since + self.max_lifetime_s - account.at)
+        if self.max_cost is not None and account.hourly > 0:
+            until = (mark - account.spent for mark in (MOSTLY * self.max_cost, self.max_cost) if mark > account.spent)
+            times.append(min(until, default=0.0) / account.hourly * HOUR_S)
         return max(0.0, min(times)) if times else None
-
-    def _advance(self, now: float) -> None:
-        if now > self._now:
-            self._spent += self._hourly_sum * (now - self._now) / HOUR_S
-            self._now = now
 
 
 def clock() -> float:
@@ -237,11 +248,13 @@ class BudgetWatch:
 
     @property
     def cost(self) -> Cost:
+        """The cost at present, for any thread."""
         return self._budget.cost(clock())
 
     def spending(self) -> Spending:
         """Return the cost for the record of the run."""
-        return Spending(self.cost.spent, self.cost.hourly, time.time())
+        cost = self.cost
+        return Spending(cost.spent, cost.hourly, time.time())
 
     def around(self, fleet: Fleet) -> Fleet:
         return Metered(fleet, self._budget, self._changed.set)

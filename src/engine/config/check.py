@@ -1,9 +1,9 @@
-"""Check a configuration file as a whole: everything that is wrong with each of its pools, and their settings."""
+"""Check a configuration file as a whole: everything that is wrong with its pools and trackers, and their settings."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..pool_options import DEFAULTS, checked
 from ..runs.description import spec_of
 from .files import ConfigFile
 from .tables import POOL_KEYS, RUN_KEYS, Table, pool_options, ranks_of, restarts_of
+from .tracker_tables import named_table, tracker_of
 
 if TYPE_CHECKING:
     from ..pool_options import PoolOptions
@@ -41,8 +42,8 @@ class CheckedPool:
 def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
     """Check one pool of a file. Each problem is a sentence that names the key; a pool has as many as are found."""
     table = file.pools[name]
-    missing = [each for each in sorted(set(_secrets(table))) if not os.environ.get(each)]
-    problems = [f"{each} is {_how(each)}, and a secret is to come from it" for each in missing]
+    missing = _missing(table)
+    problems = [*missing.values()]
     known: dict[str, Any] = {}  # without what is wrong by itself
     for key in sorted(table, key=lambda each: each not in _PROVIDERS):
         try:
@@ -63,6 +64,17 @@ def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
     return CheckedPool(name, tuple(problems), {} if problems else settings)
 
 
+def checked_tracker(file: ConfigFile, name: str) -> tuple[str, ...]:
+    """Check one tracker of a file, also of one that no pool names: `outrider run --track` may. Return the problems."""
+    table = named_table(name, file.trackers)
+    missing = _missing(table)
+    try:
+        tracker_of(_without(table, missing))
+    except SpecError as error:
+        return *missing.values(), _said(error)
+    return tuple(missing.values())
+
+
 _PROVIDERS = ("provider", "specs")  # on which of the other keys are possible depends
 
 
@@ -80,8 +92,13 @@ def _settings(table: Table) -> dict[str, Any]:
         raise SpecError(str(error)) from error
 
 
-def _how(variable: str) -> str:
-    return "empty" if variable in os.environ else "not set"
+def _missing(table: Table) -> dict[str, str]:
+    """Return the variables of secrets that have no value, each with what is said of it."""
+    names = [name for name in sorted(set(_secrets(table))) if not os.environ.get(name)]
+    return {
+        name: f"{name} is {'empty' if name in os.environ else 'not set'}, and a secret is to come from it"
+        for name in names
+    }
 
 
 def _check_run_key(key: str, table: Table) -> None:
@@ -110,7 +127,7 @@ def _secrets(value: Any) -> Iterator[str]:
             pass
 
 
-def _without(value: Any, missing: list[str]) -> Any:
+def _without(value: Any, missing: Container[str]) -> Any:
     """Return a value with a text in place of each secret that is missing."""
     match value:
         case {"secret": str(name), **more} if not more:

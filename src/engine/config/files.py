@@ -8,6 +8,7 @@ import stat
 import tomllib
 from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Literal
 
 from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
@@ -16,7 +17,7 @@ from ..api.checks import check_known, refuse
 from ..api.errors import SpecError
 from ..api.settings import Spec
 from ..pool_options import PoolOptions
-from .tables import RUN_KEYS, Table, at, pool_options
+from .tables import RUN_KEYS, Table, at, pool_options, tracker_at
 from .tracker_tables import with_tables
 
 OWN, SHARED = "outrider.toml", "pyproject.toml"
@@ -32,8 +33,8 @@ class ConfigFile:
     pools: Mapping[str, Table]
     trackers: Mapping[str, Table]  # by the names that pools call them
 
-    def where(self, name: str) -> str:
-        return f"{self.path} [{self.prefix}pools.{name}]"
+    def where(self, name: str, of: Literal["pools", "trackers"] = "pools") -> str:
+        return f"{self.path} [{self.prefix}{of}.{name}]"
 
     def pool(self, name: str) -> Table:
         """Return the table of a pool.
@@ -104,7 +105,8 @@ def read(path: str | os.PathLike[str]) -> ConfigFile:
         whole, prefix = _table(_table(whole, "tool", str(file)), "outrider", f"{file} [tool]"), "tool.outrider."
     check_known(f"{file}" + (" [tool.outrider]" if prefix else ""), whole, ("pools", "trackers"))
     pools, trackers = _table(whole, "pools", str(file)), _table(whole, "trackers", str(file))
-    known = {name: _table(trackers, name, f"{file} [{prefix}trackers]") for name in trackers}
+    said = {name: _table(trackers, name, f"{file} [{prefix}trackers]") for name in trackers}
+    known = {name: tracker_at(table, file.parent) for name, table in said.items()}
     tables = {name: at(_table(pools, name, f"{file} [{prefix}pools]"), file.parent) for name in pools}
     for table in tables.values():
         if "trackers" in table:

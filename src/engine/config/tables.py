@@ -91,7 +91,19 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
     checkpoints = table.get("checkpoints")
     if isinstance(checkpoints, str) and "://" not in checkpoints:
         moved["checkpoints"] = _path(checkpoints, folder)
+    if isinstance(trackers := table.get("trackers"), list):
+        moved["trackers"] = [tracker_at(each, folder) if isinstance(each, Mapping) else each for each in trackers]
     return moved
+
+
+def tracker_at(table: Table, folder: Path) -> Table:
+    """Return a tracker's table with its relative folder, which is meant from ``folder`` on, made absolute. Of a class
+    of the user's own it may mean anything.
+    """
+    text = table.get("folder")
+    if not isinstance(text, str) or not text or "://" in text or ":" in str(table.get("kind", "")):
+        return table
+    return {**table, "folder": _path(text, folder)}
 
 
 def _path(text: str, folder: Path) -> str:

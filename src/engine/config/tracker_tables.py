@@ -17,7 +17,12 @@ def with_tables(trackers: object, tables: Tables) -> object:
     """Return a pool's ``trackers`` with the table of each in place of its name, where the file has one."""
     if not isinstance(trackers, list):
         return trackers
-    return [{"name": each, **tables[each]} if isinstance(each, str) and each in tables else each for each in trackers]
+    return [named_table(each, tables) if isinstance(each, str) and each in tables else each for each in trackers]
+
+
+def named_table(name: str, tables: Tables) -> Mapping[str, Any]:
+    """Return the table of a tracker, which is called ``name`` unless it says otherwise."""
+    return {"name": name, **tables[name]}
 
 
 def trackers_of(value: object) -> list[Tracker]:

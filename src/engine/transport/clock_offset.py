@@ -3,14 +3,15 @@
 A ping that was sent at ``s`` and answered at ``r`` has met the node in between. So the node's time in the answer, less
 the middle of the two, is the difference of the clocks, and wrong by half of the round trip at most, however much longer
 one way took than the other (RFC 5905, section 8, says so of NTP). Of several pings that with the shortest round trip
-says most, as long as it is new.
+says most, as long as it is new. One that a later ping beats is forgotten: errors grow alike, so it will never say more.
+So few are kept, and a heartbeat compares no more than these.
 """
 
 from __future__ import annotations
 
 from ...lazy_named_tuple import NamedTuple
 
-KEPT = 64  # pings, of two minutes when there is one each 2 s
+KEPT = 64  # pings back that are looked at: two minutes when there is one each 2 s
 UNANSWERED = 256  # that may be
 DRIFT = 100e-6  # by which two clocks part, at most: NTP takes 15 ppm for a clock that nobody sets, and slews by 500
 
@@ -25,6 +26,7 @@ class Offset(NamedTuple):
 class _Seen(NamedTuple):
     offset: Offset
     at: float  # when the ping was sent
+    turn: int  # how many were answered before it
 
 
 class ClockOffset:
@@ -38,7 +40,8 @@ class ClockOffset:
     def __init__(self) -> None:
         self._sent: dict[int, float] = {}  # number of a ping -> when it was sent
         self._last = 0
-        self._seen: list[_Seen] = []  # newest last
+        self._turns = 0  # pings that were answered
+        self._seen: list[_Seen] = []  # newest last, and each says more than those after it
 
     def ping(self, now: float) -> int:
         """Note a ping that is sent now; return its number, which no other has."""
@@ -55,9 +58,11 @@ class ClockOffset:
             return
         for earlier in [each for each in self._sent if each < number]:  # they were lost with a connection
             del self._sent[earlier]
-        seen = _Seen(Offset(clock_s - (sent + now) / 2, (now - sent) / 2), sent)
-        agreed = [each for each in self._seen if _agree(_aged(each, now), _aged(seen, now))]
-        self._seen = [*agreed, seen][-KEPT:]
+        self._turns += 1
+        seen = _Seen(Offset(clock_s - (sent + now) / 2, (now - sent) / 2), sent, self._turns)
+        aged, oldest = _aged(seen, now), self._turns - KEPT
+        self._seen = [each for each in self._seen if each.turn > oldest and _says_more(_aged(each, now), aged)]
+        self._seen.append(seen)
 
     def estimate(self, now: float) -> Offset | None:
         """Return the offset as it is known now; None: no ping was answered yet."""
@@ -67,6 +72,11 @@ class ClockOffset:
 
 def _aged(seen: _Seen, now: float) -> Offset:
     return Offset(seen.offset.seconds, seen.offset.error_s + max(0.0, now - seen.at) * DRIFT)
+
+
+def _says_more(one: Offset, newer: Offset) -> bool:
+    """Return whether a ping is worth keeping beside a newer one: it is not from before a step of the clock."""
+    return one.error_s < newer.error_s and _agree(one, newer)
 
 
 def _agree(one: Offset, other: Offset) -> bool:

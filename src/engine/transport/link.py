@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, cast
@@ -87,17 +86,19 @@ class NodeLink(PlainOrders):
         self.sampled: Callable[[wire.Sampled], object] = lambda _: None
         self.answered: Callable[[], object] = lambda: None  # a ping
         self.unfit = ""  # why its executor ends by itself, in its own words
-        self._defined: set[bytes] = set()
+        # A dict without values is a set that takes a third of the memory while it is empty, and that Python's collector
+        # does not go through. Most are empty for good, and a pool may have a thousand nodes.
+        self._defined: dict[bytes, None] = {}
         self.orders = self._orders = dict[int, Order]()
         self.stacks = NodeStacks(self._orders, self.send)
-        self._recalled: set[int] = set()  # of them, and may come back
-        self._awaited: set[int] = set()  # attempts whose end `kill_all` waits for
+        self._recalled: dict[int, None] = {}  # of them, and may come back
+        self._awaited: dict[int, None] = {}  # attempts whose end `kill_all` waits for
         self._beside: dict[int, Callable[[Finished | None], None]] = {}  # attempts that the pool's actor does not know
-        self._beside_ids = itertools.count(FIRST_BESIDE)
+        self._next_beside = FIRST_BESIDE
         self.in_use = 0
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
-        self._fetching: set[int] = set()  # attempts that have ended, and whose values are still on their way
+        self._fetching: dict[int, None] = {}  # attempts that have ended, and whose values are still on their way
         self._transfers = BlobTransfers(bulk, same_host=same_host, send=self.send)
         self.objects = NodeObjects(node, self._transfers, same_host=same_host, send=self.send, keys=keys, peers=peers)
         self._checkpoints = checkpoints
@@ -116,7 +117,7 @@ class NodeLink(PlainOrders):
         known = payload.function in self._defined
         if not known and len(payload.code) <= values.INLINE_BYTES:
             known = True
-            self._defined.add(payload.function)
+            self._defined[payload.function] = None
             self.session.send(wire.Define(payload.function, payload.code))
         flags = payload.flags | _ANNOUNCE if order.announce else payload.flags
         world = None
@@ -141,7 +142,8 @@ class NodeLink(PlainOrders):
         """Run a task of Outrider's own beside the slots, of which the pool's actor hears nothing. ``ended`` is called
         once; with None, the node is lost, or was already.
         """
-        attempt = AttemptId(next(self._beside_ids))
+        attempt = AttemptId(self._next_beside)
+        self._next_beside += 1
         if self._closed:
             self._loop.call_soon(ended, None)
             return attempt
@@ -182,12 +184,12 @@ class NodeLink(PlainOrders):
                 self._loop.call_soon(self._reports, [Finished(attempt, Verdict.KILLED, ended, 0.0)])
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
-        self._recalled.update(self._orders.keys() & attempts)  # one may just have ended
+        self._recalled |= dict.fromkeys(self._orders.keys() & attempts)  # one may just have ended
         self.send(wire.Recall(tuple(attempts)))
 
     async def kill_all(self, below: int, within_s: float) -> None:
         """End the attempts with ids under ``below`` that are here, and wait until they are gone."""
-        self._awaited = {attempt for attempt in self._orders if attempt < below}
+        self._awaited = dict.fromkeys(attempt for attempt in self._orders if attempt < below)
         if not self._awaited:
             return
         self._none_left = self._loop.create_future()
@@ -202,7 +204,7 @@ class NodeLink(PlainOrders):
         """Forget a function that no attempt here uses; another attempt would define it anew."""
         code = self._codes.pop(function, None)
         if code is not None:
-            self._defined.discard(function)
+            self._defined.pop(function, None)
             self.drop(code)
             code.close()
 
@@ -289,6 +291,9 @@ class NodeLink(PlainOrders):
                 return Finished(AttemptId(attempt), Verdict.RETURNED, received, busy_s)
             case wire.Done() | wire.Failed() | wire.Ended():
                 return self._ended(message)
+            case wire.Pong():  # of each heartbeat
+                self.profiles.ponged(message)
+                self.answered()
             case wire.Started(attempt):
                 return Started(AttemptId(attempt)) if self._runs(attempt) else None
             case wire.Returned(attempts):
@@ -331,9 +336,6 @@ class NodeLink(PlainOrders):
                 self.replicas.received(message, None)
             case wire.Profiled():
                 self.profiles.received(message)
-            case wire.Pong():
-                self.profiles.ponged(message)
-                self.answered()
         return None
 
     def _logged(self, message: wire.Logged) -> None:
@@ -362,7 +364,7 @@ class NodeLink(PlainOrders):
         if not items and self._stays(message):
             return self._kept(message)
         if items or (value is not None and value.blob is not None and not self._same_host):
-            self._fetching.add(attempt)
+            self._fetching[attempt] = None
             self._transfers.spawn(self._end_later(message, value, items))
             return None
         try:
@@ -448,7 +450,7 @@ class NodeLink(PlainOrders):
         )
         await self._transfers.ensure_placed(blob)
         if payload.function not in self._defined:
-            self._defined.add(payload.function)
+            self._defined[payload.function] = None
             self.send(wire.Define(payload.function, b"", blob.name))
 
     async def _end_later(
@@ -471,13 +473,13 @@ class NodeLink(PlainOrders):
             return
         except Exception as error:  # noqa: BLE001  it will not come: whoever waits for it is told
             finished = self._failed(message.attempt, "fetch", error)
-        self._fetching.discard(message.attempt)
+        self._fetching.pop(message.attempt, None)
         self._reports([finished])
 
     def _over(self, attempt: int) -> None:
         """Forget an attempt that has ended; its streams end with it."""
         order = self._orders.pop(attempt, None)
-        self._recalled.discard(attempt)
+        self._recalled.pop(attempt, None)
         self._credit.pop(attempt, None)
         self.stacks.signs.pop(attempt, None)
         if self._items:
@@ -485,7 +487,7 @@ class NodeLink(PlainOrders):
         if self.objects.users:
             self.objects.over(attempt)
         if self._awaited:
-            self._awaited.discard(attempt)
+            self._awaited.pop(attempt, None)
             if not self._awaited:
                 self._none_left.set_result(None)
         if order is not None and self._prints.begun:

@@ -158,6 +158,7 @@ class MemoryCheckpoints:
         self._expected: set[JobId] = set()
         self._numbers = itertools.count(1)
         self._restoring: dict[JobId, tuple[int, asyncio.Task[list[Offer]]]] = {}  # by job, with the generation
+        self._copying: dict[tuple[NodeId, str], set[asyncio.Task[None]]] = {}  # by the blob that is copied
 
     def joined(self, node: NodeReplicas) -> None:
         self._nodes[node.node] = node
@@ -206,6 +207,8 @@ class MemoryCheckpoints:
                 elif (node := self._nodes.get(each.node)) is None:
                     continue
                 elif isinstance(each, DropCopy):
+                    for copying in self._copying.pop((each.node, each.blob), ()):
+                        copying.cancel()
                     node.drop(each.blob)
                 else:
                     node.send(parts.Safe((each.blob,)))
@@ -214,8 +217,17 @@ class MemoryCheckpoints:
         source, to = self._nodes.get(copy.source), self._nodes.get(copy.to)
         if source is None or to is None:
             self.versions.copied(copy.of, copy.to, None)
-        else:
-            to.spawn(self._copy(copy, source, to))
+            return
+        of = copy.source, copy.blob
+        copying = to.spawn(self._copy(copy, source, to))
+        self._copying.setdefault(of, set()).add(copying)
+        copying.add_done_callback(lambda over: self._copied(of, over))
+
+    def _copied(self, of: tuple[NodeId, str], over: asyncio.Task[None]) -> None:
+        if (copying := self._copying.get(of)) is not None:
+            copying.discard(over)
+            if not copying:
+                del self._copying[of]
 
     async def _copy(self, copy: CopyPart, source: NodeReplicas, to: NodeReplicas) -> None:
         name = f"{PREFIX}{next(self._numbers)}"
@@ -224,6 +236,9 @@ class MemoryCheckpoints:
         except Unavailable:
             to.drop(name)
             self.versions.copied(copy.of, copy.to, None)
+        except asyncio.CancelledError:  # what it copies is dropped: a node would wait without end to be given it
+            to.drop(name)
+            raise
         else:
             self.versions.copied(copy.of, copy.to, name)
         self._carry_out()
@@ -240,6 +255,8 @@ class MemoryCheckpoints:
         assert world is not None, "it is a rank"
         generation, restoring = self._restoring.get(job, (0, None))
         if restoring is None or generation != world.generation:
+            if restoring is not None:  # it would drop what this generation resumes from
+                restoring.cancel()
             restoring = asyncio.ensure_future(self._restore(job, world))
             self._restoring[job] = world.generation, restoring
         try:
@@ -247,7 +264,7 @@ class MemoryCheckpoints:
         except asyncio.CancelledError:
             if not restoring.cancelled():
                 raise
-            offers = []  # the job is over
+            offers = []  # the job is over, or this generation
         return (
             tuple(f"{PREFIX}{order.attempt}:{_told(each, order.rank)}" for each in offers),
             tuple(each.blobs[order.rank] for each in offers),
@@ -295,6 +312,8 @@ class MemoryCheckpoints:
                 return ""
         source = next((each for at in part.at if (each := self._nodes.get(at)) is not None), None)
         if source is None:
+            for at in [*part.at]:  # which nobody knows: the version would be chosen again and again
+                self.versions.damaged(part_id, at)
             return ""
         name = f"{PREFIX}{next(self._numbers)}"
         try:
@@ -304,8 +323,10 @@ class MemoryCheckpoints:
             if not node.closed:
                 self.versions.damaged(part_id, source.node)
             return ""
-        self.versions.copied(part_id, node.node, place.blob)
-        return place.blob
+        except asyncio.CancelledError:
+            node.drop(name)
+            raise
+        return place.blob if self.versions.placed(part_id, node.node, place.blob) else ""
 
 
 def _told(offer: Offer, rank: int) -> str:

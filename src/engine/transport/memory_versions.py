@@ -197,6 +197,19 @@ class MemoryVersions:
         if part is not None and (blob := part.at.pop(node, None)) is not None:
             self.decisions.append(DropCopy(node, blob))
 
+    def placed(self, part_id: PartId, node: NodeId, blob: str) -> bool:
+        """Note a verified copy of a part, for a rank on that node; return False if the part is wanted no more.
+
+        It takes the place of a copy that has come there meanwhile, which nobody has verified.
+        """
+        part = self._part(part_id)
+        before = blob if part is None else part.at.get(node)
+        if before is not None:
+            self.decisions.append(DropCopy(node, before))
+        if part is not None:
+            part.at[node] = blob
+        return part is not None
+
     def resumed(self, job: JobId, run: str, version: VersionId | None) -> None:
         """Note what the ranks of a new generation resume from. All other versions are dropped."""
         of = self.jobs.get(job, {}).get(run)

@@ -18,14 +18,14 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ..profiles.merged import PROFILES
 from ..report.contents import read_contents
 from ..report.page import parts_of
 from ..runs.names import name_in
 from ..runs.reader import Run, at_present, run_of
 from .access import METRICS, Access, Asked, Verdict
 from .documents import plain_document, run_document
-from .run_page import TRACE, RunPage, trace_link
+from .downloads import is_there, links_of, media_type
+from .run_page import RunPage
 from .runs_page import LOOK_S, RunsPage
 from .streams import EventStream
 from .watching import Watch, Watches
@@ -80,7 +80,7 @@ class Pages:
             Route(METRICS, self._metrics),
             Route("/runs/{run}", self._run),
             Route("/runs/{run}/stream", self._run_stream),
-            Route("/runs/{run}/profiles/{name}", self._trace),
+            Route("/runs/{run}/{folder}/{name}", self._file),
             Route("/runs/{run}/{act}", self._act, methods=["POST"]),
         ]
         return Guard(Starlette(routes=routes), access)
@@ -125,13 +125,14 @@ class Pages:
         run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
         return _none(request) if run is None else self._stream(request, await self._run_watch(run))
 
-    async def _trace(self, request: Request) -> Response:
+    async def _file(self, request: Request) -> Response:
         run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
-        path = f"{PROFILES}/{request.path_params['name']}"
-        if run is None or not TRACE.fullmatch(path) or not await anyio.Path(run.directory / path).is_file():
+        name = request.path_params["name"]
+        path = f"{request.path_params['folder']}/{name}"
+        kind = media_type(path)
+        if run is None or kind is None or not await anyio.to_thread.run_sync(is_there, run, path):
             return _none(request)
-        name = f"{run.id}-{request.path_params['name']}"
-        return FileResponse(run.directory / path, media_type="application/gzip", filename=name)
+        return FileResponse(run.directory / path, media_type=kind, filename=f"{run.id}-{name}")
 
     async def _run_watch(self, run: Run) -> Watch:
         return await self._watches.of(run.id, lambda: RunPage(run, _name()))
@@ -248,7 +249,7 @@ def _lives(run: Run) -> bool:
 
 def _ended_page(run: Run) -> str:
     contents = read_contents(run)
-    return run_document(contents, parts_of(contents, trace_link(run)), "")
+    return run_document(contents, parts_of(contents, links_of(run)), "")
 
 
 def _none(request: Request) -> Response:

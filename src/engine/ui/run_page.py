@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +12,11 @@ from ..report.contents import read_contents
 from ..report.figures import chart_data, figure, short, summary
 from ..report.overview import state_of
 from ..report.page import NAMES, OVERVIEW, PageParts, Said, parts_of, section_of
-from ..report.sections import MOST_FIGURES, Link, log_line
+from ..report.sections import MOST_FIGURES, log_line
 from ..report.timeline import timeline_of
 from ..runs.reader import Printed, Run
 from .documents import run_document
+from .downloads import links_of
 from .live_charts import Change, LiveCharts
 from .record_follower import RecordFollower
 from .throttle import Throttle
@@ -31,7 +31,6 @@ APPENDED = 256 * 1024  # characters of logs in one message, and
 APPENDED_IN_ALL = 1 << 20  # after a whole one: then there is another, with the beginning and the end of each log
 GROWN = 200  # the timeline of a run is drawn again when it is longer by this part of it, and
 GROWN_S = 2.0  # not before
-TRACE = re.compile(r"profiles/([A-Za-z0-9_][A-Za-z0-9._-]*\.json\.gz)")
 
 
 class RunPage:
@@ -42,7 +41,7 @@ class RunPage:
         self.updates = Updates(name)
         self.over = False
         self._follower = follower = RecordFollower(run)
-        self._link = trace_link(run)
+        self._link = links_of(run)
         follower.read_state()
         follower.read_small()
         while follower.read_events():
@@ -236,12 +235,3 @@ def add_change(message: dict[str, Any], change: Change) -> None:
 def add_chart(message: dict[str, Any], place: str, chart: Chart) -> None:
     """Add a whole chart to a message. ``place``: its key in the data of the page."""
     message.setdefault("charts", {})[place] = {"figure": figure(chart, place), **chart_data(chart, place[0])}
-
-
-def trace_link(run: Run) -> Link:
-    """Return where the server has a profile's trace. Of the record's other files it gives out none."""
-
-    def link(path: str) -> str | None:
-        return f"/runs/{run.id}/{path}" if TRACE.fullmatch(path) else None
-
-    return link

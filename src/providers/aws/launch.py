@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Machine, MachineId
@@ -18,10 +18,8 @@ from ..errors import ProviderError
 from . import tags
 
 if TYPE_CHECKING:
-    from ..cloud.offers import Offer
+    from ..cloud.offers import Market, Offer
     from .images import Ami
-
-Market = Literal["spot", "on-demand"]
 
 HOURS_PER_MONTH = 730.0
 BILLED_S = 60.0  # Linux is billed by the second, for at least a minute: https://aws.amazon.com/ec2/pricing/on-demand

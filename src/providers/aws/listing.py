@@ -9,7 +9,7 @@ from typing import Any
 from ...lazy_dataclass import dataclass
 from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
-from ..cloud.labels import LAUNCH
+from ..cloud.listed import ListedMachine
 from ..resource_ownership import Claim, Others, Thing
 from ..side_by_side import all_of
 from ..survey import FoundMachine
@@ -35,7 +35,8 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
     """
     any_pool = tags.of_any_pool()
     machines, others = await all_of(partial(instances, api, any_pool, also=known), partial(all_shown, api, any_pool))
-    return Survey(tuple(_machine(each) for each in machines if each["State"]["Name"] != "terminated"), tuple(others))
+    found = [each.found for each in map(read, machines) if each.state != "terminated"]
+    return Survey(tuple(found), tuple(others))
 
 
 # --- one request ------------------------------------------------------------------------------------------------------
@@ -60,43 +61,27 @@ async def _described(api: Api, which: dict[str, Any]) -> list[dict[str, Any]]:
 
 def views_of(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[InstanceView]:
     """The sightings in a describe call's answer that belong to ``of``; None: all."""
-    return [
-        view_of(instance)
-        for instance in instances
-        if of is None or of.has(tags.thing(instance["InstanceId"], instance))
-    ]
+    return [each.view for each in map(read, instances) if of is None or of.has(each.whose)]
 
 
-def view_of(instance: Mapping[str, Any]) -> InstanceView:
-    """The sighting of an instance as DescribeInstances shows it."""
-    reason = instance.get("StateReason") or {}
-    return InstanceView(
-        id=MachineId(instance["InstanceId"]),
-        state=instance["State"]["Name"],
+def read(instance: Mapping[str, Any]) -> ListedMachine:
+    """An instance as DescribeInstances shows it."""
+    reason, state, launched = instance.get("StateReason") or {}, instance["State"]["Name"], instance.get("LaunchTime")
+    return ListedMachine(
+        tags.thing(instance["InstanceId"], instance),
+        state,
+        status=state,
+        kind=instance.get("InstanceType", ""),
+        zone=(instance.get("Placement") or {}).get("AvailabilityZone", ""),
+        market=instance.get("InstanceLifecycle") or "on-demand",
+        launched_at=launched and launched.timestamp(),
         public=instance.get("PublicIpAddress") or "",
         private=instance.get("PrivateIpAddress") or "",
         reason=reason.get("Code") or "",
         message=reason.get("Message") or "",
-        launch=tags.told(instance).get(LAUNCH, ""),
     )
 
 
 def change(instance: Mapping[str, Any]) -> InstanceView:
     """The sighting of an instance in TerminateInstances' answer."""
     return InstanceView(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
-
-
-def _machine(instance: dict[str, Any]) -> FoundMachine:
-    what = tags.thing(instance["InstanceId"], instance)
-    return FoundMachine(
-        what.id,
-        instance["InstanceType"],
-        instance.get("InstanceLifecycle") or "on-demand",
-        (instance.get("Placement") or {}).get("AvailabilityZone", ""),
-        instance["State"]["Name"],
-        instance["LaunchTime"].timestamp(),
-        instance.get("PublicIpAddress") or instance.get("PrivateIpAddress") or "",
-        pool=what.pool,
-        owner=what.owner,
-        launch=what.launch,
-    )

@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
-from .http import HttpApi
+from ..errors import ProviderError
+from ..resource_ownership import Claim, Others, Thing
+from ..side_by_side import each_of
+from .api_key import ApiKeys
+from .http import HttpApi, Key, Service
+from .instance_inventory import InstanceView
+from .listed import ListedMachine
+from .port import Leftover
 from .vendor import Vendor
 
 
-class AccountCloud:
-    """Implements ``place`` and ``where`` of `port.Cloud`, and has the ``api``.
+class AccountCloud(ABC):
+    """Implements `port.Cloud` but for what a cloud's own class says. It has the ``api``.
 
     ``place``: an ``account``, and optionally a ``key_file`` and an ``endpoint_url``.
     """
 
     vendor: Vendor
+    end_at_most: int
+    leftovers: Sequence[Leftover] = ()
 
     def __init__(self, api: HttpApi, place: Mapping[str, str]) -> None:
         self.api, self._place = api, place
+
+    @abstractmethod
+    async def machines(self) -> Sequence[ListedMachine]:
+        """List all machines of the account.
+
+        Raises:
+            ProviderError: the cloud does not answer.
+        """
+
+    @abstractmethod
+    async def end(self, machines: Sequence[str]) -> Sequence[InstanceView]:
+        """See `port.Cloud.end`."""
+
+    @abstractmethod
+    def is_unknown_machine(self, error: ProviderError) -> bool:
+        """See `port.Cloud.is_unknown_machine`."""
+
+    @abstractmethod
+    async def unlisted(self, machine: str) -> InstanceView | None:
+        """Return what is known of a pool's machine that the list lacks; None: nothing, as it may be listed again.
+
+        Raises:
+            ProviderError: the cloud does not answer.
+        """
+
+    async def others(self) -> Sequence[Thing]:
+        """List what pools have made in the account besides machines."""
+        return ()
 
     @property
     def place(self) -> Mapping[str, str]:
@@ -26,6 +66,44 @@ class AccountCloud:
     def where(self, place: Mapping[str, str]) -> str:
         account = f"{self.vendor.service}'s account"
         return " ".join(filter(None, (account, place.get("account"), place.get("endpoint_url"))))
+
+    async def describe(
+        self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
+    ) -> Sequence[InstanceView]:
+        listed = await self.machines()
+        mine = [each for each in listed if each.whose.pool == pool or each.id in also]
+        views = [each.view for each in mine if of is None or of.has(each.whose)]
+        hidden = sorted({*also}.difference(each.id for each in listed))
+        return views + [each for each in await each_of(hidden, self.unlisted) if each is not None]
+
+    async def launched(self, token: str) -> list[str]:
+        """Return the ids of the machines that are listed with the token of a launch."""
+        return [each.id for each in await self.machines() if each.whose.launch == token]
+
+
+A = TypeVar("A", bound=AccountCloud)
+
+
+@asynccontextmanager
+async def reached(
+    cloud: Callable[[HttpApi, Mapping[str, str]], A],
+    keys: ApiKeys,
+    service: Service,
+    place: Mapping[str, str],
+    *,
+    scheme: str = "Bearer",
+) -> AsyncIterator[A]:
+    """Open a cloud in a place: of a pool's, with an ``account``, or as a provider's options say it (`place_of`).
+
+    ``scheme``: what comes before the key in the header.
+
+    Raises:
+        NotAuthorized: there is no key, or it is another than the one that the place was made with.
+        BadRequest: the cloud's extra is not installed, or the endpoint is no URL.
+    """
+    key, account = await keys.of(place)
+    async with HttpApi.open(service, Key(key, scheme=scheme)) as api:
+        yield cloud(api, {"account": account, **place})
 
 
 def place_of(key_file: str | None, endpoint_url: str | None) -> dict[str, str]:

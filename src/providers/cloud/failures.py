@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
+T = TypeVar("T")
 _GRAVITY: tuple[type[ProviderError], ...] = (NotAuthorized, QuotaExceeded, NoCapacity, BadRequest, ProviderError)
 
 AGAIN_S = 2.0  # pause after transient failures
@@ -25,6 +26,16 @@ class CallRefused(ProviderError):
 def is_lost(error: ProviderError) -> bool:
     """Return whether the failed call may have been carried out all the same. A refusal shows that it was not."""
     return isinstance(error, CallRefused | HostAway) and error.retry_after_s is not None
+
+
+async def unless_unknown(call: Awaitable[T], *codes: str) -> T | None:
+    """The answer of a call; None: by one of these ``codes`` the cloud says that there is no such thing."""
+    try:
+        return await call
+    except ProviderError as error:
+        if error.code not in codes:
+            raise
+        return None
 
 
 # --- what an error says -----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ..errors import BadRequest
 from ..threads import in_thread
 from . import retries
 from .extra import from_extra
-from .failures import Meanings
+from .failures import AGAIN_S, CallRefused, Meanings
 from .http_failures import (
     MOST_WORDS,
     TIMED_OUT,
@@ -242,6 +242,20 @@ class HttpApi:
                 raise translate(self.service, failure, unsure=call.unsure)
             call.left_s -= pause_s
             await anyio.sleep(pause_s)
+
+    def part(self, answer: object, kind: type[Any], *names: str) -> Any:
+        """Return the part of an answer that these names lead to, the answer itself without any, if it is of this kind.
+
+        Raises:
+            CallRefused: it is no answer of this service's.
+        """
+        found = answer
+        for name in names:
+            found = found.get(name) if isinstance(found, dict) else None
+        if not isinstance(found, kind):
+            told = f"{self.service.name}'s answer is not as it should be"
+            raise CallRefused(told, retry_after_s=AGAIN_S, code=UNREADABLE)
+        return found
 
     async def _try(self, call: _Call) -> HttpFailure | None:
         """Try once; None where ``call.answer`` is set."""

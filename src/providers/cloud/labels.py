@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import re
 import socket
+import time
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
@@ -27,6 +28,12 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # characters not allowed in all 
 def labels_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
     """The labels of each resource of ``pool``. ``others``: the user's."""
     return {"Name": name_of(pool), **others, POOL: pool, OWNER: _owner()}
+
+
+def of_machine(pool: str, others: Mapping[str, str], token: str, max_lifetime_s: float | None) -> dict[str, str]:
+    """The labels of a machine in a cloud that says nothing else of it: also when it was made, and when it must end."""
+    said = {**labels_of(pool, others), LAUNCH: token, AT: f"{time.time():.0f}"}
+    return said if max_lifetime_s is None else {**said, UNTIL: f"{time.time() + max_lifetime_s:.0f}"}
 
 
 def name_of(pool: str) -> str:

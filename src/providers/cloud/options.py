@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
+
+from ..errors import BadRequest
 
 Several = str | Iterable[str]
 
@@ -65,3 +67,18 @@ def tags(
         if not re.fullmatch(key, name) or not re.fullmatch(value, text):
             raise ValueError(f"{owner}({option}=...): {name!r}: {text!r}: {service} takes {limits}")
     return tuple(given.items())
+
+
+def check_known(owner: str, what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Check names of what a cloud has, such as a ``"region"``.
+
+    Raises:
+        BadRequest: it has no such thing; says which may be meant.
+    """
+    from difflib import get_close_matches
+
+    for each in given:
+        if each not in known:
+            close = get_close_matches(each, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
+            raise BadRequest(f"{owner} has no {what} {each!r}: {hint}")

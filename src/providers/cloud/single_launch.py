@@ -6,37 +6,43 @@ A launch without an answer is never sent again: `lost_launch`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, MachineId
+from .account import AccountCloud
 from .cooldowns import Cooldowns
 from .lost_launch import look_for
 from .offers import Offer
 from .port import Answer, Made, Order, PlainLauncher, Plan
 from .recorder import Recorder
-from .vendor import Vendor
 from .written import FLEET
 
 
 @dataclass(slots=True, kw_only=True)
 class SingleOrder(Order):
-    """One launch, of one machine. ``sent_at``: when its first and only try ended."""
+    """One launch, of one machine. ``body``: of its call. ``host_key``: the public one that the machine starts with.
 
+    ``sent_at``: when its first and only try ended.
+    """
+
+    body: Mapping[str, Any]
+    host_key: str
     sent_at: float = 0.0
 
 
+A = TypeVar("A", bound=AccountCloud)
 O = TypeVar("O", bound=SingleOrder)  # noqa: E741 (an order)
 
 
-class SingleLauncher(PlainLauncher, ABC, Generic[O]):
+class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
     """Implements `port.Launcher` but for what a cloud's own launcher says."""
 
-    def __init__(self, vendor: Vendor, recorder: Recorder) -> None:
-        self._vendor, self._recorder = vendor, recorder
+    def __init__(self, cloud: A, recorder: Recorder) -> None:
+        self._cloud, self._recorder = cloud, recorder
 
     @abstractmethod
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
@@ -54,13 +60,13 @@ class SingleLauncher(PlainLauncher, ABC, Generic[O]):
             ProviderError: as `failures.is_lost` says, it may have been carried out.
         """
 
-    @abstractmethod
     async def _launched(self, order: O) -> Sequence[str]:
         """Return the ids of the machines that the cloud lists with the token of this order.
 
         Raises:
             ProviderError: the cloud does not answer.
         """
+        return await self._cloud.launched(order.token)
 
     @abstractmethod
     def _made(self, order: O, machine: MachineId) -> Made:
@@ -79,4 +85,4 @@ class SingleLauncher(PlainLauncher, ABC, Generic[O]):
 
     async def _look_for(self, order: O) -> Sequence[str]:
         """Find the machine of a launch without an answer (`lost_launch`)."""
-        return await look_for(self._vendor.name, order.sent_at, lambda: self._launched(order))
+        return await look_for(self._cloud.vendor.name, order.sent_at, lambda: self._launched(order))

@@ -62,6 +62,8 @@ def thing(name: str, resource: Mapping[str, Any]) -> Thing:
     said = said_by(resource)
     known = {_WHAT[key]: str(said[key]) for key in _WHAT if key in said}
     shown = resource.get("labels") or {}
+    if LAUNCH in shown:
+        known[labels.LAUNCH] = shown[LAUNCH]
     if POOL in shown and value(known.get(labels.POOL, "")) != shown[POOL]:  # the label counts: lists are found by it
         known[labels.POOL] = shown[POOL]
     return labels.thing(name, known)

@@ -13,8 +13,10 @@ from ..resource_ownership import Thing
 from ..survey import FoundMachine, PlaceAnswer
 
 if TYPE_CHECKING:
+    from .account import AccountCloud
     from .port import Cloud
 
+A = TypeVar("A", bound="AccountCloud")
 C = TypeVar("C", bound="Cloud")
 
 
@@ -65,3 +67,13 @@ class CloudSurveyor(ABC, Generic[C]):
 
         async with self.reach(place) as cloud:
             await sweep_others(cloud, pool, journal=journal)
+
+
+class AccountSurveyor(CloudSurveyor[A]):
+    """The surveyor of an `account.AccountCloud`. A place has an account, and optionally a key_file and endpoint_url."""
+
+    mark = "account"
+
+    async def find(self, cloud: A, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
+        mine = [each for each in await cloud.machines() if each.whose.pool or each.id in known]
+        return [each.found for each in mine if each.state != "terminated"], await cloud.others()

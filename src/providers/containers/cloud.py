@@ -16,6 +16,7 @@ from ..base import MachineId
 from ..cloud import labels
 from ..cloud.end_tracker import LEASE_MORE_S
 from ..cloud.instance_inventory import InstanceView, State
+from ..cloud.listed import ListedMachine
 from ..cloud.port import Leftover
 from ..cloud.vendor import Vendor
 from ..errors import ProviderError
@@ -86,11 +87,8 @@ class ContainerCloud:
         errors = list(quiet.values() if of is not None else failed.values())
         if errors and (of is not None or len(errors) == len(answers)):
             raise errors[0]
-        views = [
-            _view(name, each)
-            for name, each in found_in(answers)
-            if of is None or of.has(labels.thing(name, each.labels))
-        ]
+        listed = [read(name, each) for name, each in found_in(answers)]
+        views = [each.view for each in listed if of is None or of.has(each.whose)]
         shown = {view.id for view in views}
         return views + [_ended(each) for each in also if each not in shown and host_of(each) not in quiet]
 
@@ -141,14 +139,24 @@ def name_of(machine: str) -> str:
     return machine.rpartition("/")[2]
 
 
-def _view(name: MachineId, container: Container) -> InstanceView:
+def read(name: MachineId, container: Container) -> ListedMachine:
+    """A container as a machine."""
     state = _STATES.get(container.state, "running")
     if container.oom:
         why = "it ran out of memory and was killed by the kernel"
     else:
         why = f"its first process has ended with status {container.exit_status}"
-    return InstanceView(
-        name, state, message=why if state == "stopped" else "", launch=container.labels.get(labels.LAUNCH, "")
+    return ListedMachine(
+        labels.thing(name, container.labels),
+        state,
+        status=container.state,
+        kind=container.image,
+        zone=host_of(name),
+        market="",
+        launched_at=container.created_at,
+        hourly_usd=0.0,
+        private=container.address,
+        message=why if state == "stopped" else "",
     )
 
 

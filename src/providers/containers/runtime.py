@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 from ...lazy_dataclass import dataclass
+from ..cloud.listed import time_of
 from ..errors import BadRequest, HostAway, ProviderError
 from ..login_host import COMMAND_S, Commands, Ended, Place
 from ..nvidia_smi import QUERY, Device, parse
@@ -191,15 +190,12 @@ def read_containers(text: str) -> list[Container]:
 
 def _container(said: Mapping[str, Any]) -> Container:
     state, config = said.get("State") or {}, said.get("Config") or {}
-    created_at = 0.0
-    with suppress(ValueError):
-        created_at = datetime.fromisoformat(str(said.get("Created"))).timestamp()
     return Container(
         name=str(said.get("Name", "")).lstrip("/"),
         state=str(state.get("Status", "")),
         labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
         image=str(config.get("Image", "")),
-        created_at=created_at,
+        created_at=time_of(said.get("Created")) or 0.0,
         address=_address(said.get("NetworkSettings") or {}),
         oom=bool(state.get("OOMKilled")),
         exit_status=int(state.get("ExitCode") or 0),

@@ -14,9 +14,8 @@ from ..login_files import no_way, options_of
 from ..pool_lock import Place
 from ..resource_ownership import Thing
 from ..survey import FoundMachine
-from .cloud import ContainerCloud, found_in, host_of, reach
+from .cloud import ContainerCloud, found_in, reach, read
 from .provider import Containers
-from .runtime import Container
 
 
 class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
@@ -46,24 +45,7 @@ class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
         for answer in answers.values():
             if isinstance(answer, ProviderError):
                 raise answer
-        return [_found(name, each) for name, each in found_in(answers)], ()
-
-
-def _found(name: str, container: Container) -> FoundMachine:
-    thing = labels.thing(name, container.labels)
-    return FoundMachine(
-        name,
-        container.image,
-        "",
-        host_of(name),
-        container.state,
-        container.created_at,
-        address=container.address,
-        hourly_usd=0.0,
-        pool=thing.pool,
-        owner=thing.owner,
-        launch=thing.launch,
-    )
+        return [read(name, each).found for name, each in found_in(answers)], ()
 
 
 def _provider(place: Place) -> Containers:

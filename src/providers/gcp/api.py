@@ -11,7 +11,8 @@ import anyio
 
 from ..cloud.failures import AGAIN_S, CallRefused
 from ..cloud.http import HttpApi, Service
-from ..errors import BadRequest, NoCapacity
+from ..cloud.pages import every_page
+from ..errors import BadRequest, NoCapacity, ProviderError
 from .credentials import Credentials
 from .errors import CAPACITY_AGAIN_S, MEANINGS, THROTTLED, of_operation, words_of
 from .vendor import VENDOR
@@ -74,17 +75,17 @@ class Api:
 
     async def pages(self, path: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """All items of a list; of an aggregated one, those of all places together."""
-        items: list[dict[str, Any]] = []
-        more: dict[str, str] = {"maxResults": "500"}
-        while True:
-            answer = await self.call("GET", path, params={**(params or {}), **more})
+
+        async def page(token: str) -> tuple[list[dict[str, Any]], str]:
+            asked = {**(params or {}), "maxResults": "500", **({"pageToken": token} if token else {})}
+            answer = await self.call("GET", path, params=asked)
             found = answer.get("items") or []
-            scopes = found.values() if isinstance(found, dict) else ()
-            items += [one for scope in scopes for each in scope.values() if isinstance(each, list) for one in each]
-            items += found if isinstance(found, list) else []
-            if not answer.get("nextPageToken"):
-                return items
-            more["pageToken"] = answer["nextPageToken"]
+            if isinstance(found, dict):  # by place
+                lists = [each for place in found.values() for each in place.values() if isinstance(each, list)]
+                found = [one for each in lists for one in each]
+            return found, answer.get("nextPageToken") or ""
+
+        return await every_page(page)
 
     async def done(self, operation: Mapping[str, Any], *, timeout_s: float = 60.0) -> Mapping[str, Any]:
         """Wait for an operation's end; return it as it is then, perhaps with its error.
@@ -114,7 +115,11 @@ class Api:
         """
         errors = failures(await self.done(operation))
         if errors:
-            raise of_operation(errors, project=self.project, region=self.region, what=what)
+            raise self.error_of(errors, what)
+
+    def error_of(self, errors: Sequence[Mapping[str, Any]], what: str, *, where: str = "") -> ProviderError:
+        """Return the error for what an operation has ended with. ``what`` was asked for; ``where``: in which zone."""
+        return of_operation(errors, project=self.project, region=self.region, what=what, where=where)
 
 
 def failures(operation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..base import LaunchRequest
-from ..cloud.answer_cache import cached
+from ..cloud.answer_cache import kept_for
+from ..cloud.failures import unless_unknown
 from ..cloud.offers import Catalogue, InstanceType
-from ..errors import BadRequest, ProviderError
-from ..side_by_side import side_by_side
+from ..errors import BadRequest
+from ..side_by_side import each_of
 from . import prices
+from .errors import UNKNOWN
 from .prices import GPUS, PricedParts
 
 if TYPE_CHECKING:
@@ -30,21 +31,18 @@ ATTACHED: Final[Mapping[str, Mapping[int, int]]] = {
 }
 
 
-async def load(api: Api, request: LaunchRequest) -> Catalogue:
+async def load(api: Api) -> Catalogue:
     """Return the region's catalogue, with prices as far as the table has them. Types are cached for 10 minutes.
 
     Raises:
         BadRequest: there is no such region.
         ProviderError: Compute Engine did not answer.
     """
-    del request
-    key = (api.project, api.region, api.endpoint_url and id(api))
-    found = await cached(("gcp types", key), TYPES_S, lambda: _types(api))
     types: dict[str, InstanceType] = {}
     zones: dict[str, set[str]] = {}
     spot: dict[tuple[str, str], float] = {}
     on_demand: dict[str, float] = {}
-    for zone, said in found.items():
+    for zone, said in (await _types(api)).items():
         for each, parts in said:
             types[each.name] = each
             zones.setdefault(each.name, set()).add(zone)
@@ -57,17 +55,23 @@ async def load(api: Api, request: LaunchRequest) -> Catalogue:
     return Catalogue(api.vendor, api.region, types, places, spot, on_demand)
 
 
-async def _types(api: Api) -> dict[str, list[tuple[InstanceType, PricedParts]]]:
-    found: dict[str, list[tuple[InstanceType, PricedParts]]] = {}
+def _place(api: Api) -> Hashable:
+    """The cache key of a cloud. With an endpoint of one's own each `Api` has its own key, as ports are reused."""
+    return api.project, api.region, api.endpoint_url and id(api)
 
-    async def look(zone: str) -> None:
+
+@kept_for(TYPES_S, by=_place)
+async def _types(api: Api) -> dict[str, list[tuple[InstanceType, PricedParts]]]:
+    """The types of each zone, and their priced parts."""
+
+    async def in_zone(zone: str) -> list[tuple[InstanceType, PricedParts]]:
         gpus = await api.pages(f"/zones/{zone}/acceleratorTypes", {"fields": "items(name),nextPageToken"})
         types = await api.pages(f"/zones/{zone}/machineTypes", {"fields": _FIELDS})
         attached = {each["name"] for each in gpus} & ATTACHED.keys()
-        found[zone] = [one for each in types for one in parse(each, attached)]
+        return [one for each in types for one in parse(each, attached)]
 
-    await side_by_side([lambda zone=zone: look(zone) for zone in await zones(api)])  # type: ignore[misc]
-    return found
+    there = await zones(api)
+    return dict(zip(there, await each_of(there, in_zone), strict=True))
 
 
 async def zones(api: Api) -> Sequence[str]:
@@ -76,14 +80,11 @@ async def zones(api: Api) -> Sequence[str]:
     Raises:
         BadRequest: there is no such region.
     """
-    try:
-        region = await api.call("GET", f"/regions/{api.region}")
-    except ProviderError as error:
-        if error.code != "notFound":
-            raise
+    region = await unless_unknown(api.call("GET", f"/regions/{api.region}"), *UNKNOWN)
+    if region is None:
         raise BadRequest(
             f"there is no region {api.region!r} for this project: 'gcloud compute regions list' lists them"
-        ) from error
+        )
     return [url.rpartition("/")[2] for url in region.get("zones", ())]
 
 

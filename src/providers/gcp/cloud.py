@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..base import MachineId
 from ..cloud import small_labels as labels
-from ..cloud import teardown
+from ..cloud.failures import unless_unknown
 from ..cloud.instance_inventory import InstanceView, State
-from ..cloud.port import Leftover, Removed
+from ..cloud.listed import ListedMachine, time_of
+from ..cloud.teardown import leftover
 from ..errors import ProviderError
-from ..resource_ownership import Claim, Others, Thing
+from ..resource_ownership import Claim, Others
 from ..side_by_side import each_of
 from . import network
+from .errors import NOT_READY, UNKNOWN
 from .vendor import CAUSES, FULL_TIME, VENDOR
 
 if TYPE_CHECKING:
@@ -29,11 +32,12 @@ STATES: Mapping[str, State] = {
     "PENDING": "pending", "PROVISIONING": "pending", "STAGING": "pending", "RUNNING": "running",
     "REPAIRING": "stopping", "SUSPENDING": "stopping", "SUSPENDED": "stopped", "STOPPED": "stopped",
     "TERMINATED": "stopped", "DEPROVISIONING": "shutting-down",
-    # A preempted machine is in this state during its notice: it runs, unless it was asked to end (see `view_of`).
+    # A preempted machine is in this state during its notice: it runs, unless it was asked to end (see `describe`).
     "PENDING_STOP": "running", "STOPPING": "running",
 }  # fmt: skip
 _ONE = "name,zone,status,machineType,labels,description,scheduling,creationTimestamp,networkInterfaces"
 FIELDS = f"items/*/instances({_ONE}),nextPageToken"
+ANY_POOL = f"labels.{labels.POOL}:*"
 
 
 class GCPCloud:
@@ -44,6 +48,15 @@ class GCPCloud:
 
     def __init__(self, api: Api) -> None:
         self.api = api
+        self.leftovers = (
+            leftover(
+                network.KIND,
+                shown=partial(network.shown, api),
+                delete=partial(network.delete, api),
+                is_unknown=lambda error: error.code in UNKNOWN,
+                has_machines=True,
+            ),
+        )
         self._ended: set[str] = set()  # by `end`
         self._reasons: dict[str, str] = {}
 
@@ -59,19 +72,13 @@ class GCPCloud:
     async def describe(
         self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
     ) -> list[InstanceView]:
-        found = {id_of(each): each for each in await instances(self.api, pool)}
-        hidden = [name for name in also if name not in found]
-        views = [
-            view_of(each, asked=name in self._ended)
-            for name, each in found.items()
-            if of is None or of.has(labels.thing(name, each))
-        ]
+        listed = await instances(self.api, f"labels.{labels.POOL} = {labels.value(pool)}")
+        found = [each.view for each in listed if of is None or of.has(each.whose)]
         if of is None or isinstance(of, Claim):  # whoever names machines knows that they are the pool's
-            views += await each_of(hidden, self._look)
-        for place, view in enumerate(views):
-            if not view.lives and view.id not in self._ended:
-                views[place] = InstanceView(view.id, view.state, reason=await self._why(view.id), launch=view.launch)
-        return views
+            hidden = sorted({*also}.difference(each.id for each in listed))
+            looked = zip(hidden, await each_of(hidden, partial(look, self.api)), strict=True)
+            found += [InstanceView(MachineId(name), "terminated") if it is None else it.view for name, it in looked]
+        return [await self._explained(each) for each in found]
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
         self._ended.update(machines)
@@ -80,29 +87,21 @@ class GCPCloud:
     def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002
         return False  # each machine has a call of its own
 
-    @property
-    def leftovers(self) -> Sequence[Leftover]:
-        return (Leftover(network.KIND, self._remove_rules, has_machines=True),)
-
-    async def _remove_rules(self, what: Claim | Others, known: Sequence[str]) -> Removed:
-        shown, delete = partial(network.shown, self.api), partial(network.delete, self.api)
-        return await teardown.remove_each(what, known, shown=shown, delete=delete)
-
-    async def _look(self, machine: str) -> InstanceView:
-        found = await look(self.api, machine)
-        if found is None:
-            return InstanceView(MachineId(machine), "terminated")
-        return view_of(found, asked=machine in self._ended)
-
     async def _end(self, machine: str) -> InstanceView:
         try:
             await self.api.call("DELETE", path_of(machine))
         except ProviderError as error:
-            if error.code == "notFound":
+            if error.code in UNKNOWN:
                 return InstanceView(MachineId(machine), "terminated")
-            if error.code not in {"resourceNotReady", "RESOURCE_NOT_READY"}:  # that is, it is being deleted already
+            if error.code not in NOT_READY:  # that is, it is being deleted already
                 raise
         return InstanceView(MachineId(machine), "shutting-down")
+
+    async def _explained(self, view: InstanceView) -> InstanceView:
+        """The same, but that a machine which was asked to end does so, and that one which was not says why it ends."""
+        if view.id in self._ended:
+            return replace(view, state="shutting-down") if view.reason == "STOPPING" else view
+        return view if view.lives else replace(view, reason=await self._why(view.id))
 
     async def _why(self, machine: str) -> str:
         """The reason of an end that nobody here asked for: the newest operation on the machine that explains it."""
@@ -127,29 +126,15 @@ def kind_of(operation: Mapping[str, Any]) -> str:
     return FULL_TIME if kind in {"delete", "stop"} and user.startswith("system") else kind
 
 
-async def instances(api: Api, pool: str = "", *, token: str = "") -> list[dict[str, Any]]:
-    """The machines with the label of ``pool``, of the order with this token, or of any pool."""
-    which = f"labels.{labels.POOL}:*"
-    if pool:
-        which = f"labels.{labels.POOL} = {labels.value(pool)}"
-    if token:
-        which = f"labels.{labels.LAUNCH} = {token}"
-    return await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})
+async def instances(api: Api, which: str) -> list[ListedMachine]:
+    """The machines that a filter lets through, of all zones."""
+    return [read(each) for each in await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})]
 
 
-async def look(api: Api, machine: str) -> dict[str, Any] | None:
+async def look(api: Api, machine: str) -> ListedMachine | None:
     """One machine; None: there is none (any more)."""
-    try:
-        found: dict[str, Any] = await api.call("GET", path_of(machine))
-    except ProviderError as error:
-        if error.code != "notFound":
-            raise
-        return None
-    return found
-
-
-def id_of(instance: Mapping[str, Any]) -> MachineId:
-    return MachineId(f"{instance['name']}.{instance['zone'].rpartition('/')[2]}")
+    found = await unless_unknown(api.call("GET", path_of(machine)), *UNKNOWN)
+    return None if found is None else read(found)
 
 
 def path_of(machine: str) -> str:
@@ -157,20 +142,22 @@ def path_of(machine: str) -> str:
     return f"/zones/{zone}/instances/{name}"
 
 
-def view_of(instance: Mapping[str, Any], *, asked: bool) -> InstanceView:
-    """A machine in an answer. ``asked``: its end was asked for."""
-    (private, public), status = addresses(instance), instance["status"]
-    state = "shutting-down" if asked and status == "STOPPING" else STATES[status]
-    launch = (instance.get("labels") or {}).get(labels.LAUNCH, "")
-    return InstanceView(id_of(instance), state, public=public, private=private, launch=launch)
-
-
-def addresses(instance: Mapping[str, Any]) -> tuple[str, str]:
-    """A machine's private and public address, "" where it has none yet."""
+def read(instance: Mapping[str, Any]) -> ListedMachine:
+    """A machine in an answer. Its reason is its status, which says more than its state."""
+    status, zone = instance["status"], instance["zone"].rpartition("/")[2]
     first = (instance.get("networkInterfaces") or [{}])[0]
     public = [each.get("natIP") or "" for each in first.get("accessConfigs") or ()]
-    return first.get("networkIP") or "", next(iter(public), "")
-
-
-def thing(instance: Mapping[str, Any]) -> Thing:
-    return labels.thing(id_of(instance), instance)
+    spot = (instance.get("scheduling") or {}).get("provisioningModel") == "SPOT"
+    return ListedMachine(
+        labels.thing(f"{instance['name']}.{zone}", instance),
+        STATES[status],
+        status=STATES[status],
+        kind=instance["machineType"].rpartition("/")[2],
+        zone=zone,
+        market="spot" if spot else "on-demand",
+        launched_at=time_of(instance["creationTimestamp"]),
+        hourly_usd=labels.said_by(instance).get("usd") if status != "TERMINATED" else None,
+        public=next(iter(public), ""),
+        private=first.get("networkIP") or "",
+        reason=status,
+    )

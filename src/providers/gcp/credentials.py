@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..cloud.extra import from_extra
 from ..cloud.http import Expiring
-from ..errors import BadRequest, NotAuthorized, ProviderError
+from ..errors import NotAuthorized, ProviderError
 from ..threads import in_thread
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -52,12 +53,10 @@ class Credentials(Expiring):
 
 
 def _find(file: str | None) -> tuple[Any, str]:
-    try:
+    with from_extra("GCP", "gcp", "google", "cryptography", "rsa"):
         import google.auth
         from google.auth.exceptions import GoogleAuthError
         from google.oauth2 import service_account
-    except ImportError:
-        raise BadRequest("GCP needs a part that is not installed: pip install 'outrider[gcp]'") from None
     in_file = f", in {file}" if file else ""
     try:
         if file is not None:

@@ -43,6 +43,8 @@ MEANINGS: Meanings = (
     }),
 )  # fmt: skip
 THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
+UNKNOWN = frozenset({"notFound", "RESOURCE_NOT_FOUND"})
+NOT_READY = frozenset({"resourceNotReady", "RESOURCE_NOT_READY"})
 
 
 def words_of(body: object) -> tuple[str, str]:

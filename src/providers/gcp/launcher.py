@@ -25,8 +25,8 @@ from ..cloud.written import FLEET, FLEET_S
 from ..errors import ProviderError
 from . import catalogue, launch, network
 from .api import failures
-from .cloud import id_of, instances
-from .errors import SUMMARY, of_operation
+from .cloud import instances
+from .errors import NOT_READY, SUMMARY
 from .vendor import VENDOR
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class GCPLauncher:
         return Answer(made, errors)
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
-        return error.code in {"resourceNotReady", "RESOURCE_NOT_READY"}
+        return error.code in NOT_READY
 
     def forget(self, order: BulkOrder) -> None:
         pass
@@ -150,10 +150,10 @@ class GCPLauncher:
         """
         with anyio.move_on_after(LISTED_S):
             while True:
-                found = await instances(self._api, token=order.token)
-                mine = [each for each in found if each["name"] in order.body["perInstanceProperties"]]
+                found = await instances(self._api, f"labels.{labels.LAUNCH} = {order.token}")
+                mine = [each.id for each in found if each.id.partition(".")[0] in order.body["perInstanceProperties"]]
                 if len(mine) >= count:
-                    return sorted(map(id_of, mine))
+                    return sorted(mine)
                 await anyio.sleep(AGAIN_S / 4)
         raise CallRefused(f"Compute Engine does not list the {count} machines that it has made", retry_after_s=AGAIN_S)
 
@@ -173,10 +173,7 @@ class GCPLauncher:
     def _refused(self, of: Sequence[Offer], errors: Sequence[Mapping[str, Any]]) -> ProviderError:
         spot = "spot " if of[0].market == "spot" else ""
         where = of[0].zone if len(of) == 1 else ""
-        api = self._api
-        return of_operation(
-            errors, project=api.project, region=api.region, what=f"{spot}{of[0].type.name}", where=where
-        )
+        return self._api.error_of(errors, f"{spot}{of[0].type.name}", where=where)
 
 
 async def plan(
@@ -187,7 +184,7 @@ async def plan(
     Raises:
         ProviderError: there are none.
     """
-    stock = await catalogue.load(api, request)
+    stock = await catalogue.load(api)
     accelerator = request.accelerator
     together = accelerator is not None and accelerator.count > 1 and request.nodes > 1
     usd = launch.extras_usd(request, public=provider.public)

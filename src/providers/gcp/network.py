@@ -10,7 +10,6 @@ from uuid import uuid4
 from ..cloud import small_labels as labels
 from ..cloud.labels import labels_of
 from ..cloud.own_address import let_in
-from ..errors import ProviderError
 from ..resource_ownership import Thing
 from ..side_by_side import side_by_side
 from .launch import Place
@@ -81,11 +80,5 @@ async def shown(api: Api, pool: str = "") -> list[Thing]:
     return [each for each in things if each.pool == pool or (not pool and each.pool)]
 
 
-async def delete(api: Api, name: str) -> bool:
-    try:
-        await api.carried_out(await api.call("DELETE", f"/global/firewalls/{name}"), f"the end of {name}")
-    except ProviderError as error:
-        if error.code not in {"notFound", "RESOURCE_NOT_FOUND"}:
-            raise
-        return False
-    return True
+async def delete(api: Api, name: str) -> None:
+    await api.carried_out(await api.call("DELETE", f"/global/firewalls/{name}"), f"the end of {name}")

@@ -6,13 +6,11 @@ prices as a share of those on demand (of GPUs in USD). See decision 68.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...lazy_dataclass import dataclass
+from ..cloud.price_table import bundled_table, cheapest_first
 
 # Compute Engine's names of GPUs: Outrider's name, GB of memory ("GPU machine types", Compute Engine's documentation)
 GPUS: Final[Mapping[str, tuple[str, float]]] = {
@@ -38,7 +36,7 @@ class PricedParts:
 
 def hourly_usd(parts: PricedParts, region: str, *, spot: bool) -> float | None:
     """USD per hour of a machine, without boot disk and address; None: one of its prices is not known."""
-    table = _table()
+    table = bundled_table(__file__)
     family = table["families"].get(parts.family)
     if family is None:
         return None
@@ -53,15 +51,5 @@ def hourly_usd(parts: PricedParts, region: str, *, spot: bool) -> float | None:
 
 def regions_with(accelerator: str) -> list[str]:
     """Regions that have an accelerator (Outrider's name) according to the table, the lowest prices first."""
-    lowest: dict[str, float] = {}
-    for name, regions in _table()["gpus"].items():
-        if GPUS[name][0] == accelerator:
-            for region, (usd, _) in regions.items():
-                lowest[region] = min(usd, lowest.get(region, usd))
-    return sorted(lowest, key=lambda region: (lowest[region], region))
-
-
-@cache
-def _table() -> Mapping[str, Any]:
-    table: dict[str, Any] = json.loads(Path(__file__).with_name("prices.json").read_text(encoding="utf-8"))
-    return table
+    having = [regions for name, regions in bundled_table(__file__)["gpus"].items() if GPUS[name][0] == accelerator]
+    return cheapest_first((region, usd) for regions in having for region, (usd, _) in regions.items())

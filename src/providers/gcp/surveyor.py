@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..cloud.small_labels import said_by
 from ..cloud.surveyor import CloudSurveyor
 from ..pool_lock import Place
 from ..resource_ownership import Thing
@@ -37,30 +35,9 @@ class GCPSurveyor(CloudSurveyor["GCPCloud"]):
 
     async def find(self, cloud: GCPCloud, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
         from . import network
-        from .cloud import id_of, instances, look
+        from .cloud import ANY_POOL, instances, look
 
-        found = await instances(cloud.api)
-        hidden = {*known}.difference(map(id_of, found))  # somebody has removed their labels, or they are gone
+        found = await instances(cloud.api, ANY_POOL)
+        hidden = {*known}.difference(each.id for each in found)  # somebody has removed their labels, or they are gone
         others = await each_of(sorted(hidden), partial(look, cloud.api))
-        machines = [_machine(each) for each in [*found, *others] if each is not None]
-        return machines, await network.shown(cloud.api)
-
-
-def _machine(instance: Mapping[str, Any]) -> FoundMachine:
-    from .cloud import STATES, addresses, thing
-
-    what, (private, public) = thing(instance), addresses(instance)
-    spot = (instance.get("scheduling") or {}).get("provisioningModel") == "SPOT"
-    return FoundMachine(
-        what.id,
-        instance["machineType"].rpartition("/")[2],
-        "spot" if spot else "on-demand",
-        instance["zone"].rpartition("/")[2],
-        STATES[instance["status"]],
-        datetime.fromisoformat(instance["creationTimestamp"]).timestamp(),
-        public or private,
-        pool=what.pool,
-        owner=what.owner,
-        launch=what.launch,
-        hourly_usd=said_by(instance).get("usd") if instance["status"] != "TERMINATED" else None,
-    )
+        return [each.found for each in (*found, *others) if each is not None], await network.shown(cloud.api)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +11,17 @@ import anyio
 
 from ..base import MachineId
 from ..cloud import labels
-from ..cloud.account import AccountCloud
-from ..cloud.http import HttpApi, Key
+from ..cloud.account import AccountCloud, reached
+from ..cloud.failures import unless_unknown
+from ..cloud.http import HttpApi
 from ..cloud.instance_inventory import InstanceView, State
-from ..cloud.port import Leftover, Removed
-from ..cloud.teardown import remove_each
+from ..cloud.listed import ListedMachine, time_of
+from ..cloud.teardown import leftover
 from ..errors import ProviderError
-from ..resource_ownership import Claim, Others, Thing
+from ..resource_ownership import Thing
+from .catalogue import ADDRESS_USD, SPOT, usd_of
 from .service import KEYS, SERVICE, listed
-from .vendor import VENDOR
+from .vendor import UNKNOWN, VENDOR
 
 MACHINES = "/core/virtual-machines"
 KEY_PAIRS = "/core/keypairs"
@@ -42,59 +43,47 @@ _STATES: Mapping[str, State] = {
 }
 
 
-@asynccontextmanager
-async def reach(place: Mapping[str, str]) -> AsyncIterator[HyperstackCloud]:
-    """Open Hyperstack in a place: a pool's, with an ``account``, or as a provider's options say it.
-
-    Raises:
-        NotAuthorized: there is no key, or it is another than the one that the place was made with.
-        BadRequest: httpx is not installed, or the address is no URL.
-    """
-    key, account = await KEYS.of(place)
+def reach(place: Mapping[str, str]) -> AbstractAsyncContextManager[HyperstackCloud]:
+    """Open Hyperstack in a place (`account.reached`)."""
     service = replace(SERVICE, base_url=place.get("endpoint_url", SERVICE.base_url))
-    async with HttpApi.open(service, Key(key, scheme="")) as api:
-        yield HyperstackCloud(api, {"account": account, **place})
+    return reached(HyperstackCloud, KEYS, service, place, scheme="")
 
 
 class HyperstackCloud(AccountCloud):
-    """Implements `port.Cloud`."""
+    """Implements `port.Cloud`. ``book``: the price list, where prices of machines are wanted."""
 
     vendor = VENDOR
     end_at_most = 1
 
     def __init__(self, api: HttpApi, place: Mapping[str, str]) -> None:
         super().__init__(api, place)
-        self.leftovers = (Leftover(KEY_PAIR, self._remove_key_pairs, has_machines=True),)
+        self.leftovers = (
+            leftover(
+                KEY_PAIR,
+                shown=self._key_pairs,
+                delete=self._delete_key_pair,
+                is_unknown=self.is_unknown_machine,
+                has_machines=True,
+            ),
+        )
+        self.book: Mapping[str, float] = {}
         self._known_from: dict[str, float] = {}  # by machine: when Hyperstack knows it, if it exists
 
-    async def describe(
-        self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
-    ) -> Sequence[InstanceView]:
-        there = {str(each["id"]): each for each in await listed(self.api, MACHINES, "instances")}
-        mine = [
-            view_of(each)
-            for name, each in there.items()
-            if (labels_in(each).get(labels.POOL) == pool or name in also) and (of is None or of.has(thing_of(each)))
-        ]
-        self._known_from.update({each.id: 0.0 for each in mine})
-        gone = [each for each in sorted(set(also) - there.keys()) if await self._is_gone(each)]
-        return [*mine, *(InstanceView(MachineId(each), "terminated") for each in gone)]
+    async def machines(self) -> list[ListedMachine]:
+        found = [read(each, self.book) for each in await listed(self.api, MACHINES, "instances")]
+        self._known_from |= {each.id: 0.0 for each in found}
+        return found
 
-    async def _is_gone(self, machine: str) -> bool:
-        """Return whether there is no such machine any more. One that was deleted is in no list.
+    async def unlisted(self, machine: str) -> InstanceView | None:
+        """See `AccountCloud.unlisted`. A machine that was deleted is in no list, and is asked for by its id.
 
         One that no list has shown may have been made just now, so for a while nothing is said of it.
         """
         now = anyio.current_time()
         if now < self._known_from.setdefault(machine, now + LAG_S):
-            return False
-        try:
-            await self.api.call("GET", f"{MACHINES}/{machine}")
-        except ProviderError as error:
-            if error.code == "not_found":
-                return True
-            raise
-        return False
+            return None
+        found = await unless_unknown(self.api.call("GET", f"{MACHINES}/{machine}"), UNKNOWN)
+        return InstanceView(MachineId(machine), "terminated") if found is None else None
 
     async def end(self, machines: Sequence[str]) -> Sequence[InstanceView]:
         for each in machines:
@@ -103,24 +92,24 @@ class HyperstackCloud(AccountCloud):
         return [InstanceView(MachineId(each), "shutting-down") for each in machines]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:
-        return error.code == "not_found"
+        return error.code == UNKNOWN
 
-    async def _remove_key_pairs(self, what: Claim | Others, known: Sequence[str]) -> Removed:
-        return await remove_each(what, known, shown=self._key_pairs, delete=self._delete_key_pair)
+    async def others(self) -> list[Thing]:
+        """The key pairs of pools, which have no labels: the name says whose one is, and which call made it."""
+        begin = labels.name_of("")
+        pairs = [(str(each["id"]), str(each["name"])) for each in await listed(self.api, KEY_PAIRS, "keypairs")]
+        return [
+            Thing(each, pool=name[len(begin) : -TOKEN_LENGTH - 1], launch=name[-TOKEN_LENGTH:])
+            for each, name in pairs
+            if name.startswith(begin)
+        ]
 
     async def _key_pairs(self, pool: str) -> list[Thing]:
-        begin = name_of(pool, "")
-        pairs = await listed(self.api, KEY_PAIRS, "keypairs")
-        return [key_pair_thing(each, pool) for each in pairs if str(each["name"])[:-TOKEN_LENGTH] == begin]
+        shortened = name_of(pool, "")[len(labels.name_of("")) : -1]
+        return [replace(each, pool=pool) for each in await self.others() if each.pool == shortened]
 
-    async def _delete_key_pair(self, name: str) -> bool:
-        try:
-            await self.api.call("DELETE", f"/core/keypair/{name}")
-        except ProviderError as error:
-            if error.code != "not_found":
-                raise
-            return False
-        return True
+    async def _delete_key_pair(self, name: str) -> None:
+        await self.api.call("DELETE", f"/core/keypair/{name}")
 
 
 # --- what Hyperstack's answers say ------------------------------------------------------------------------------------
@@ -133,9 +122,7 @@ def name_of(pool: str, token: str) -> str:
 
 def labels_said(pool: str, token: str, max_lifetime_s: float | None) -> list[str]:
     """A machine's labels as Hyperstack has them: texts without spaces, which would divide them."""
-    given = labels.labels_of(pool, {}) | {labels.LAUNCH: token}
-    if max_lifetime_s is not None:
-        given[labels.UNTIL] = f"{time.time() + max_lifetime_s:.0f}"
+    given = labels.of_machine(pool, {}, token, max_lifetime_s)
     return [f"{key}={value}".replace(" ", "_") for key, value in given.items()]
 
 
@@ -144,22 +131,21 @@ def labels_in(machine: Mapping[str, Any]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def view_of(machine: Mapping[str, Any]) -> InstanceView:
-    status = str(machine["status"])
-    return InstanceView(
-        MachineId(str(machine["id"])),
+def read(machine: Mapping[str, Any], book: Mapping[str, float]) -> ListedMachine:
+    """A machine in an answer, with its price by the price list."""
+    status, flavor, said = str(machine["status"]), machine["flavor"], labels_in(machine)
+    usd = usd_of(flavor, book)
+    return ListedMachine(
+        labels.thing(str(machine["id"]), said),
         _STATES.get(status, "pending"),
+        status=status.lower(),
+        kind=str(flavor["name"]),
+        zone=str(machine["environment"]["name"]),
+        market="spot" if str(flavor.get("gpu") or "").endswith(SPOT) else "on-demand",
+        launched_at=time_of(machine.get("created_at")),
+        hourly_usd=None if usd is None else usd + ADDRESS_USD,
+        until=labels.number(said.get(labels.UNTIL, "")),
         public=str(machine.get("floating_ip") or ""),
         private=str(machine.get("fixed_ip") or ""),
         reason=status,
-        launch=labels_in(machine).get(labels.LAUNCH, ""),
     )
-
-
-def thing_of(machine: Mapping[str, Any]) -> Thing:
-    return labels.thing(str(machine["id"]), labels_in(machine))
-
-
-def key_pair_thing(pair: Mapping[str, Any], pool: str) -> Thing:
-    """A key pair, which has no labels: its name says which call made it."""
-    return Thing(str(pair["id"]), pool=pool, launch=str(pair["name"])[-TOKEN_LENGTH:])

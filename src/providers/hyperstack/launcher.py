@@ -11,7 +11,6 @@ import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest, MachineId
-from ..cloud import labels
 from ..cloud.cooldowns import Cooldowns
 from ..cloud.failures import AGAIN_S, CallRefused
 from ..cloud.http import HttpApi
@@ -21,13 +20,13 @@ from ..cloud.offers import Offer, choose, in_one_place
 from ..cloud.own_address import let_in
 from ..cloud.port import Made, Plan
 from ..cloud.recorder import Recorder
+from ..cloud.single_flight import OncePerKey
 from ..cloud.single_launch import SingleLauncher, SingleOrder
 from ..cloud.userdata import user_data_for
 from ..errors import BadRequest, ProviderError
 from .catalogue import ADDRESS_USD, market
-from .cloud import KEY_PAIR, KEY_PAIRS, MACHINES, TOKEN_LENGTH, labels_in, labels_said, name_of
-from .service import listed
-from .vendor import VENDOR
+from .cloud import KEY_PAIR, KEY_PAIRS, MACHINES, TOKEN_LENGTH, HyperstackCloud, labels_said, name_of
+from .vendor import UNKNOWN, VENDOR
 
 if TYPE_CHECKING:
     from .provider import Hyperstack
@@ -45,8 +44,9 @@ class HyperstackPlan(Plan):
 
 @dataclass(slots=True, kw_only=True)
 class HyperstackOrder(SingleOrder):
-    body: Mapping[str, Any]
-    host_key: str
+    """One launch, of one machine. ``client_key``: the public half of its key pair."""
+
+    client_key: str
 
 
 async def planned(
@@ -59,16 +59,17 @@ async def planned(
     return HyperstackPlan(request, in_one_place(rounds, living), EXTRAS_USD, regions=regions)
 
 
-class HyperstackLauncher(SingleLauncher[HyperstackOrder]):
+class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
     """Implements `port.Launcher`."""
 
-    def __init__(self, api: HttpApi, given: Hyperstack, recorder: Recorder) -> None:
-        super().__init__(VENDOR, recorder)
-        self._api, self._given = api, given
-        self._key_pairs: dict[str, str] = {}  # names, by environment
-        self._images: dict[str, str] = {}  # names, by region
-        self._ssh_from: tuple[str, ...] = ()
-        self._preparing = anyio.Lock()
+    def __init__(self, cloud: HyperstackCloud, given: Hyperstack, recorder: Recorder) -> None:
+        super().__init__(cloud, recorder)
+        self._api, self._given = cloud.api, given
+        self._key_pairs = OncePerKey(self._key_pair)  # by environment and client key
+        self._images = OncePerKey(self._image)  # by region
+        self._sources: OncePerKey[str, tuple[str, ...]] = OncePerKey(
+            lambda owner: let_in(owner, given.ssh_from, given.endpoint_url)
+        )
 
     async def plan(
         self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
@@ -78,36 +79,38 @@ class HyperstackLauncher(SingleLauncher[HyperstackOrder]):
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> HyperstackOrder:  # noqa: ARG002
         assert isinstance(plan, HyperstackPlan)
         (offer,), token, key = chosen, uuid4().hex[:TOKEN_LENGTH], host_key()
-        async with self._preparing:
-            pair = await self._key_pair(offer.zone, plan.request.client_key)
-            image = await self._image(plan.regions[offer.zone])
-            self._ssh_from = self._ssh_from or await let_in(
-                "Hyperstack", self._given.ssh_from, self._given.endpoint_url
-            )
+        client_key = plan.request.client_key
         body = {
             "name": name_of(self._recorder.pool, token),
             "environment_name": offer.zone,
-            "image_name": image,
+            "image_name": self._given.image or await self._images.get(plan.regions[offer.zone]),
             "flavor_name": offer.type.name,
-            "key_name": pair,
+            "key_name": await self._key_pairs.get((offer.zone, client_key)),
             "count": 1,
             "assign_floating_ip": True,
             "enable_port_randomization": False,  # else SSH would be at another port than 22
             "user_data": user_data_for(VENDOR, plan.request, host_key=key, user=USER),
             "labels": labels_said(self._recorder.pool, token, plan.request.max_lifetime_s),
-            "security_rules": rules(self._ssh_from),
+            "security_rules": rules(await self._sources.get("Hyperstack")),
         }
         await self._api.turn("POST", MACHINES)
         usd, now = offer.hourly_usd + ADDRESS_USD, anyio.current_time()
         return HyperstackOrder(
-            token=token, offers=chosen, count=1, hourly_usd=usd, at=now, body=body, host_key=key.public
+            token=token,
+            offers=chosen,
+            count=1,
+            hourly_usd=usd,
+            at=now,
+            body=body,
+            host_key=key.public,
+            client_key=client_key,
         )
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
-        return error.code == "not_found" and "key" in str(error).lower()
+        return error.code == UNKNOWN and "key" in str(error).lower()
 
     def forget(self, order: HyperstackOrder) -> None:
-        self._key_pairs.pop(order.offers[0].zone, None)
+        self._key_pairs.forget((order.offers[0].zone, order.client_key), order.body["key_name"])
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
@@ -118,10 +121,6 @@ class HyperstackLauncher(SingleLauncher[HyperstackOrder]):
             raise CallRefused("Hyperstack did not say which machine it made", retry_after_s=AGAIN_S)
         return made
 
-    async def _launched(self, order: HyperstackOrder) -> list[str]:
-        there = await listed(self._api, MACHINES, "instances")
-        return [str(each["id"]) for each in there if labels_in(each).get(labels.LAUNCH) == order.token]
-
     def _made(self, order: HyperstackOrder, machine: MachineId) -> Made:
         (offer,), image = order.offers, order.body["image_name"]
         made = new_machine(machine, offer, host_key=order.host_key, image=image, extras_usd=ADDRESS_USD)
@@ -129,30 +128,24 @@ class HyperstackLauncher(SingleLauncher[HyperstackOrder]):
 
     # --- what a call needs --------------------------------------------------------------------------------------------
 
-    async def _key_pair(self, environment: str, client_key: str) -> str:
-        """The name of the pool's key pair there, which is made now if there is none."""
-        if environment not in self._key_pairs:
-            token = uuid4().hex[:TOKEN_LENGTH]
-            name = name_of(self._recorder.pool, token)
-            body = {"name": name, "environment_name": environment, "public_key": client_key}
-            await self._recorder.create(
-                KEY_PAIR,
-                token,
-                {"environment": environment},
-                lambda: self._api.call("POST", KEY_PAIRS, body=body),
-                lambda answer: [str(answer["keypair"]["id"])],
-            )
-            self._key_pairs[environment] = name
-        return self._key_pairs[environment]
+    async def _key_pair(self, which: tuple[str, str]) -> str:
+        """Make a key pair of the pool in an environment, from its client's key; return its name."""
+        (environment, client_key), token = which, uuid4().hex[:TOKEN_LENGTH]
+        name = name_of(self._recorder.pool, token)
+        body = {"name": name, "environment_name": environment, "public_key": client_key}
+        await self._recorder.create(
+            KEY_PAIR,
+            token,
+            {"environment": environment},
+            lambda: self._api.call("POST", KEY_PAIRS, body=body),
+            lambda answer: [str(answer["keypair"]["id"])],
+        )
+        return name
 
     async def _image(self, region: str) -> str:
-        if self._given.image is not None:
-            return self._given.image
-        if region not in self._images:
-            answer = await self._api.call("GET", "/core/images", params={"region": region})
-            names = [str(image["name"]) for each in answer["images"] for image in each["images"]]
-            self._images[region] = newest(names, region)
-        return self._images[region]
+        """Return the name of the image in a region, where the user names none."""
+        answer = await self._api.call("GET", "/core/images", params={"region": region})
+        return newest([str(image["name"]) for each in answer["images"] for image in each["images"]], region)
 
 
 def newest(names: Collection[str], region: str) -> str:

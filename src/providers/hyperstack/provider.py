@@ -69,7 +69,7 @@ class Hyperstack(CloudProvider["HyperstackCloud"]):
     def _launcher(self, cloud: HyperstackCloud, recorder: Recorder, tasks: TaskGroup) -> HyperstackLauncher:  # noqa: ARG002
         from .launcher import HyperstackLauncher
 
-        return HyperstackLauncher(cloud.api, self, recorder)
+        return HyperstackLauncher(cloud, self, recorder)
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:
         from .launcher import HyperstackPlan

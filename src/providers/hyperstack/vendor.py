@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..cloud.vendor import Vendor
 
+UNKNOWN = "not_found"
+
 # Of the statuses of machines, SHUTOFF is billed as ACTIVE is, and ERROR is not billed ("States and billing" of
 # Hyperstack's documentation).
 VENDOR = Vendor(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from ..base import Architecture, LaunchRequest
 from ..cloud.http import HttpApi
 from ..cloud.offers import SOLD_OUT, Catalogue, InstanceType
+from ..cloud.options import check_known
 from ..errors import BadRequest
-from .service import data_of
 from .vendor import VENDOR
 
 REGIONS = (  # PublicRegionCode, Lambda Cloud API 1.10.0: new ones are those that have room
@@ -34,7 +33,7 @@ async def load(api: HttpApi, request: LaunchRequest, regions: Collection[str] | 
         BadRequest: it has no such region, or it sells nothing of the kind.
         ProviderError: Lambda does not answer.
     """
-    return catalogue(data_of(await api.call("GET", "/instance-types"), dict), request, regions)
+    return catalogue(api.part(await api.call("GET", "/instance-types"), dict, "data"), request, regions)
 
 
 def catalogue(listed: Mapping[str, Any], request: LaunchRequest, regions: Collection[str] | None) -> Catalogue:
@@ -54,7 +53,7 @@ def catalogue(listed: Mapping[str, Any], request: LaunchRequest, regions: Collec
         types[name], prices[name] = _type(name, what), what["price_cents_per_hour"] / 100
         room[name] = frozenset(region["name"] for region in entry["regions_with_capacity_available"])
         disks[name] = int(what["specs"].get("storage_gib", 0))
-    _check_regions(regions or (), {*REGIONS, *frozenset().union(*room.values())})
+    check_known("Lambda", "region", regions or (), {*REGIONS, *frozenset().union(*room.values())})
     fitting = {name: each for name, each in types.items() if disks[name] >= request.disk_gb}
     if types and not fitting:
         raise BadRequest(f"disk_gb={request.disk_gb} is more than any type of Lambda has: {max(disks.values())}")
@@ -78,11 +77,3 @@ def _type(name: str, what: Mapping[str, Any]) -> InstanceType:
         accelerator_memory_gb=0.0 if gpu is None else float(gpu[2]),
         on_demand=True,
     )
-
-
-def _check_regions(given: Collection[str], known: Collection[str]) -> None:
-    for each in given:
-        if each not in known:
-            close = get_close_matches(each, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
-            raise BadRequest(f"Lambda has no region {each!r}: {hint}")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ..base import MachineId
-from ..cloud import labels, teardown
-from ..cloud.account import AccountCloud
-from ..cloud.http import HttpApi, Key
+from ..cloud import labels
+from ..cloud.account import AccountCloud, reached
+from ..cloud.failures import unless_unknown
+from ..cloud.http import HttpApi
 from ..cloud.instance_inventory import InstanceView, State
-from ..cloud.port import Leftover, Removed
+from ..cloud.listed import ListedMachine
+from ..cloud.teardown import leftover
 from ..errors import ProviderError
-from ..resource_ownership import Claim, Others, Thing
-from .service import KEYS, data_of, service
+from ..resource_ownership import Thing
+from .service import KEYS, service
 from .vendor import PREEMPTED, UNKNOWN, VENDOR
 
 MARK = 8  # hexadecimal digits that end the name of an SSH key: of its hash
@@ -33,17 +34,9 @@ _STATES: Mapping[str, State] = {
 }
 
 
-@asynccontextmanager
-async def reach(place: Mapping[str, str]) -> AsyncIterator[LambdaCloud]:
-    """Open Lambda in a place: of a pool's, with an ``account``, or as a provider's options say it.
-
-    Raises:
-        NotAuthorized: there is no key, or it is another than the one that the place was made with.
-        BadRequest: ``outrider[lambda]`` is not installed, or the endpoint is no URL.
-    """
-    key, account = await KEYS.of(place)
-    async with HttpApi.open(service(place.get("endpoint_url")), Key(key)) as api:
-        yield LambdaCloud(api, {"account": account, **place})
+def reach(place: Mapping[str, str]) -> AbstractAsyncContextManager[LambdaCloud]:
+    """Open Lambda in a place (`account.reached`)."""
+    return reached(LambdaCloud, KEYS, service(place.get("endpoint_url")), place)
 
 
 class LambdaCloud(AccountCloud):
@@ -54,24 +47,26 @@ class LambdaCloud(AccountCloud):
 
     def __init__(self, api: HttpApi, place: Mapping[str, str]) -> None:
         super().__init__(api, place)
+        self.leftovers = (
+            leftover(SSH_KEY, shown=self._keys_of, delete=self._delete_key, is_unknown=self.is_unknown_machine),
+        )
         self._ending: set[str] = set()  # machines whose end Lambda has confirmed to begin
 
-    async def describe(
-        self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
-    ) -> list[InstanceView]:
-        listed = await self.instances()
-        found = [each for each in listed if labels_in(each).get(labels.POOL) == pool or each["id"] in also]
-        views = [view(each) for each in found if of is None or of.has(thing(each))]
-        shown = {each["id"] for each in listed}
-        for name in sorted({*also} & self._ending - shown):
-            ended = await self._ended(name)
-            views += [] if ended is None else [ended]
-        return views
+    async def machines(self) -> list[ListedMachine]:
+        return [read(each) for each in self.api.part(await self.api.call("GET", "/instances"), list, "data")]
+
+    async def unlisted(self, machine: str) -> InstanceView | None:
+        if machine not in self._ending:
+            return None
+        answer = await unless_unknown(self.api.call("GET", f"/instances/{machine}"), UNKNOWN)
+        if answer is None:
+            return InstanceView(MachineId(machine), "terminated")
+        return read(self.api.part(answer, dict, "data")).view
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
         body = {"instance_ids": list(machines)}
         answer = await self.api.call("POST", "/instance-operations/terminate", body=body, idempotent=True)
-        said = [view(each) for each in data_of(answer, dict).get("terminated_instances", ())]
+        said = [read(each).view for each in self.api.part(answer, dict, "data").get("terminated_instances", ())]
         self._ending |= {each.id for each in said}
         # Its state is from before or after the call; the call itself says that it ends.
         return [each if each.ends else InstanceView(each.id, "shutting-down") for each in said]
@@ -79,20 +74,7 @@ class LambdaCloud(AccountCloud):
     def is_unknown_machine(self, error: ProviderError) -> bool:
         return error.code == UNKNOWN
 
-    @property
-    def leftovers(self) -> Sequence[Leftover]:
-        return (Leftover(SSH_KEY, self._remove_keys),)
-
-    # --- lists --------------------------------------------------------------------------------------------------------
-
-    async def instances(self) -> list[dict[str, Any]]:
-        """All machines of the account.
-
-        Raises:
-            ProviderError: Lambda does not answer.
-        """
-        listed: list[dict[str, Any]] = data_of(await self.api.call("GET", "/instances"), list)
-        return listed
+    # --- SSH keys -----------------------------------------------------------------------------------------------------
 
     async def keys(self) -> list[dict[str, Any]]:
         """All SSH keys of the account, each with its ``id``, ``name`` and ``public_key``.
@@ -100,64 +82,37 @@ class LambdaCloud(AccountCloud):
         Raises:
             ProviderError: Lambda does not answer.
         """
-        listed: list[dict[str, Any]] = data_of(await self.api.call("GET", "/ssh-keys"), list)
-        return listed
+        found: list[dict[str, Any]] = self.api.part(await self.api.call("GET", "/ssh-keys"), list, "data")
+        return found
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
-    async def _ended(self, name: str) -> InstanceView | None:
-        """Look for a machine that Lambda has begun to end, and lists no more; None: it exists."""
-        try:
-            answer = await self.api.call("GET", f"/instances/{name}")
-        except ProviderError as error:
-            if error.code != UNKNOWN:
-                raise
-            return InstanceView(MachineId(name), "terminated")
-        return view(data_of(answer, dict))
-
-    async def _remove_keys(self, what: Claim | Others, known: Sequence[str]) -> Removed:
-        return await teardown.remove_each(what, known, shown=self._keys_of, delete=partial(_deleted, self.api))
+    async def others(self) -> list[Thing]:
+        return key_things(await self.keys())
 
     async def _keys_of(self, pool: str) -> list[Thing]:
-        things = key_things(await self.keys())
+        things = await self.others()
         return [replace(each, pool=pool) for each in things if each.launch == key_name(pool, each.launch[-MARK:])]
 
-
-async def _deleted(api: HttpApi, key: str) -> bool:
-    try:
-        await api.call("DELETE", f"/ssh-keys/{key}")
-    except ProviderError as error:
-        if error.code != UNKNOWN:
-            raise
-        return False
-    return True
+    async def _delete_key(self, key: str) -> None:
+        await self.api.call("DELETE", f"/ssh-keys/{key}")
 
 
-# --- what Lambda says of machines -------------------------------------------------------------------------------------
-
-
-def labels_in(instance: Mapping[str, Any]) -> dict[str, str]:
-    return {tag["key"]: tag["value"] for tag in instance.get("tags") or ()}
-
-
-def thing(instance: Mapping[str, Any]) -> Thing:
-    return labels.thing(instance["id"], labels_in(instance))
-
-
-def view(instance: Mapping[str, Any]) -> InstanceView:
-    """The sighting of a machine. A state that Lambda has added since is that of one that runs."""
-    status = instance["status"]
-    return InstanceView(
-        MachineId(instance["id"]),
+def read(instance: Mapping[str, Any]) -> ListedMachine:
+    """A machine in an answer. A state that Lambda has added since is that of one that runs."""
+    status, kind = instance["status"], instance["instance_type"]
+    said = {tag["key"]: tag["value"] for tag in instance.get("tags") or ()}
+    return ListedMachine(
+        labels.thing(instance["id"], said),
         _STATES.get(status, "running"),
+        status=status,
+        kind=kind["name"],
+        zone=instance["region"]["name"],
+        launched_at=labels.number(said.get(labels.AT, "")),
+        hourly_usd=kind["price_cents_per_hour"] / 100,
+        until=labels.number(said.get(labels.UNTIL, "")),
         public=instance.get("ip") or "",
         private=instance.get("private_ip") or "",
         reason=status if status in VENDOR.causes else "",
-        launch=labels_in(instance).get(labels.LAUNCH, ""),
     )
-
-
-# --- keys -------------------------------------------------------------------------------------------------------------
 
 
 def key_name(pool: str, mark: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,18 +14,18 @@ from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, MachineId
 from ..cloud import labels
 from ..cloud.cooldowns import Cooldowns
-from ..cloud.failures import AGAIN_S, CallRefused
-from ..cloud.keys import HostKey, host_key
+from ..cloud.keys import host_key
 from ..cloud.machine import new_machine
 from ..cloud.offers import Offer, choose, in_one_place
 from ..cloud.port import Made, Plan
 from ..cloud.recorder import Recorder
+from ..cloud.single_flight import OncePerKey
 from ..cloud.single_launch import SingleLauncher, SingleOrder
 from ..cloud.userdata import user_data_for
 from ..errors import ProviderError
 from . import catalogue
-from .cloud import MARK, NAME_AT_MOST, SSH_KEY, LambdaCloud, key_name, labels_in
-from .service import LAUNCH, data_of
+from .cloud import MARK, NAME_AT_MOST, SSH_KEY, LambdaCloud, key_name
+from .service import LAUNCH
 from .vendor import UNKNOWN, USER, VENDOR
 
 if TYPE_CHECKING:
@@ -35,16 +34,16 @@ if TYPE_CHECKING:
 
 LAUNCH_S = 60.0  # for one launch: it is answered within seconds
 BILLED_AT_LEAST_S = 60.0  # Lambda bills by the minute
+VALUE_AT_MOST = 128  # characters of a tag's value
 _IMAGE_ID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
 @dataclass(slots=True, kw_only=True)
 class LaunchOrder(SingleOrder):
-    """One launch, of one machine."""
+    """One launch, of one machine. ``key_name``: of the pool's SSH key, whose public half is ``client_key``."""
 
-    body: Mapping[str, Any]
-    host_key: HostKey
     client_key: str
+    key_name: str
 
 
 async def plan(
@@ -66,24 +65,22 @@ async def plan(
     return Plan(request, in_one_place(rounds, living) if request.nodes > 1 else rounds, {})
 
 
-class LambdaLauncher(SingleLauncher[LaunchOrder]):
+class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
     """Implements `providers.cloud.port.Launcher`."""
 
     def __init__(self, provider: Lambda, cloud: LambdaCloud, recorder: Recorder) -> None:
-        super().__init__(VENDOR, recorder)
-        self._provider, self._cloud = provider, cloud
-        self._keys: dict[str, str] = {}  # names of SSH keys, by the public key
-        self._making_key = anyio.Lock()
+        super().__init__(cloud, recorder)
+        self._provider = provider
+        self._key_names = OncePerKey(self._key_name)  # by the public key
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
         return await plan(self._cloud.api, self._provider, request, cooldowns, living)
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> LaunchOrder:  # noqa: ARG002
         """Prepare the launch of one machine. It waits here for its turn, as what is under way is not interrupted."""
-        request, offer, token = plan.request, chosen[0], uuid4().hex
-        name = await self._key(request.client_key)
+        request, offer, token, key = plan.request, chosen[0], uuid4().hex, host_key()
+        name = await self._key_names.get(request.client_key)
         await self._cloud.api.turn("POST", LAUNCH)
-        key = host_key()
         config = user_data_for(VENDOR, request, host_key=key, user=USER)
         return LaunchOrder(
             token=token,
@@ -92,44 +89,32 @@ class LambdaLauncher(SingleLauncher[LaunchOrder]):
             hourly_usd=offer.hourly_usd,
             at=anyio.current_time(),
             body=self._body(request, offer, token, name, config),
-            host_key=key,
+            host_key=key.public,
             client_key=request.client_key,
+            key_name=name,
         )
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
         return error.code == UNKNOWN
 
     def forget(self, order: LaunchOrder) -> None:
-        self._keys.pop(order.client_key, None)
+        self._key_names.forget(order.client_key, order.key_name)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _launch(self, order: LaunchOrder) -> list[str]:
-        answer = await self._cloud.api.call("POST", LAUNCH, body=order.body, timeout_s=LAUNCH_S, turn=True)
-        try:
-            return [str(each) for each in data_of(answer, dict)["instance_ids"]]
-        except KeyError:
-            raise CallRefused("Lambda does not say which machine it has made", retry_after_s=AGAIN_S) from None
-
-    async def _launched(self, order: LaunchOrder) -> list[str]:
-        listed = await self._cloud.instances()
-        return [each["id"] for each in listed if labels_in(each).get(labels.LAUNCH) == order.token]
+        api = self._cloud.api
+        answer = await api.call("POST", LAUNCH, body=order.body, timeout_s=LAUNCH_S, turn=True)
+        return [str(each) for each in api.part(answer, list, "data", "instance_ids")]
 
     def _made(self, order: LaunchOrder, machine: MachineId) -> Made:
         (offer,), image = order.offers, self._provider.image or "Lambda Stack"
-        made = new_machine(
-            machine, offer, host_key=order.host_key.public, image=image, billed_at_least_s=BILLED_AT_LEAST_S
-        )
+        made = new_machine(machine, offer, host_key=order.host_key, image=image, billed_at_least_s=BILLED_AT_LEAST_S)
         return Made(made, offer, USER)
 
     def _body(self, request: LaunchRequest, offer: Offer, token: str, key: str, config: str) -> dict[str, Any]:
         provider, pool = self._provider, self._recorder.pool
-        said = labels.labels_of(pool, dict(provider.tags or ())) | {
-            labels.LAUNCH: token,
-            labels.AT: f"{time.time():.0f}",
-        }
-        if request.max_lifetime_s is not None:
-            said[labels.UNTIL] = f"{time.time() + request.max_lifetime_s:.0f}"
+        said = labels.of_machine(pool, dict(provider.tags or ()), token, request.max_lifetime_s)
         name = said.pop("Name")
         body: dict[str, Any] = {
             "region_name": offer.zone,
@@ -147,19 +132,14 @@ class LambdaLauncher(SingleLauncher[LaunchOrder]):
             body["firewall_rulesets"] = [{"id": each} for each in provider.firewall_rulesets]
         return body
 
-    async def _key(self, public: str) -> str:
+    async def _key_name(self, public: str) -> str:
         """The name of the pool's SSH key, which is made if there is none. Lambda asks for one with each launch."""
-        async with self._making_key:
-            if public not in self._keys:
-                name = key_name(self._recorder.pool, hashlib.sha256(public.encode()).hexdigest()[:MARK])
-                if not any(each["name"] == name for each in await self._cloud.keys()):
-                    await self._recorder.create(SSH_KEY, name, {}, lambda: self._add(name, public), lambda ids: ids)
-                self._keys[public] = name
-            return self._keys[public]
+        name = key_name(self._recorder.pool, hashlib.sha256(public.encode()).hexdigest()[:MARK])
+        if not any(each["name"] == name for each in await self._cloud.keys()):
+            await self._recorder.create(SSH_KEY, name, {}, lambda: self._add(name, public), lambda ids: ids)
+        return name
 
     async def _add(self, name: str, public: str) -> list[str]:
-        answer = await self._cloud.api.call("POST", "/ssh-keys", body={"name": name, "public_key": public})
-        return [str(data_of(answer, dict)["id"])]
-
-
-VALUE_AT_MOST = 128  # characters of a tag's value
+        api = self._cloud.api
+        answer = await api.call("POST", "/ssh-keys", body={"name": name, "public_key": public})
+        return [api.part(answer, str, "data", "id")]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..cloud.api_key import ApiKeys
-from ..cloud.failures import AGAIN_S, CallRefused, Meanings
+from ..cloud.failures import CallRefused, Meanings
 from ..cloud.http import Service
 from ..errors import BadRequest, NoCapacity, NotAuthorized, QuotaExceeded
 from .vendor import NO_ROOM, QUOTA, UNKNOWN
@@ -53,15 +51,3 @@ def service(endpoint_url: str | None) -> Service:
         again_after_s={NO_ROOM: CAPACITY_AGAIN_S},
         credentials=f"set {KEY} to a key of {KEYS_PAGE}",
     )
-
-
-def data_of(answer: object, kind: type[Any]) -> Any:
-    """The ``data`` of an answer, where it is of this kind.
-
-    Raises:
-        CallRefused: it is no answer of Lambda's.
-    """
-    data = answer.get("data") if isinstance(answer, dict) else None
-    if not isinstance(data, kind):
-        raise CallRefused("Lambda's answer is not as it should be", retry_after_s=AGAIN_S, code="UnreadableAnswer")
-    return data

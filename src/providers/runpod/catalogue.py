@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 from math import ceil
 from typing import Any
 
 from ..base import LaunchRequest
 from ..cloud.http import HttpApi
 from ..cloud.offers import LEAST_MEMORY_GB, LEAST_VCPUS, SOLD_OUT, Catalogue, InstanceType
+from ..cloud.options import check_known
 from ..errors import BadRequest
-from .service import part_of
 from .vendor import VENDOR
 
 WHERE = "its data centers"  # the sentences of `offers` name no single one
@@ -51,13 +50,13 @@ async def load(
     cpus: Sequence[Mapping[str, Any]] = ()
     if request.accelerator is not None or instance_types is not None:
         count = {"count": str(request.accelerator.count if request.accelerator else 1), "cloud": cloud}
-        gpus = part_of(await api.call("GET", "/catalog/gpus", params=wanted | count), "gpus", list)
+        gpus = api.part(await api.call("GET", "/catalog/gpus", params=wanted | count), list, "gpus")
     if request.accelerator is None and cloud == "SECURE":  # the community's prices of CPU pods are not in the catalogue
-        cpus = part_of(await api.call("GET", "/catalog/cpus", params=wanted), "cpus", list)
+        cpus = api.part(await api.call("GET", "/catalog/cpus", params=wanted), list, "cpus")
     centers: Sequence[Mapping[str, Any]] = ()
     if data_centers is not None or networked(request, cloud):
-        centers = part_of(await api.call("GET", "/catalog/datacenters"), "dataCenters", list)
-        check_data_centers(data_centers or (), [each["id"] for each in centers])
+        centers = api.part(await api.call("GET", "/catalog/datacenters"), list, "dataCenters")
+        check_known("RunPod", "data center", data_centers or (), [each["id"] for each in centers])
     among = {each["id"] for each in centers if each["globalNetwork"]} if networked(request, cloud) else None
     return catalogue(gpus, cpus, request, cloud, data_centers=data_centers, among=among)
 
@@ -87,15 +86,6 @@ def catalogue(
             stock |= {(found[0].name, zone): said for zone, said in _stock(each, data_centers, among).items()}
     zones = {name: frozenset(zone for each, zone in stock if each == name) for name in types}
     return Catalogue(VENDOR, WHERE, types, zones, on_demand=prices, stock=stock)
-
-
-def check_data_centers(given: Collection[str], known: Collection[str]) -> None:
-    """Raise BadRequest for a data center that RunPod does not have."""
-    unknown = next((each for each in given if each not in known), None)
-    if unknown is not None:
-        close = get_close_matches(unknown, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
-        raise BadRequest(f"RunPod has no data center {unknown!r}: {hint}")
 
 
 def _gpu(said: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[InstanceType, float] | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import quote
 
 from ..base import MachineId
-from ..cloud.account import AccountCloud
-from ..cloud.http import HttpApi, Key
+from ..cloud import labels
+from ..cloud.account import AccountCloud, reached
+from ..cloud.failures import unless_unknown
+from ..cloud.http import HttpApi
 from ..cloud.instance_inventory import InstanceView, State
-from ..cloud.port import Leftover
+from ..cloud.listed import ListedMachine, time_of
+from ..cloud.pages import every_page
 from ..errors import ProviderError
-from ..resource_ownership import Claim, Others
 from ..side_by_side import each_of
-from .names import thing
-from .service import KEYS, PODS, part_of, service
+from .names import UNTIL, thing
+from .service import KEYS, PODS, service
 from .vendor import ERROR, EXITED, UNKNOWN, VENDOR
 
 _STATES: Mapping[str, State] = {
@@ -29,17 +31,9 @@ _STATES: Mapping[str, State] = {
 }
 
 
-@asynccontextmanager
-async def reach(place: Mapping[str, str]) -> AsyncIterator[RunPodCloud]:
-    """Open RunPod in a place: of a pool's, with an ``account``, or as a provider's options say it.
-
-    Raises:
-        NotAuthorized: there is no key, or it is another than the one that the place was made with.
-        BadRequest: ``outrider[runpod]`` is not installed, or the endpoint is no URL.
-    """
-    key, account = await KEYS.of(place)
-    async with HttpApi.open(service(place.get("endpoint_url")), Key(key)) as api:
-        yield RunPodCloud(api, {"account": account, **place})
+def reach(place: Mapping[str, str]) -> AbstractAsyncContextManager[RunPodCloud]:
+    """Open RunPod in a place (`account.reached`)."""
+    return reached(RunPodCloud, KEYS, service(place.get("endpoint_url")), place)
 
 
 class RunPodCloud(AccountCloud):
@@ -47,21 +41,19 @@ class RunPodCloud(AccountCloud):
 
     vendor = VENDOR
     end_at_most = 8  # calls side by side: each ends one pod
-    leftovers: Sequence[Leftover] = ()
 
     def __init__(self, api: HttpApi, place: Mapping[str, str]) -> None:
         super().__init__(api, place)
         self._ending: set[str] = set()  # pods whose end was asked for
 
-    async def describe(
-        self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
-    ) -> list[InstanceView]:
-        listed = await self.pods()
-        whose = {each["id"]: thing(each) for each in listed}
-        found = [each for each in listed if whose[each["id"]].pool == pool or each["id"] in also]
-        views = [view(each) for each in found if of is None or of.has(whose[each["id"]])]
-        hidden = sorted({*also} & self._ending - whose.keys())
-        return views + [await self._look(name) for name in hidden]
+    async def machines(self) -> list[ListedMachine]:
+        return [read(each) for each in await self.pods()]
+
+    async def unlisted(self, machine: str) -> InstanceView | None:
+        if machine not in self._ending:
+            return None
+        pod = await unless_unknown(self.api.call("GET", _path(machine)), UNKNOWN)
+        return InstanceView(MachineId(machine), "terminated") if pod is None else read(pod).view
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
         """End pods. A look at each afterwards confirms it. Of one that RunPod does not know nothing is said."""
@@ -76,19 +68,18 @@ class RunPodCloud(AccountCloud):
         Raises:
             ProviderError: RunPod does not answer.
         """
-        found: list[dict[str, Any]] = []
-        cursor: str | None = None
-        while True:
+
+        async def page(cursor: str) -> tuple[list[dict[str, Any]], str]:
             answer = await self.api.call("GET", PODS, params={"cursor": cursor} if cursor else None)
-            found += part_of(answer, "pods", list)
-            page = answer.get("pagination") or {}
-            last, cursor = cursor, page.get("nextCursor")
-            if not page.get("hasNextPage") or not cursor or cursor == last:
-                return found
+            where = answer.get("pagination") or {}
+            following = where.get("nextCursor") if where.get("hasNextPage") else None
+            return self.api.part(answer, list, "pods"), following or ""
+
+        return await every_page(page)
 
     async def _delete(self, name: str) -> InstanceView | None:
         try:
-            await self.api.call("DELETE", f"{PODS}/{quote(name, safe='')}")
+            await self.api.call("DELETE", _path(name))
         except ProviderError as error:
             if error.code != UNKNOWN:
                 raise
@@ -96,28 +87,29 @@ class RunPodCloud(AccountCloud):
         self._ending.add(name)
         return InstanceView(MachineId(name), "shutting-down")
 
-    async def _look(self, name: str) -> InstanceView:
-        """Look for a pod whose end was asked for, and that the list does not show."""
-        try:
-            return view(await self.api.call("GET", f"{PODS}/{quote(name, safe='')}"))
-        except ProviderError as error:
-            if error.code != UNKNOWN:
-                raise
-            return InstanceView(MachineId(name), "terminated")
+
+def _path(pod: str) -> str:
+    return f"{PODS}/{quote(pod, safe='')}"
 
 
-def view(pod: Mapping[str, Any]) -> InstanceView:
-    """The sighting of a pod. A state that RunPod has added since is that of one that runs.
+def read(pod: Mapping[str, Any]) -> ListedMachine:
+    """A pod in an answer. A state that RunPod has added since is that of one that runs.
 
     It can be reached when RunPod has mapped a public port to its SSH server.
     """
     status, direct = pod["status"], pod["ssh"]["direct"]
-    return InstanceView(
-        MachineId(pod["id"]),
+    kind = pod.get("gpu") or pod.get("cpu") or {"id": "?"}
+    return ListedMachine(
+        thing(pod),
         _STATES.get(status, "running"),
+        status=status,
+        kind=kind["id"] if kind.get("count", 1) == 1 else f"{kind['count']} x {kind['id']}",
+        zone=pod.get("dataCenterId") or "",
+        launched_at=time_of(pod.get("createdAt")),
+        hourly_usd=pod.get("cost"),
+        until=labels.number((pod.get("env") or {}).get(UNTIL, "")),
         public=direct["host"] if direct else "",
         private=pod["globalNetworking"].get("ip", ""),
-        reason=status if status in VENDOR.causes else "",
-        launch=thing(pod).launch,
         port=direct["port"] if direct else 0,
+        reason=status if status in VENDOR.causes else "",
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import groupby
 from math import ceil
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -18,10 +17,10 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, MachineId
 from ..cloud.cooldowns import Cooldowns
-from ..cloud.failures import AGAIN_S, ELSEWHERE, CallRefused
+from ..cloud.failures import ELSEWHERE
 from ..cloud.keys import HostKey, host_key
 from ..cloud.machine import new_machine
-from ..cloud.offers import Offer, choose, in_one_place
+from ..cloud.offers import Offer, choose, in_one_place, of_one_type
 from ..cloud.port import Answer, Made, Plan
 from ..cloud.recorder import Recorder
 from ..cloud.rented_container import USER, first_process
@@ -49,8 +48,6 @@ PORT = 22  # inside; RunPod maps a public one to it
 class PodOrder(SingleOrder):
     """One launch, of one pod. ``pod``: what RunPod has said of it."""
 
-    body: Mapping[str, Any]
-    host_key: HostKey
     pod: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -81,16 +78,16 @@ async def plan(
     )
     if request.nodes > 1:
         return Plan(request, in_one_place(rounds, living), {})
-    by_type = [sorted(each, key=lambda offer: offer.hourly_usd) for each in rounds]
-    return Plan(request, [list(one) for each in by_type for _, one in groupby(each, lambda offer: offer.type)], {})
+    by_price = [sorted(each, key=lambda offer: offer.hourly_usd) for each in rounds]
+    return Plan(request, of_one_type(by_price), {})
 
 
-class RunPodLauncher(SingleLauncher[PodOrder]):
+class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
     """Implements `providers.cloud.port.Launcher`."""
 
     def __init__(self, provider: RunPod, cloud: RunPodCloud, recorder: Recorder) -> None:
-        super().__init__(VENDOR, recorder)
-        self._provider, self._cloud = provider, cloud
+        super().__init__(cloud, recorder)
+        self._provider = provider
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
         apart = request.nodes > 1 and not networked(request, self._provider.cloud.upper())
@@ -108,7 +105,7 @@ class RunPodLauncher(SingleLauncher[PodOrder]):
             hourly_usd=max(offer.hourly_usd for offer in chosen),
             at=anyio.current_time(),
             body=self._body(plan.request, chosen, token, key),
-            host_key=key,
+            host_key=key.public,
         )
 
     async def create(self, order: PodOrder) -> Answer:
@@ -136,11 +133,9 @@ class RunPodLauncher(SingleLauncher[PodOrder]):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _launch(self, order: PodOrder) -> list[str]:
-        order.pod = await self._cloud.api.call("POST", PODS, body=order.body, timeout_s=LAUNCH_S, turn=True)
-        try:
-            return [str(order.pod["id"])]
-        except (KeyError, TypeError):
-            raise CallRefused("RunPod does not say which pod it has made", retry_after_s=AGAIN_S) from None
+        api = self._cloud.api
+        order.pod = await api.call("POST", PODS, body=order.body, timeout_s=LAUNCH_S, turn=True)
+        return [api.part(order.pod, str, "id")]
 
     async def _launched(self, order: PodOrder) -> list[str]:
         found = [each for each in await self._cloud.pods() if thing(each).launch == order.token]
@@ -154,7 +149,7 @@ class RunPodLauncher(SingleLauncher[PodOrder]):
         made = new_machine(
             machine,
             offer,
-            host_key=order.host_key.public,
+            host_key=order.host_key,
             image=order.body["image"],
             facts={name: f"{what[key]:g}" for name, key in _FACTS.items() if key in what},
         )

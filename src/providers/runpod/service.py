@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from ..cloud.api_key import ApiKeys
-from ..cloud.failures import AGAIN_S, CallRefused, Meanings
+from ..cloud.failures import CallRefused, Meanings
 from ..cloud.http import Service
 from ..errors import NoCapacity, NotAuthorized, QuotaExceeded
 from .vendor import LIMIT, NO_ROOM, UNKNOWN
@@ -70,15 +69,3 @@ def words_of(body: object) -> tuple[str, str]:
     refused = body.get("status") in {400, 403}
     code = NO_ROOM if refused and _NO_ROOM.search(message) else LIMIT if refused and _LIMIT.search(message) else ""
     return code, message
-
-
-def part_of(answer: object, name: str, kind: type[Any]) -> Any:
-    """The part of an answer under this name, where it is of this kind.
-
-    Raises:
-        CallRefused: it is no answer of RunPod's.
-    """
-    part = answer.get(name) if isinstance(answer, dict) else None
-    if not isinstance(part, kind):
-        raise CallRefused("RunPod's answer is not as it should be", retry_after_s=AGAIN_S, code="UnreadableAnswer")
-    return part

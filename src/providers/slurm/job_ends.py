@@ -2,8 +2,9 @@
 
 ENDS-1: a job is over when an answer shows it so, or when `MISSING` answers lack it, one after the other and `APART_S`
 apart: a controller that has just started, or a standby that takes over, answers before it knows all jobs.
-ENDS-2: a job of which nothing runs on any node that answers (JOBS-6, JOBS-8) is over when an answer shows that Slurm
-ends it. Slurm shows it until it counts the other nodes as down, or has cleaned up, which takes minutes at some sites.
+ENDS-2: a job of which nothing runs on any node that answers, by its steps (JOBS-6, JOBS-8) or as Slurm has had the time
+to kill it there, is over when an answer shows that Slurm ends it. Slurm shows it until it counts the other nodes as
+down, or has cleaned up, which takes minutes at some sites.
 """
 
 from __future__ import annotations

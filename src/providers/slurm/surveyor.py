@@ -18,7 +18,9 @@ from ..pool_lock import Place
 from ..resource_ownership import Claim, Others, Thing
 from ..survey import FoundMachine, PlaceAnswer
 from ..threads import in_thread
+from .endings import KILL_S
 from .job_ends import JobEnds
+from .jobs import SILENT_S
 from .left_jobs import thing_of
 from .provider import Slurm
 from .reasons import reason_of
@@ -28,6 +30,7 @@ from .squeue import QUEUED, JobView, label_of
 from .submissions import OVER_S
 
 AGAIN_S, FORCE_AFTER_S, CONFIRM_S = 0.5, 3.0, 120.0
+MOST_NODES = 4  # that are named
 
 
 class SlurmSurveyor:
@@ -44,8 +47,8 @@ class SlurmSurveyor:
         found = [_machine(view) for view in views if not view.over and (label_of(view.comment) or view.id in ids)]
         return PlaceAnswer("slurm", place, tuple(found))
 
-    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:  # noqa: ARG002
-        """End all jobs of the pool, confirmed, and mark it as settled in the journal.
+    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> str:  # noqa: ARG002
+        """End all jobs of the pool, confirmed, and mark it as settled in the journal. Return what Slurm still shows.
 
         A call of sbatch that was under way when its client died may make a job until `OVER_S` later, which is waited
         for.
@@ -57,51 +60,71 @@ class SlurmSurveyor:
         known = [job for each in intents for job in each.ids or ()]
         async with _commands(place) as (slurm, around):
             while True:
-                await _ended(slurm, around, claim.has, known)
+                shown = await _ended(slurm, around, claim.has, known)
                 if time.time() >= open_until:
                     break
                 await anyio.sleep(min(AGAIN_S * 4, max(0.1, open_until - time.time())))
             await slurm.remove([each.facts["folder"] for each in intents if each.facts.get("folder")])
         await in_thread(journal.settled, pool, place)
+        return shown
 
-    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
-        """End the jobs with the pool's comment that are not the pool's, confirmed."""
+    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> str:
+        """End the jobs with the pool's comment that are not the pool's, confirmed. Return what Slurm still shows."""
         record = await in_thread(journal.record, pool)
         claim = Claim(pool) if record is None else record.claim(place)
         async with _commands(place) as (slurm, around):
-            await _ended(slurm, around, Others(claim).has)
+            return await _ended(slurm, around, Others(claim).has)
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
         """Return the place itself: a login host knows of no other cluster."""
         return [place]
 
 
-async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool], known: Iterable[str] = ()) -> None:
-    """End jobs, and return when none is left. ``known``: of which the journal has the ids.
+async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool], known: Iterable[str] = ()) -> str:
+    """End jobs, and return when none is left: a text that names those which Slurm still shows as ending, or an empty
+    one. Slurm has killed them on every node that answers (ENDS-2). ``known``: of which the journal has the ids.
 
     Raises:
         NotGone: Slurm has not ended them.
     """
-    began, ends, forced = anyio.current_time(), JobEnds(known), False
+    began, ends = anyio.current_time(), JobEnds(known)
+    killed_at: dict[str, float] = {}  # by then Slurm has killed a job on every node that answers
     told: set[str] = set()
     while True:
         asked_at = anyio.current_time()
         views = [view for view in await slurm.jobs(around.user, None) if ours(thing_of(view))]
-        if not (left := ends.answer(views, asked_at)):
-            return
+        living = [view for view in views if not view.over]
+        killed = {job for job, at in killed_at.items() if asked_at >= at}
+        if not (left := ends.answer(views, asked_at, killed)):
+            return _shown_still(living)
         lasts_s = anyio.current_time() - began
         if lasts_s > CONFIRM_S:
-            raise NotGone("Slurm has not ended all jobs of the pool", machines=[f"job {job}" for job in left])
-        living = [view for view in views if not view.over]
+            named = [f"job {job}{_on(living, job)}" for job in left]
+            raise NotGone("Slurm has not ended all jobs of the pool", machines=named)
         if news := {
             view.id: _folder(around, view) for view in living if view.id not in told and label_of(view.comment)
         }:
             await slurm.end_jobs(news)
             told.update(news)
-        if living and lasts_s > FORCE_AFTER_S and not forced:
-            await slurm.cancel([view.id for view in living])
-            forced = True
+        if due := [view.id for view in living if view.id not in killed_at and lasts_s > FORCE_AFTER_S]:
+            await slurm.cancel(due)
+            within_s = max(around.grace_s, KILL_S) + SILENT_S
+            killed_at |= dict.fromkeys(due, anyio.current_time() + within_s)
         await anyio.sleep(AGAIN_S)
+
+
+def _shown_still(living: Sequence[JobView]) -> str:
+    if not living:
+        return ""
+    jobs = ", ".join(f"job {each.id}{_on(living, each.id)}" for each in living)
+    return f"Slurm shows {jobs} as ending until it has cleaned up there, or counts a node without power as down"
+
+
+def _on(views: Iterable[JobView], job: str) -> str:
+    """Say on which nodes a job is; of one that ends Slurm shows those that it has not cleaned up."""
+    nodes = next((view.nodes for view in views if view.id == job), ())
+    more = f" and {len(nodes) - MOST_NODES} others" if len(nodes) > MOST_NODES else ""
+    return f" on {', '.join(nodes[:MOST_NODES])}{more}" if nodes else ""
 
 
 def _folder(around: Around, view: JobView) -> str:

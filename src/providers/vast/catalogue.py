@@ -12,7 +12,7 @@ from ..cloud.failures import ELSEWHERE
 from ..cloud.http import HttpApi
 from ..cloud.offers import Catalogue, InstanceType
 from ..errors import NoCapacity
-from .service import SEARCH, field_of
+from .service import SEARCH
 from .vendor import VENDOR
 
 if TYPE_CHECKING:
@@ -61,10 +61,8 @@ async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask
     for market in ("ondemand", "bid"):
         if request.allocation == {"ondemand": "spot", "bid": "on-demand"}[market]:
             continue
-        listed = field_of(
-            await api.call("POST", SEARCH, body=query(provider, request, market), idempotent=True), "offers", list
-        )
-        for offer in listed:
+        answer = await api.call("POST", SEARCH, body=query(provider, request, market), idempotent=True)
+        for offer in api.part(answer, list, "offers"):
             if not _holds(offer, provider, request, market):
                 continue
             known = found.get(offer["id"])

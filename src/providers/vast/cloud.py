@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ..base import MachineId
 from ..cloud import labels
 from ..cloud.account import AccountCloud
-from ..cloud.http import HttpApi
+from ..cloud.http import HttpApi, Key
 from ..cloud.instance_inventory import InstanceView, State
-from ..cloud.port import Leftover
-from ..errors import ProviderError
-from ..resource_ownership import Claim, Others, Thing
-from .service import END, LIST, Account, field_of
-from .vendor import OUTBID, STOPPED, UNKNOWN, VENDOR
+from ..cloud.listed import ListedMachine
+from ..cloud.pages import every_page
+from ..errors import BadRequest, NotAuthorized, ProviderError, QuotaExceeded
+from ..threads import in_thread
+from .catalogue import country
+from .service import ACCOUNT, BILLING_PAGE, END, KEY, KEYS, LIST, service
+from .vendor import NO_CREDIT, OUTBID, STOPPED, UNKNOWN, VENDOR
 
 PORT = 22  # of the SSH server in each container
 PAGE = 25  # instances in one answer, at most
@@ -30,25 +34,68 @@ _STATES: Mapping[str, State] = {
 }
 
 
+@asynccontextmanager
+async def reach(place: Mapping[str, str]) -> AsyncIterator[VastCloud]:
+    """Open Vast.ai in a place, with the account that the user's key belongs to.
+
+    Raises:
+        NotAuthorized: there is no key, it is not accepted, or it is another account's than the place was made with.
+        BadRequest: the extra is missing, or the address is no URL.
+    """
+    key_file = place.get("key_file")
+    key = await in_thread(KEYS.read, key_file, os.environ)
+    async with HttpApi.open(service(place.get("endpoint_url")), Key(key)) as api:
+        said = api.part(await api.call("GET", ACCOUNT), dict)
+        if "id" not in said:
+            raise BadRequest(f"{api.service.host} does not answer as Vast.ai does: check endpoint_url")
+        account = str(said["id"])
+        wanted = place.get("account", account)
+        if wanted != account:
+            raise NotAuthorized(
+                f"these instances are of the Vast.ai account {wanted}, and {key_file or KEY} has a key of {account}: "
+                f"use a key of that account"
+            )
+        yield VastCloud(api, {"account": account, **place}, credit_usd=_credit(said))
+
+
 class VastCloud(AccountCloud):
-    """Implements `providers.cloud.port.Cloud`."""
+    """Implements `providers.cloud.port.Cloud`. ``credit_usd``: what the account had when it was last asked for."""
 
     vendor = VENDOR
     end_at_most = 50
 
-    def __init__(self, api: HttpApi, account: Account, place: Mapping[str, str]) -> None:
-        super().__init__(api, {"account": account.id, **place})
-        self.account = account
+    def __init__(self, api: HttpApi, place: Mapping[str, str], *, credit_usd: float) -> None:
+        super().__init__(api, place)
+        self._credit_usd = credit_usd
         self._ended: set[str] = set()  # instances whose deletion Vast.ai has confirmed
 
-    async def describe(
-        self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
-    ) -> list[InstanceView]:
-        listed = await self.instances()
-        found = [each for each in listed if thing(each).pool == pool or str(each["id"]) in also]
-        views = [view(each) for each in found if of is None or of.has(thing(each))]
-        gone = {*also} & self._ended - {str(each["id"]) for each in listed}  # deleted, and not listed any more
-        return views + [InstanceView(MachineId(each), "terminated") for each in sorted(gone)]
+    async def check_credit(self) -> None:
+        """Ask again where there was no credit before.
+
+        Raises:
+            QuotaExceeded: there is none.
+        """
+        if self._credit_usd <= 0:
+            self._credit_usd = _credit(self.api.part(await self.api.call("GET", ACCOUNT), dict))
+        if self._credit_usd <= 0:
+            raise QuotaExceeded(
+                f"the Vast.ai account has {self._credit_usd:.2f} USD of credit: add some at {BILLING_PAGE}",
+                code=NO_CREDIT,
+                advice="Vast.ai stops what runs as soon as the credit is used up.",
+            )
+
+    async def machines(self) -> list[ListedMachine]:
+        order = '[{"col":"id","dir":"asc"}]'
+
+        async def page(token: str) -> tuple[list[dict[str, Any]], str]:
+            asked = {"limit": str(PAGE), "order_by": order, **({"after_token": token} if token else {})}
+            answer = await self.api.call("GET", LIST, params=asked)
+            return self.api.part(answer, list, "instances"), answer.get("next_token") or ""
+
+        return [read(each) for each in await every_page(page)]
+
+    async def unlisted(self, machine: str) -> InstanceView | None:
+        return InstanceView(MachineId(machine), "terminated") if machine in self._ended else None
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
         body = {"instance_ids": [int(each) for each in machines]}
@@ -59,49 +106,29 @@ class VastCloud(AccountCloud):
     def is_unknown_machine(self, error: ProviderError) -> bool:
         return error.code in UNKNOWN
 
-    @property
-    def leftovers(self) -> Sequence[Leftover]:
-        return ()
 
-    async def instances(self) -> list[dict[str, Any]]:
-        """All instances of the account.
-
-        Raises:
-            ProviderError: Vast.ai does not answer.
-        """
-        listed: list[dict[str, Any]] = []
-        asked = {"limit": str(PAGE), "order_by": '[{"col":"id","dir":"asc"}]'}
-        while True:
-            answer = await self.api.call("GET", LIST, params=asked)
-            listed += field_of(answer, "instances", list)
-            following = answer.get("next_token")
-            if not following:
-                return listed
-            asked["after_token"] = following
+def _credit(said: Mapping[str, Any]) -> float:
+    return sum(float(said.get(name) or 0.0) for name in ("balance", "credit"))
 
 
-# --- what Vast.ai says of instances -----------------------------------------------------------------------------------
-
-
-def labels_in(instance: Mapping[str, Any]) -> dict[str, str]:
-    return labels.of_text(instance.get("label") or "")
-
-
-def thing(instance: Mapping[str, Any]) -> Thing:
-    return labels.thing(str(instance["id"]), labels_in(instance))
-
-
-def view(instance: Mapping[str, Any]) -> InstanceView:
-    """The sighting of an instance. It is reached at the port that its host has mapped to its own."""
+def read(instance: Mapping[str, Any]) -> ListedMachine:
+    """An instance in an answer. It is reached at the port that its host has mapped to its own."""
     state = _STATES.get(instance.get("actual_status") or "", "pending")
+    said, is_bid = labels.of_text(instance.get("label") or ""), bool(instance.get("is_bid"))
     mapped = (instance.get("ports") or {}).get(f"{PORT}/tcp") or ()
     port = next((int(each["HostPort"]) for each in mapped if each.get("HostPort")), 0)
-    return InstanceView(
-        MachineId(str(instance["id"])),
+    return ListedMachine(
+        labels.thing(str(instance["id"]), said),
         state,
+        status=instance.get("actual_status") or "being made",
+        kind=f"{instance.get('num_gpus') or 1}x {instance.get('gpu_name') or 'GPU'}",
+        zone=country(instance.get("geolocation")),
+        market="spot" if is_bid else "on-demand",
+        launched_at=labels.number(said.get(labels.AT, "")) or instance.get("start_date"),
+        hourly_usd=instance.get("dph_total"),
+        until=labels.number(said.get(labels.UNTIL, "")),
         public=(instance.get("public_ipaddr") or "").strip() if port else "",
         port=port or PORT,
-        reason="" if state != "stopped" else OUTBID if instance.get("is_bid") else STOPPED,
+        reason="" if state != "stopped" else OUTBID if is_bid else STOPPED,
         message=instance.get("status_msg") or "",
-        launch=labels_in(instance).get(labels.LAUNCH, ""),
     )

@@ -6,7 +6,6 @@ there. A launch without an answer is never sent again (`lost_launch`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,8 @@ from ..cloud.written import FLEET
 from ..errors import NoCapacity, ProviderError
 from . import catalogue
 from .catalogue import Ask
-from .cloud import LABEL_AT_MOST, PORT, VastCloud, labels_in
-from .service import ASK, URL, field_of
+from .cloud import LABEL_AT_MOST, PORT, VastCloud
+from .service import ASK, URL
 
 if TYPE_CHECKING:
     from .provider import Vast
@@ -67,7 +66,7 @@ class VastLauncher(PlainLauncher):
         self._taken: dict[str, float] = {}  # until when offers are left alone that are ours or gone, or will be
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> RentPlan:  # noqa: ARG002
-        await self._cloud.account.check_credit()
+        await self._cloud.check_credit()
         return plan(await catalogue.load(self._cloud.api, self._provider, request), request, cooldowns)
 
     async def order(self, plan: RentPlan, chosen: Sequence[Offer], count: int) -> RentOrder:  # noqa: ARG002
@@ -109,7 +108,7 @@ class VastLauncher(PlainLauncher):
 
         async def ask() -> Sequence[str]:
             if order.lost:
-                return await look_for("Vast.ai", order.sent_at, lambda: self._labelled(order.token))
+                return await look_for("Vast.ai", order.sent_at, lambda: self._cloud.launched(order.token))
             return await self._rent(order, refusals)
 
         made: Sequence[str] = ()
@@ -139,12 +138,8 @@ class VastLauncher(PlainLauncher):
             finally:
                 order.sent_at = anyio.current_time()
             order.carried_out = True
-            return [str(field_of(answer, "new_contract", int))]
+            return [str(self._cloud.api.part(answer, int, "new_contract"))]
         return []
-
-    async def _labelled(self, token: str) -> list[str]:
-        listed = await self._cloud.instances()
-        return [str(each["id"]) for each in listed if labels_in(each).get(labels.LAUNCH) == token]
 
     def _made(self, order: RentOrder, name: str) -> Made:
         offer = order.tried
@@ -159,9 +154,7 @@ class VastLauncher(PlainLauncher):
             self._taken.pop(each.type.name, None)
 
     def _body(self, request: LaunchRequest, token: str) -> dict[str, Any]:
-        said = labels.labels_of(self._recorder.pool, {}) | {labels.LAUNCH: token, labels.AT: f"{time.time():.0f}"}
-        if request.max_lifetime_s is not None:
-            said[labels.UNTIL] = f"{time.time() + request.max_lifetime_s:.0f}"
+        said = labels.of_machine(self._recorder.pool, {}, token, request.max_lifetime_s)
         return {
             "image": request.container or self._provider.image or IMAGE,
             "label": labels.as_text(said, LABEL_AT_MOST),

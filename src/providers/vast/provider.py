@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -77,15 +77,11 @@ class Vast(CloudProvider["VastCloud"]):
         """True: the machines have the image of ``Image(container=...)``, where there is one."""
         return True
 
-    @asynccontextmanager
-    async def _reach(self) -> AsyncIterator[VastCloud]:
+    def _reach(self) -> AbstractAsyncContextManager[VastCloud]:
         from ..cloud.account import place_of
-        from .cloud import VastCloud
-        from .service import open_api
+        from .cloud import reach
 
-        place = place_of(self.key_file, self.endpoint_url)
-        async with open_api(place) as (api, account):
-            yield VastCloud(api, account, place)
+        return reach(place_of(self.key_file, self.endpoint_url))
 
     async def _first_plan(self, cloud: VastCloud, request: LaunchRequest, cooldowns: Cooldowns) -> RentPlan:
         from . import catalogue

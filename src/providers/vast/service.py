@@ -6,17 +6,13 @@ own client, vast-ai/vast-cli. ``testing/openapi.json`` names the files and commi
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ..cloud.api_key import ApiKeys
-from ..cloud.failures import AGAIN_S, CallRefused, Meanings
-from ..cloud.http import HttpApi, Key, Service
-from ..errors import BadRequest, NoCapacity, NotAuthorized, QuotaExceeded
-from ..threads import in_thread
+from ..cloud.failures import CallRefused, Meanings
+from ..cloud.http import Service
+from ..errors import NoCapacity, NotAuthorized, QuotaExceeded
 from .vendor import NO_CREDIT, STALE_PRICE, TAKEN, UNKNOWN
 
 URL = "https://console.vast.ai"
@@ -78,67 +74,3 @@ def words_of(body: object) -> tuple[str, str]:
         return NO_KEY, message
     named = _IN_WORDS.search(message)
     return named[1] if named else str(body.get("error") or ""), message
-
-
-class Account:
-    """The account of an open interface. ``credit_usd``: what it had when it was last asked for."""
-
-    def __init__(self, api: HttpApi, said: Mapping[str, Any]) -> None:
-        self._api = api
-        self.id, self.credit_usd = str(said["id"]), _credit(said)
-
-    async def check_credit(self) -> None:
-        """Ask again where there was no credit before.
-
-        Raises:
-            QuotaExceeded: there is none.
-        """
-        if self.credit_usd <= 0:
-            self.credit_usd = _credit(field_of(await self._api.call("GET", ACCOUNT), "", dict))
-        if self.credit_usd <= 0:
-            raise QuotaExceeded(
-                f"the Vast.ai account has {self.credit_usd:.2f} USD of credit: add some at {BILLING_PAGE}",
-                code=NO_CREDIT,
-                advice="Vast.ai stops what runs as soon as the credit is used up.",
-            )
-
-
-def _credit(said: Mapping[str, Any]) -> float:
-    return sum(float(said.get(name) or 0.0) for name in ("balance", "credit"))
-
-
-@asynccontextmanager
-async def open_api(place: Mapping[str, str]) -> AsyncIterator[tuple[HttpApi, Account]]:
-    """Open the interface in a place, with the account that the user's key belongs to.
-
-    Raises:
-        NotAuthorized: there is no key, it is not accepted, or it is another account's than the place was made with.
-        BadRequest: the extra is missing, or the address is no URL.
-    """
-    key_file = place.get("key_file")
-    key = await in_thread(KEYS.read, key_file, os.environ)
-    async with HttpApi.open(service(place.get("endpoint_url")), Key(key)) as api:
-        answer = field_of(await api.call("GET", ACCOUNT), "", dict)
-        if "id" not in answer:
-            raise BadRequest(f"{api.service.host} does not answer as Vast.ai does: check endpoint_url")
-        account = Account(api, answer)
-        wanted = place.get("account", account.id)
-        if wanted != account.id:
-            where = key_file or KEY
-            raise NotAuthorized(
-                f"these instances are of the Vast.ai account {wanted}, and {where} has a key of {account.id}: "
-                f"use a key of that account"
-            )
-        yield api, account
-
-
-def field_of(answer: object, name: str, kind: type[Any]) -> Any:
-    """A field of an answer, where it is of this kind; without a ``name`` the answer itself.
-
-    Raises:
-        CallRefused: it is no answer of Vast.ai's.
-    """
-    found = answer if not name else answer.get(name) if isinstance(answer, dict) else None
-    if not isinstance(found, kind):
-        raise CallRefused("Vast.ai's answer is not as it should be", retry_after_s=AGAIN_S, code="UnreadableAnswer")
-    return found

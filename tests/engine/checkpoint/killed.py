@@ -24,6 +24,7 @@ from outrider.engine.checkpoint.store import open_store
 
 GENERATIONS, STEPS, SIZE = 4, 100, 4_000
 KEEP = 2
+PATIENCE_S = 60.0
 
 
 def shared(generation: int, step: int) -> Any:
@@ -119,6 +120,8 @@ class Run:
         before = newest(self.folder)
         pids = [self.fork(number, rank, ranks) for rank in range(ranks)]
         if not undisturbed:
+            if before is None and number == GENERATIONS - 1:  # on a slow computer none has come so far
+                self.wait_for_checkpoint()
             time.sleep(self.random.random() * self.random.choice([0.1, 0.4, 1.2]))
             self.random.shuffle(pids)
             spared = pids.pop() if self.random.random() < 0.3 else None
@@ -132,6 +135,13 @@ class Run:
             for pid in pids:
                 os.waitpid(pid, 0)
         self.check(number, ranks, before, undisturbed=undisturbed)
+
+    def wait_for_checkpoint(self) -> None:
+        """Wait until a checkpoint is complete, for the last generation to resume from."""
+        give_up = time.monotonic() + PATIENCE_S
+        while newest(self.folder) is None:
+            assert time.monotonic() < give_up, "no checkpoint has become complete"
+            time.sleep(0.005)
 
     def fork(self, generation: int, rank: int, ranks: int) -> int:
         pid = os.fork()

@@ -28,6 +28,7 @@ class Sky:
     swept_others: list[tuple[str, str]] = field(default_factory=list)
     refuses: set[str] = field(default_factory=set)
     stubborn: set[str] = field(default_factory=set)
+    remark: str | None = None  # of what is gone
 
     def has(self, place: Place) -> bool:
         return "region" in place
@@ -39,7 +40,7 @@ class Sky:
         machines = [each for each in there if isinstance(each, FoundMachine)]
         return PlaceAnswer("aws", place, tuple(machines), tuple(each for each in there if each not in machines))
 
-    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
+    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> str | None:
         if pool in self.stubborn:
             missing = f"ec2:TerminateInstances is missing for {pool}"
             raise NotGone(missing, machines=["i-1"], by=lease_s)  # it is 1970 here
@@ -49,6 +50,7 @@ class Sky:
         here, claim = self.regions.get(place["region"], []), record.claim(place)
         here[:] = [each for each in here if not claim.has(each)]
         journal.settled(pool, place)
+        return self.remark
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
         self.swept_others.append((place["region"], pool))

@@ -92,6 +92,24 @@ def test_one_mistake_is_one_problem(file: Path, pool: str, problem: str) -> None
     assert problem in said
 
 
+def test_a_tracker_that_no_pool_names_is_checked_too(
+    file: Path, outrider: Outrider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = '[trackers.mlflow]\nurl = "http://mlflow:5000"\nexperimnt = "digits"\n'
+    secret = '[trackers.ci]\nkind = "webhook"\nurl = "https://ci.example"\nsecret = { secret = "NOT_THERE" }\n'
+    file.write_text(named + secret + '[trackers.plain]\nkind = "jsonl"\nfolder = "runs"\n')
+    assert guarded(lambda: app(["config", "check"])) == 2
+    told = capsys.readouterr()
+    assert f"{file} [trackers.plain] is in order" in told.out
+    misspelt, missing = told.err.splitlines()
+    assert misspelt.startswith(f"outrider: {file} [trackers.mlflow]: ")
+    assert "did you mean 'experiment'?" in misspelt
+    assert missing == f"outrider: {file} [trackers.ci]: NOT_THERE is not set, and a secret is to come from it"
+    problems = outrider.json("config", "check")["trackers"]
+    assert outrider.status == 2
+    assert {name: len(each["problems"]) for name, each in problems.items()} == {"mlflow": 1, "ci": 1, "plain": 0}
+
+
 def test_a_missing_secret_hides_no_other_problem_and_is_no_setting(file: Path) -> None:
     file.write_text('[pools.p]\nimage = { env = { A = { secret = "NOT_THERE" } } }\n')
     checked = checked_pool(read(file), "p")

@@ -205,7 +205,17 @@ def test_gc_prints_json(dead: str, book: Journal, sky: Sky, outrider: Outrider) 
     assert (told["remove"], told["removed"], told["hourly_usd"]) == (True, False, 0.5)
     assert told["machines"][0]["id"] == "i-1"
     (told,) = outrider.json("gc", "--apply")
-    assert (told["removed"], told["failure"], outrider.status) == (True, "", 0)
+    assert (told["removed"], told["failure"], told["said"], outrider.status) == (True, "", "", 0)
+
+
+def test_what_a_provider_still_shows_of_a_pool_that_is_gone_is_told(
+    dead: str, book: Journal, sky: Sky, outrider: Outrider
+) -> None:
+    sky.remark = "Slurm shows job 7 as ending on c1"
+    assert outrider("gc", "--apply") == 0
+    said = " ".join(outrider.said().split())
+    assert "removed: its owner is dead" in said
+    assert said.endswith("; Slurm shows job 7 as ending on c1")
 
 
 def test_a_pool_that_was_never_anywhere_is_forgotten(book: Journal, sky: Sky, outrider: Outrider) -> None:

@@ -76,3 +76,14 @@ def test_what_means_nothing_is_refused(tmp_path: Path, said: str, error: str) ->
 
 def test_a_file_of_trackers_alone_can_be_read(tmp_path: Path) -> None:
     assert read(written(tmp_path, '[trackers.mlflow]\nurl = "http://h"\n')).trackers == {"mlflow": {"url": "http://h"}}
+
+
+def test_a_relative_folder_is_meant_from_the_files_folder_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '[trackers.lines]\nkind = "jsonl"\nfolder = "runs"\n'
+    text += '[pools.p]\ntrackers = ["lines", { kind = "tensorboard", folder = "tb" }]\n'
+    file = written(tmp_path, text)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    lines, boards = Pool.from_config("p", file=file)._settings.trackers
+    assert lines == trackers.JSONLines(tmp_path / "runs", name="lines")
+    assert boards == trackers.TensorBoard(tmp_path / "tb")

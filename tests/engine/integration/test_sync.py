@@ -7,6 +7,7 @@ import threading
 from collections.abc import Generator, Iterator
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 import outrider as sky
 
@@ -150,3 +151,17 @@ def test_a_sync_pool_after_its_end_says_so() -> None:
         assert double(1) >> pool == 2
     with pytest.raises(sky.PoolClosed):
         double(1) >> pool
+
+
+@pytest.mark.parametrize("ended", ["before it is used", "while it is used"])
+def test_a_verb_of_a_pool_that_another_thread_closes_meanwhile_says_so(
+    ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = sky.SyncPool(sky.Pool(console="silent"))
+    with start_blocking_portal() as portal:
+        pass
+    pool._portal = portal
+    if ended == "while it is used":
+        monkeypatch.setattr(pool, "_check_thread", lambda: setattr(pool, "_portal", None))
+    with pytest.raises(sky.PoolClosed, match="has ended"):
+        pool.snapshot()

@@ -94,7 +94,31 @@ def test_it_keeps_no_more_than_it_needs() -> None:
     for at in range(2 * UNANSWERED):
         clock.ping(float(at))
     assert len(clock._sent) == UNANSWERED
-    for at in range(1000, 1000 + 2 * KEPT):
-        clock.pong(clock.ping(float(at)), at + 0.001, at + 0.002)
+    for at in range(1000, 1000 + 2 * KEPT):  # each takes longer than the one before, which so may be the best for long
+        took_s = (at - 999) * 0.001
+        clock.pong(clock.ping(float(at)), at + took_s / 2, at + took_s)
     assert len(clock._seen) == KEPT
     assert not clock._sent, "those before a ping that was answered are lost"
+
+
+@given(pings, st.floats(-1e9, 2e9), st.floats(0.0, 600.0))
+def test_what_is_forgotten_would_not_have_been_the_best(
+    trips: list[tuple[float, float, float]], offset_s: float, later_s: float
+) -> None:
+    clock, all_of_them, now = ClockOffset(), list[tuple[float, float]](), 0.0
+    for trip in trips:
+        sent, there, back = now + trip[0], *trip[1:]
+        number, now = clock.ping(sent), sent + there + back
+        clock.pong(number, sent + there + offset_s, now)
+        all_of_them.append((sent, (now - sent) / 2))
+        estimate = clock.estimate(now + later_s)
+        assert estimate is not None
+        best = min(error_s + (now + later_s - at) * DRIFT for at, error_s in all_of_them)
+        assert estimate.error_s == pytest.approx(best)
+
+
+def test_pings_that_are_as_good_as_each_other_are_not_all_kept() -> None:
+    clock = ClockOffset()
+    for at in range(1000):
+        clock.pong(clock.ping(float(at)), at + 0.001, at + 0.002)
+    assert len(clock._seen) == 1

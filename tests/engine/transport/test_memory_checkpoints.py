@@ -32,6 +32,8 @@ class PlayedNode:
     def __init__(self, number: int, checkpoints: MemoryCheckpoints, *, same_host: bool, reached: bool) -> None:
         self.same_host, self.reached = same_host, reached
         self.through_client = 0
+        self.slow: asyncio.Event | None = None  # what comes from another node comes when this is set
+        self.asked_for: list[tuple[str, str]] = []  # of other nodes: their blob, and its name here
         self.blobs: set[str] = set()
         self.damaged: set[str] = set()
         self.silent = self.ill = False  # ill: all that it has is damaged
@@ -57,6 +59,9 @@ class PlayedNode:
 
     async def copy(self, home: PlayedNode, blob: str, name: str, size_bytes: int) -> bool:
         assert size_bytes == 100
+        self.asked_for.append((blob, name))
+        if self.slow is not None:
+            await self.slow.wait()
         if self.reached and blob in home.blobs:
             self.blobs.add(name)
         return name in self.blobs
@@ -199,3 +204,90 @@ async def test_what_a_node_has_lost_or_never_had_is_nobodys() -> None:
     end.received(parts.Kept(1, "run", 0, 1, 2, False, 100, 7, "x"), played.order(1))  # another node's rank
     end.received(parts.Stored(1, "run", 0, 1), None)
     assert not played.checkpoints.versions.jobs
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def keeps(played: Played, rank: int, step: int) -> None:
+    node, blob = played.nodes[played.at[rank]], f"{played.generation}.{step}.{rank}"
+    node.blobs.add(blob)
+    node.end.received(parts.Kept(1, "run", 0, step, 2, False, 100, 7, blob), played.order(rank))
+
+
+async def test_a_node_is_not_asked_for_what_was_dropped_before_its_copy_began() -> None:
+    """A node that is to hand on what it does not have says for ever that there is nothing new of it."""
+    played = Played(same_host=False)
+    keeps(played, 0, 2)
+    keeps(played, 1, 1)  # which rank 0 has passed by
+    await turns()
+    assert [blob for node in played.nodes for blob, _ in node.asked_for] == ["1.2.0"]
+
+
+async def test_the_copy_of_what_is_dropped_meanwhile_ends() -> None:
+    played = Played(same_host=False)
+    for node in played.nodes:
+        node.slow = asyncio.Event()
+    await played.saves(1)
+    keeps(played, 0, 2)
+    await turns()
+    played.checkpoints.over(JOB)
+    await turns()
+    under_way = {name for node in played.nodes for _, name in node.asked_for}
+    dropped = {
+        name for node in played.nodes for each in node.sent if isinstance(each, wire.Drop) for name in each.blobs
+    }
+    assert len(under_way) == 5
+    assert under_way <= dropped
+    assert not played.checkpoints._copying
+    assert played.copies() == 0
+
+
+async def test_a_copy_that_comes_while_the_rank_is_given_a_verified_one_makes_room_for_it() -> None:
+    """The rank of a lost node runs where its copy is on its way to."""
+    played = Played(same_host=False)
+    played.nodes[2].slow = slow = asyncio.Event()
+    await played.saves(1)  # but for the copy of rank 1's part
+    played.at, played.generation = [0, 2, 1, 3], 2
+    offering = asyncio.ensure_future(played.offers())
+    await turns()
+    assert not offering.done()
+    slow.set()
+    for rank, (names, blobs) in enumerate(await offering):
+        assert names
+        assert blobs[0] in played.nodes[played.at[rank]].blobs, "MEMORY-2"
+    played.checkpoints.over(JOB)
+    await turns()
+    assert played.copies() == 0
+
+
+async def test_a_generation_that_begins_meanwhile_ends_the_offer_to_the_one_before() -> None:
+    played = Played(same_host=False)
+    await played.saves(1)
+    played.at, played.generation = [0, 4, 2, 3], 2
+    played.nodes[4].slow = asyncio.Event()
+    before = asyncio.ensure_future(played.offers())
+    await turns()
+    played.at, played.generation = [0, 5, 2, 3], 3
+    offers = await played.offers()
+    assert await before == [((), ())] * 4
+    played.nodes[4].slow.set()
+    await turns()
+    for rank, (names, blobs) in enumerate(offers):
+        assert names
+        assert blobs[0] in played.nodes[played.at[rank]].blobs
+    assert not played.nodes[4].blobs
+    assert played.checkpoints.versions.chosen(JOB, "run", 4) is not None
+
+
+async def test_a_part_that_only_unknown_nodes_have_is_not_chosen_again_and_again() -> None:
+    played = Played()
+    await played.saves(1)
+    of = played.checkpoints.versions.jobs[JOB]["run"]
+    (version,) = of.versions.values()
+    version.parts[2].at = {NodeId(77): "nowhere"}
+    played.generation = 2
+    async with asyncio.timeout(30):
+        assert await played.offers() == [((), ())] * 4

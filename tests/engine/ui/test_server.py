@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs.reader import Run
+from outrider.engine.runs.reader import Run, run_of
+from outrider.engine.ui.downloads import is_there, links_of
 from outrider.providers.local.sockets import listening
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -136,6 +137,40 @@ def test_a_trace_can_be_downloaded_and_no_other_file(ui: Ui, run: Living) -> Non
     for other in ("now.json", "none.json.gz", "..%2fstatus.json", "%2e%2e/status.json"):
         assert ui.ask(f"{path}/{other}").status == 404
     assert ui.ask(f"{path}/now.json.gz", cookie=False).status == 403
+
+
+def test_an_artifact_is_downloaded_and_never_shown(ui: Ui, run: Living) -> None:
+    folder = run.directory / "artifacts"
+    folder.mkdir(exist_ok=True)
+    (folder / "notes.html").write_text("<script>alert(1)</script>")
+    path = f"/runs/{run.run.id}/artifacts/notes.html"
+    answer = ui.ask(path)
+    assert (answer.status, answer.text) == (200, "<script>alert(1)</script>")
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-disposition"] == f'attachment; filename="{run.run.id}-notes.html"'
+    assert answer.headers["content-length"] == str(len(answer.text))
+    assert ui.ask(path, cookie=False).status == 403
+    assert ui.ask(path, range="bytes=0-7").text == "<script>"
+
+
+def test_nothing_but_the_records_own_artifacts_is_given_out(ui: Ui, run: Living, tmp_path: Path) -> None:
+    (folder := run.directory / "artifacts").mkdir(exist_ok=True)
+    (folder / ".hidden").write_text("it")
+    (folder / "folder").mkdir()
+    (folder / "folder" / "within").write_text("it")
+    (folder / "link").symlink_to(run.directory / "status.json")
+    paths = [f"artifacts/{each}" for each in (".hidden", "folder", "folder/within", "link", "none")]
+    paths += ["artifacts/../status.json", "artifacts/..%2fstatus.json", "%2e%2e/x", ".%2f/status.json", "logs/x.log"]
+    for path in paths:
+        assert ui.ask(f"/runs/{run.run.id}/{path}").status == 404, path
+    (record := tmp_path / "record").mkdir()
+    (record / "artifacts").symlink_to(folder)
+    (folder / "best.pt").write_text("it")
+    assert is_there(run.run, "artifacts/best.pt")
+    assert not is_there(run_of(record), "artifacts/best.pt"), "the folder is a link out of the record"
+    assert links_of(run.run)("artifacts/best.pt") == f"/runs/{run.run.id}/artifacts/best.pt"
+    assert links_of(run.run)("artifacts/../best.pt") is None
 
 
 def test_an_act_says_what_came_of_it(ui: Ui, run: Living) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -99,6 +100,20 @@ async def until(condition: Callable[[], object], within_s: float, *, what: str =
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"not within {within_s:g} s: {what}") from None
+
+
+async def said(process: asyncio.subprocess.Process, pattern: bytes, *, within_s: float = 300.0) -> re.Match[bytes]:
+    """Wait for the next line that a process prints with this in it.
+
+    Raises:
+        AssertionError: it ended without.
+    """
+    assert process.stdout is not None
+    async with asyncio.timeout(within_s):
+        async for line in process.stdout:
+            if found := re.search(pattern, line):
+                return found
+    raise AssertionError(f"it ended without saying {pattern!r}")
 
 
 def states(pool: Pool) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from itertools import count
@@ -19,13 +19,15 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+import trio
+import trio.testing
 
 from outrider.engine.cli.main import main
 from outrider.providers import contract
 from outrider.providers.base import Fleet, Machine, MachineEvent
 from outrider.providers.cloud import teardown
 from outrider.providers.cloud.failures import is_lost
-from outrider.providers.cloud.http import Service
+from outrider.providers.cloud.http import HttpApi, Key, Service
 from outrider.providers.cloud.http_failures import HttpFailure, translate, trouble_of
 from outrider.providers.cloud.single_launch import SingleLauncher
 from outrider.providers.cloud.testing import checks
@@ -224,6 +226,31 @@ def meant(service: Service, status: int, code: str, message: str, *, kind: type[
     assert message.rstrip(".") in str(error)
     assert error.code == code
     assert is_lost(error) == (status == 500)
+
+
+Answered = Callable[[httpx.Request], httpx.Response]
+
+
+def on_a_mock_clock(
+    service: Service,
+    main: Callable[[HttpApi], Awaitable[object]],
+    answer: Answered = lambda request: httpx.Response(200, json={}),
+) -> dict[str, list[float]]:
+    """Run ``main`` with an interface on a mock clock; return when each request was sent, by its method and path."""
+    sent: dict[str, list[float]] = {}
+
+    async def answered(request: httpx.Request) -> httpx.Response:
+        sent.setdefault(f"{request.method} {request.url.path}", []).append(anyio.current_time())
+        return answer(request)
+
+    async def run() -> None:
+        transport = httpx.MockTransport(answered)
+        client = httpx.AsyncClient(base_url=service.base_url, transport=transport, verify=False)
+        async with client:
+            await main(HttpApi(service, Key("any"), client))
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    return sent
 
 
 Ask = Callable[..., httpx.Response]

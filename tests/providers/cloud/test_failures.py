@@ -6,7 +6,15 @@ from itertools import permutations
 
 import pytest
 
-from outrider.providers.cloud.failures import CallRefused, is_lost, meaning, most_telling, quoting, redacted
+from outrider.providers.cloud.failures import (
+    CallRefused,
+    is_lost,
+    meaning,
+    most_telling,
+    quoting,
+    redacted,
+    unless_unknown,
+)
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 
@@ -57,3 +65,16 @@ def test_the_clouds_words_are_quoted_once_and_shortened() -> None:
     assert quoting("it failed", "code", "") == "it failed (code)"
     assert quoting("it failed", "code", "try later. ") == "it failed (code: try later)"
     assert len(redacted("word " * 500)) < 410
+
+
+@pytest.mark.anyio
+async def test_what_the_cloud_does_not_know_is_nothing_and_another_refusal_is_raised() -> None:
+    async def call(error: ProviderError | None) -> str:
+        if error is not None:
+            raise error
+        return "it"
+
+    assert await unless_unknown(call(None), "unknown") == "it"
+    assert await unless_unknown(call(ProviderError("there is none", code="gone")), "unknown", "gone") is None
+    with pytest.raises(NotAuthorized):
+        await unless_unknown(call(NotAuthorized("no right", code="refused")), "unknown")

@@ -109,6 +109,16 @@ async def test_an_empty_answer_is_one() -> None:
     assert await Sky(httpx.Response(204)).api.call("DELETE", "/machines/1") is None
 
 
+@pytest.mark.parametrize("answer", [None, [], {}, {"data": []}, {"data": {"ids": None}}, {"data": {"ids": "m-1"}}])
+def test_an_answer_that_lacks_a_part_is_none(answer: object) -> None:
+    api = Sky(ok()).api
+    assert api.part({"data": {"ids": ["m-1"]}}, list, "data", "ids") == ["m-1"]
+    assert api.part([], list) == []
+    with pytest.raises(ProviderError, match="Sky's answer is not as it should be") as caught:
+        api.part(answer, list, "data", "ids")
+    assert is_lost(caught.value)  # what was asked for may have been done
+
+
 async def test_eight_launches_obey_both_limits_and_others_need_not_wait_for_them() -> None:
     sky = Sky(ok())
     async with anyio.create_task_group() as tasks:

@@ -14,7 +14,7 @@ from outrider.providers.cloud.api_key import account_of
 from outrider.providers.cloud.testing.checks import Subject
 from outrider.providers.hyperstack import cloud as cloud_module
 from outrider.providers.hyperstack import service
-from outrider.providers.hyperstack.cloud import thing_of
+from outrider.providers.hyperstack.cloud import labels_in
 from outrider.providers.hyperstack.surveyor import HyperstackSurveyor
 from outrider.testing import HyperstackCloud, Times, cloud_faults
 
@@ -66,7 +66,7 @@ def subject(cloud: HyperstackCloud, provider: Provider) -> Subject:
         no_room="Not enough stock",
         take=lambda name: cloud.store.stop(name, "taken"),
         cause="it was powered off, and costs money until it is deleted",
-        whose=lambda machine: thing_of({"id": machine.id, "labels": machine.said["labels"]}),
+        whose=lambda machine: labels.thing(machine.id, labels_in(machine.said)),
         mark=mark,
         found_with={"instance_types": ["n3-RTX-A6000x1-spot"]},
         kind="n3-RTX-A6000x1-spot",

@@ -13,8 +13,9 @@ from outrider import accelerators
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud.cooldowns import Cooldowns
 from outrider.providers.cloud.offers import SOLD_OUT, choose
+from outrider.providers.cloud.options import check_known
 from outrider.providers.errors import BadRequest, NoCapacity
-from outrider.providers.runpod.catalogue import ANYWHERE, NOWHERE, catalogue, check_data_centers, model_of
+from outrider.providers.runpod.catalogue import ANYWHERE, NOWHERE, catalogue, model_of
 from outrider.providers.runpod.vendor import VENDOR
 
 CENTERS = ("EU-RO-1", "US-KS-2", "US-TX-3")
@@ -135,10 +136,10 @@ def test_what_can_never_be_had_is_told_in_words(request_: LaunchRequest, cloud: 
 
 def test_a_data_center_that_there_is_not_names_the_one_that_was_meant() -> None:
     with pytest.raises(BadRequest, match="no data center 'US-KS-3': did you mean 'US-KS-2'"):
-        check_data_centers(["EU-RO-1", "US-KS-3"], CENTERS)
+        check_known("RunPod", "data center", ["EU-RO-1", "US-KS-3"], CENTERS)
     with pytest.raises(BadRequest, match="no data center 'mars': it has EU-RO-1, US-KS-2, US-TX-3"):
-        check_data_centers(["mars"], CENTERS)
-    check_data_centers(["EU-RO-1"], CENTERS)
+        check_known("RunPod", "data center", ["mars"], CENTERS)
+    check_known("RunPod", "data center", ["EU-RO-1"], CENTERS)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import anyio
 import pytest
 
 from outrider.providers import login_host
-from outrider.providers.errors import BadRequest
+from outrider.providers.errors import BadRequest, NotGone
 from outrider.providers.journal import Journal
 from outrider.providers.login_files import path_list, paths_of
+from outrider.providers.slurm import surveyor
 from outrider.providers.slurm.provider import Slurm
 from outrider.providers.slurm.squeue import Label, owner
 from outrider.providers.slurm.surveyor import SlurmSurveyor, _login_host
@@ -55,6 +57,57 @@ async def test_a_job_that_slurm_has_forgotten_is_over(site: HandMade) -> None:
     del site.jobs["1"]
     await SlurmSurveyor().sweep(HERE, "p", journal)
     assert journal.records() == []
+
+
+class WithoutPower(HandMade):
+    """Its job has the nodes c0 and c1. Slurm ends it when it is cancelled, and shows it as ending until it counts c1 as
+    down, which takes minutes.
+    """
+
+    def on_look(self, *_: str) -> str:
+        return "outrider:root:/jobs\noutrider:user:me\noutrider:kill:1\n"
+
+    def on_end(self, *_: str) -> None:
+        """No step of c1 ends."""
+
+    def on_scancel(self, _: str, *jobs: str) -> None:
+        for job in jobs:
+            self.jobs[job] |= {"state": "COMPLETING", "nodes": "c1"}
+
+
+@pytest.fixture
+def without_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WithoutPower:
+    made = WithoutPower()
+    monkeypatch.setattr(login_host, "Here", lambda: made)
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    for name, seconds in {"AGAIN_S": 0.02, "FORCE_AFTER_S": 0.05, "KILL_S": 0.1, "SILENT_S": 0.1}.items():
+        monkeypatch.setattr(surveyor, name, seconds)
+    return made
+
+
+async def test_a_job_is_over_when_slurm_has_killed_it_on_all_nodes_that_answer(without_power: WithoutPower) -> None:
+    left(without_power, journal := Journal.open())
+    without_power.jobs["1"]["nodes"] = "c[0-1]"
+    began = anyio.current_time()
+    with anyio.fail_after(10):
+        said = await SlurmSurveyor().sweep(HERE, "p", journal)
+    assert anyio.current_time() - began >= 1.1, "what runs on nodes that answer has the KillWait of the site to end in"
+    assert said.startswith("Slurm shows job 1 on c1 as ending until it has cleaned up there")
+    assert "scancel 1" in without_power.said
+    assert journal.records() == []
+
+
+async def test_a_job_that_slurm_does_not_end_is_named_with_its_nodes(
+    without_power: WithoutPower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(without_power, journal := Journal.open())
+    without_power.jobs["1"]["nodes"] = "c[0-5]"
+    monkeypatch.setattr(without_power, "on_scancel", lambda *_: "")
+    monkeypatch.setattr(surveyor, "CONFIRM_S", 0.2)
+    with anyio.fail_after(10):
+        with pytest.raises(NotGone, match="may still be running: job 1 on c0, c1, c2, c3 and 2 others"):
+            await SlurmSurveyor().sweep(HERE, "p", journal)
+    assert [each.pool for each in journal.records()] == ["p"]
 
 
 @pytest.mark.parametrize("gone", ["known_hosts", "config"])

@@ -7,21 +7,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import anyio
-import httpx
 import pytest
-import trio.testing
 
 from outrider import Vast
 from outrider.providers.base import AcceleratorRequest, Containing, LaunchRequest
-from outrider.providers.cloud.http import HttpApi, Key
+from outrider.providers.cloud.http import HttpApi
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from outrider.providers.vast.catalogue import names_of, query
 from outrider.providers.vast.service import END, KEY_FILE, LIMITS, LIST, SEARCH, service, words_of
 from outrider.providers.vast.surveyor import VastSurveyor
 from outrider.testing import VastCloud
 
-from ..cloud.suite import meant
+from ..cloud.suite import meant, on_a_mock_clock
 from .conftest import KEY
 
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 1)
@@ -174,17 +171,9 @@ def test_refusals_mean_what_can_be_done(
 
 
 def test_requests_keep_to_vasts_limits() -> None:
-    """On a mock clock: rents 4.5 s apart, lists 1 s, deletions 3 s, and 10 searches in a minute."""
-    at: dict[str, list[float]] = {}
+    """Rents 4.5 s apart, lists 1 s, deletions 3 s, and 10 searches in a minute."""
 
-    async def main() -> None:
-        def answer(request: httpx.Request) -> httpx.Response:
-            at.setdefault(f"{request.method} {request.url.path}", []).append(anyio.current_time())
-            return httpx.Response(200, json={})
-
-        described = service("http://vast.example")
-        client = httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url=described.base_url)
-        api = HttpApi(described, Key("k"), client)
+    async def calls(api: HttpApi) -> None:
         for method, path, times in (
             ("PUT", "/api/v0/asks/1/", 4),
             ("GET", LIST, 4),
@@ -194,7 +183,7 @@ def test_requests_keep_to_vasts_limits() -> None:
             for _ in range(times):
                 await api.call(method, path, body={})
 
-    anyio.run(main, backend="trio", backend_options={"clock": trio.testing.MockClock(autojump_threshold=0)})
+    at = on_a_mock_clock(service("http://vast.example"), calls)
     least = {"PUT /api/v0/asks/1/": 4.5, f"GET {LIST}": 1.0, f"DELETE {END}": 3.0}
     for name, seconds in least.items():
         times = at[name]

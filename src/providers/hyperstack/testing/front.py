@@ -95,6 +95,10 @@ class HyperstackCloud(CloudFront):
         self._accepted = keys
         self._ids = Random(seed)  # noqa: S311 - repeated
 
+    def take_back(self, name: str) -> None:
+        """Take a spot machine back: it is deleted, without notice."""
+        self.store.end(name, "taken back")
+
     def left(self) -> list[str]:
         """The ids of all that exists."""
         return [*(each.id for each in self.machines() if each.state != "terminated"), *map(str, self.key_pairs)]
