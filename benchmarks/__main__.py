@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: every figure in one run against ProcessPoolExecutor(4), and DDP against torchrun."""
+"""``python -m benchmarks``: every figure in one run against ProcessPoolExecutor(4), torchrun, and steps unsaved."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from .ddp import ddp
 from .figures import Figure
 from .processes import idle, start
 from .records import records
+from .states import states
 
 OUT = Path(__file__).parent / "out"
 Measure = Callable[[Pool, ProcessPoolExecutor, int], Awaitable[list[Figure]]]
 IN_POOL: dict[str, Measure] = {"b": latency, "c": burst, "t": brief, "map": mapped, "d": broadcast, "e": arrays}
-NAMES = ["a", "h", *IN_POOL, "r", "ddp"]
+NAMES = ["a", "h", *IN_POOL, "r", "ddp", "states"]
 
 
 def main() -> int:
@@ -54,6 +55,8 @@ def main() -> int:
         figures += records(options.rounds)
     if "ddp" in chosen:
         figures += ddp()
+    if "states" in chosen:
+        figures += states()
     Console(width=None if sys.stdout.isatty() else 120).print(table(figures))
     path = write(figures)
     print(f"written to {path}")

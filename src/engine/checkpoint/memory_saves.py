@@ -8,6 +8,7 @@ import time
 import warnings
 from collections import Counter
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..node import blobs, context
@@ -52,7 +53,9 @@ class MemorySaves:
         self._waits = None if every is None else MemoryWaits(run, every)
         self._slots = [Slot() for _ in range(SLOTS)]
         self._last: Slot | None = None  # into which the state before was copied
-        self._thread: threading.Thread | None = None
+        self._copied: SimpleQueue[tuple[Slot, Snapshot, int, int] | None] = SimpleQueue()  # for the node; None: the end
+        self._thread: threading.Thread | None = None  # hands over what was copied
+        self._handing_over = False
         self._again, self._step = 0, -1
         self._storing: Counter[int] = Counter()  # step -> `again` when its save to the storage began
         self._off = False
@@ -88,7 +91,7 @@ class MemorySaves:
         self._interval.resumed(step)
 
     def due(self, step: int) -> bool:
-        return not self._off and self._interval.due(step)
+        return not self._off and self._node.here and self._interval.due(step)
 
     def save(self, step: int, state: object, *, hurry: bool = False) -> bool:
         """Keep ``state`` if that is due; return whether it is being kept.
@@ -110,14 +113,16 @@ class MemorySaves:
         self._last = slot
         slot.begin()
         snapshot = Snapshot(state, slot)
-        arguments = slot, snapshot, self._again, step
-        self._thread = threading.Thread(target=self._hand_over, args=arguments, daemon=True, name="outrider-memory")
-        self._thread.start()
+        self._handing_over = True
+        self._copied.put((slot, snapshot, self._again, step))
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._hand_all_over, daemon=True, name="outrider-memory")
+            self._thread.start()
         return True
 
     def _free_slot(self) -> Slot | None:
         """Return a slot for the next state; None: the state before is still on its way."""
-        if self._thread is not None and self._thread.is_alive():
+        if self._handing_over:
             return None
         waits = self._waits is not None and not self._waits.given_up
         if waits and self._last is not None and not self._last.safe:
@@ -150,16 +155,26 @@ class MemorySaves:
                 self._node.tell(Stored(self._task.attempt, self._run, self._storing.pop(step, self._again), step))
 
     def close(self) -> None:
-        if self._thread is not None:
+        if self._thread is not None and self._node.here:
+            self._copied.put(None)
             self._thread.join()
+            self._thread = None
         self._off = True
         for slot in self._slots:
             slot.close()
 
+    def _hand_all_over(self) -> None:
+        while (copied := self._copied.get()) is not None:
+            try:
+                self._hand_over(*copied)
+            finally:
+                self._handing_over = False
+            del copied  # the state would be kept until the next one
+
     def _hand_over(self, slot: Slot, snapshot: Snapshot, again: int, step: int) -> None:
         """Give the node what was copied. If there is no memory for it, no state is kept there from now on."""
         try:
-            size_bytes, digest = slot.finish(snapshot, self._rank, step)
+            size_bytes, digest = slot.finish(snapshot, self._rank)
             if self._is_too_much(slot.capacity_bytes):
                 return
             sharded = any(entry.sharded for entry in snapshot.entries)

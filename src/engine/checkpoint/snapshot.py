@@ -26,11 +26,19 @@ class CopyMemory:
 
     def __init__(self) -> None:
         self.kept: dict[int, Any] = {}  # by entry: a bytearray, or a tensor
+        self.known: dict[int, Any] = {}  # by entry: what `tensors` knows of the one that lay there before
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
-        """Return memory for an entry that is to lie in one place with the others; None: it may lie anywhere."""
+        """Return memory for an entry that is to lie in one place with the others; None: it may lie anywhere.
+
+        An entry that lies where it lay before gets the same object.
+        """
         del index, size_bytes
         return None
+
+    def fill(self, copies: list[tuple[memoryview, Any, Any]]) -> None:
+        """Copy into blocks: each block, the tensor that lies in it or None, and what is copied into that."""
+        assert not copies, "there are no blocks here"
 
 
 class Snapshot:
@@ -41,6 +49,7 @@ class Snapshot:
         self.entries: list[Entry] = []
         self.writers: dict[int, bool] = {}  # entries of which this rank knows whether it writes them
         self.streams: set[Any] = set()  # of GPUs that still copy, side by side
+        self.copies: list[tuple[memoryview, Any, Any]] = []  # that are still to be made, into blocks of the memory
         self._contents: list[Any] = []  # of the entries: bytes, or a tensor in main memory
         file = io.BytesIO()
         self.add(Entry("", "pickle", 0), b"")  # always the first entry
@@ -48,6 +57,8 @@ class Snapshot:
             _Pickler(file, state, self, memory).dump(state)
         except Exception as error:
             raise _explained(state, error) from error
+        memory.fill(self.copies)
+        self.copies = []
         for stream in self.streams:
             stream.synchronize()
         self._contents[0] = file.getvalue()
@@ -97,8 +108,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         self._torch = sys.modules.get("torch")
         self._paths: dict[int, list[str | int]] = {}
         if self._torch is not None:
-            from .tensors import located
+            from .tensors import add_tensor, located
 
+            self._add_tensor = add_tensor
             self._paths = {id(tensor): path for tensor, path in located(state)}
 
     def _buffer(self, buffer: pickle.PickleBuffer) -> bool:
@@ -112,7 +124,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
             if not isinstance(kept, bytearray) or len(kept) != content.nbytes:
                 self._memory.kept[index] = kept = bytearray(content.nbytes)
             view = memoryview(kept)
-        view[:] = content.cast("B")
+            view[:] = content.cast("B")
+        else:
+            self._snapshot.copies.append((view, None, content.cast("B")))
         self._snapshot.add(Entry("", "buffer", content.nbytes), view)
         return False
 
@@ -120,9 +134,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         if self._torch is None or not isinstance(obj, self._torch.Tensor):
             return None
         if id(obj) not in self._seen:
-            from .tensors import add_tensor
-
-            known = add_tensor(obj, self._paths.get(id(obj)), self._snapshot, self._memory)
+            known = self._add_tensor(obj, self._paths.get(id(obj)), self._snapshot, self._memory)
             if known is None:
                 return None
             self._seen[id(obj)] = obj, known  # keeps the object alive: its id must not be used again

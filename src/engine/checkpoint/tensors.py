@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from .snapshot import CopyMemory, Snapshot
 
 DCP_METADATA = ".metadata"
+_PLAIN = torch.Tensor, torch.nn.Parameter
 
 
 def add_tensor(
     source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
 ) -> tuple[Any, ...] | None:  # its persistent id
     """Add a tensor to a snapshot. None for tensors that must pickle themselves, such as sparse ones and subclasses."""
+    if (again := _added_again(source, path, snapshot, memory)) is not None:
+        return again
     is_parameter = type(source) is torch.nn.Parameter
     shape, offset, mine = tuple(source.shape), (0,) * source.dim(), None
     local = source.detach()
@@ -40,32 +43,56 @@ def add_tensor(
         chunks = source.__create_chunk_list__()
         offset, mine = (tuple(chunks[0].offsets), _writes(source, path)) if chunks else (offset, False)
         local = local.to_local()
-    elif type(source) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(local):
+    elif type(source) not in _PLAIN or not _is_plain(local):
         return None
     with torch.no_grad():
-        kept = _copied(local, snapshot, memory)
+        kept, block = _copied(local, snapshot, memory)
     entry = Entry("", "tensor", kept.nbytes, path, _name(kept.dtype), shape, offset, tuple(kept.shape))
     index = snapshot.add(entry, kept)
+    if block is not None and type(source) in _PLAIN:
+        memory.known[index] = type(source), source.shape, source.dtype, path, block, kept, entry
     if mine is not None:
         snapshot.writers[index] = mine
     return index, is_parameter, bool(source.requires_grad)
 
 
-def _copied(source: Any, snapshot: Snapshot, memory: CopyMemory) -> Any:
-    """A copy in main memory, pinned where the tensor is on a GPU, whose stream goes on copying."""
+def _added_again(
+    source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
+) -> tuple[Any, ...] | None:
+    """Add a tensor as the one before it in its place, if it is like that one: a training saves the same ones again."""
+    index = len(snapshot.entries)
+    known = memory.known.get(index)
+    if known is None:
+        return None
+    kind, shape, dtype, its_path, its_block, kept, entry = known
+    like = type(source) is kind and source.shape == shape and source.dtype is dtype and path == its_path
+    if not like or source.layout is not torch.strided or source.is_meta:
+        return None
+    block = memory.block(index, kept.nbytes)
+    if block is None or block is not its_block:  # where there is none `add_tensor` asks for it again
+        return None
+    snapshot.copies.append((block, kept, source))
+    snapshot.add(entry, kept)
+    return index, kind is torch.nn.Parameter, source.requires_grad
+
+
+def _copied(source: Any, snapshot: Snapshot, memory: CopyMemory) -> tuple[Any, memoryview | None]:
+    """A copy in main memory, pinned where the tensor is on a GPU, whose stream goes on copying; or one that is still to
+    be made, and the block in which it lies.
+    """
     index, pinned = len(snapshot.entries), source.is_cuda
     block = memory.block(index, source.numel() * source.element_size()) if source.numel() else None
     if block is not None:
         placed = torch.frombuffer(block, dtype=source.dtype).view(source.shape)
-        placed.copy_(source)
-        return placed
+        snapshot.copies.append((block, placed, source))
+        return placed, block
     kept, like = memory.kept.get(index), (source.shape, source.dtype, pinned)
     if not isinstance(kept, torch.Tensor) or (kept.shape, kept.dtype, kept.is_pinned()) != like:
         memory.kept[index] = kept = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
     kept.copy_(source, non_blocking=pinned)
     if pinned:
         snapshot.streams.add(torch.cuda.current_stream(source.device))
-    return kept
+    return kept, None
 
 
 def _is_plain(source: Any) -> bool:

@@ -79,10 +79,8 @@ def wait_for_room(saving: Checkpoint) -> None:
     """Wait until the next save is not left out, however busy the computer is: then the latest is on both nodes."""
     memory = saving._in_memory
     assert memory is not None
-    assert memory._thread is not None
-    memory._thread.join()
     ends = time.monotonic() + PATIENCE_S
-    while not any(slot.free for slot in memory._slots) and time.monotonic() < ends:
+    while (memory._handing_over or not any(slot.free for slot in memory._slots)) and time.monotonic() < ends:
         time.sleep(0.001)
 
 

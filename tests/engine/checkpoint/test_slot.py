@@ -15,9 +15,9 @@ from outrider.engine.checkpoint.snapshot import Snapshot
 from outrider.engine.node.replicas import digest
 
 
-def left(slot: Slot, state: Any, step: int = 1) -> tuple[int, int]:
+def left(slot: Slot, state: Any) -> tuple[int, int]:
     slot.begin()
-    return slot.finish(Snapshot(state, slot), 0, step)
+    return slot.finish(Snapshot(state, slot), 0)
 
 
 def found(slot: Slot, size_bytes: int, into: Any = None) -> Any:
@@ -114,3 +114,49 @@ def test_tensors_come_back_as_they_were() -> None:
         assert found(slot, size_bytes, target)["model"]["weight"] is target["model"]["weight"]
         assert torch.equal(target["model"]["weight"], model.weight)
     torch.nn.Linear(50, 300).load_state_dict(back["model"])
+
+
+def test_the_digest_that_is_taken_while_copying_is_that_of_the_whole() -> None:
+    torch = pytest.importorskip("torch")
+    slot, threads = Slot(), torch.get_num_threads()
+    large, small = torch.randn(1_000_000), torch.nn.Parameter(torch.randn(100, 70))
+    states = [
+        {"large": large, "small": small, "turned": torch.randn(900, 800).t(), "array": np.arange(300_000)},
+        {"large": large, "small": small, "turned": torch.randn(900, 800).t(), "array": np.arange(300_000)},
+        {"large": large.bfloat16(), "small": small, "array": np.arange(200_000), "none": torch.empty(0)},
+        {"large": large, "again": large[:50_000], "small": small.detach(), "array": [np.arange(100_000)] * 2},
+        {"small": small, "sparse": torch.eye(300).to_sparse(), "large": large},
+        {"small": small, "sparse": torch.eye(300), "large": large},
+    ]
+    try:
+        for number, state in enumerate(states * 4):
+            torch.set_num_threads(1 if number < 2 * len(states) else 2)
+            large += 1
+            with torch.no_grad():
+                small += 1
+            size_bytes, told = left(slot, state)
+            with mmap.mmap(slot.fd, 0) as content:
+                assert digest(content, size_bytes) == told
+            back = found(slot, size_bytes)
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    assert type(back[name]) is type(value)
+                    assert back[name].requires_grad == value.requires_grad
+                    assert torch.equal(back[name].to_dense(), value.to_dense())
+                else:
+                    assert np.array_equal(back[name], value)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_state_that_is_saved_again_gets_neither_new_memory_nor_a_new_record() -> None:
+    torch = pytest.importorskip("torch")
+    slot, state = Slot(), {f"t{number}": torch.randn(3_000) for number in range(50)}
+    for _ in range(2):
+        left(slot, state)
+    fd, record, known = slot.fd, slot._recorded[1], dict(slot.known)
+    left(slot, state)
+    assert (slot.fd, slot._recorded[1]) == (fd, record)
+    assert slot._recorded[1] is record
+    assert len(known) == 50
+    assert all(slot.known[index] is each for index, each in known.items())

@@ -87,7 +87,7 @@ async def test_a_rank_writes_its_memory_again_when_its_node_has_dropped_it() -> 
 async def test_a_rank_sees_in_its_memory_that_its_state_is_safe() -> None:
     store, slot, state = BlobStore(same_host=True), Slot(), {"total": np.ones(1000)}
     slot.begin()
-    slot.finish(Snapshot(state, slot), 0, 1)
+    slot.finish(Snapshot(state, slot), 0)
     assert slot.safe, "nobody waits for what was never left"
     blob = kept(store, [slot.take()]).blob
     assert not slot.safe
