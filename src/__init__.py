@@ -138,17 +138,12 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(room: str) -> Any:
-    """Import a module of ours, while Python's collector rests: it would find nothing."""
-    import gc
     from importlib import import_module
 
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    from . import collector
+
+    with collector.at_rest():
         return import_module(f"{__name__}.{room}")
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _errors() -> dict[str, type]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, StrEnum, auto
-from random import random
 from typing import NewType, Protocol
 
 from ..lazy_dataclass import dataclass
@@ -437,6 +436,13 @@ class PoolSpec:
     scale: ScaleByLoad | None = None  # None: it has ``desired`` nodes, until the user resizes it
 
 
+def random_chance() -> float:
+    """Return a number that is at least 0.0, and below 1.0."""
+    from random import random  # which takes long, and is needed when something has failed
+
+    return random()  # noqa: S311  a delay
+
+
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """The dependencies that a pool is given from outside."""
@@ -448,7 +454,7 @@ class Dependencies:
     observe: Observe
     clock: Clock
     probe: ReachabilityProbe | None = None  # None: when all nodes are silent, it is taken for this computer's network
-    chance: Callable[[], float] = random  # spreads retries: at least 0.0, below 1.0
+    chance: Callable[[], float] = random_chance  # spreads retries: at least 0.0, below 1.0
     preparing: Callable[[NodeId], Preparing | None] = lambda _: (
         None
     )  # the step of preparing a node, if one is under way

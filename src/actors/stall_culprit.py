@@ -14,9 +14,9 @@ from ..lazy_named_tuple import NamedTuple
 
 MARGIN = 0.2  # of the time that the last of two signs is old: by so much the other one must be older to tell anything
 LEAST_S = 1.0
-_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
-_COLLECTIVE = re.compile(  # files of libraries, and the function for those that do more than wait for others
+_COLLECTIVE = (  # files of libraries, and the function for those that do more than wait for others
     r"/torch/distributed/|/torch/nn/parallel/distributed\.py|/torch/autograd/graph\.py.*_engine_run_backward"
     r"|/jax/experimental/multihost_utils\.py|/jax/_src/distributed\.py|/mpi4py/|/horovod/|/deepspeed/comm/"
     r"|/cupyx/distributed/|/tensorflow/python/distribute/|/multiprocessing/.*\b(join|barrier)"
@@ -75,7 +75,7 @@ def _frames(text: str) -> list[re.Match[str]]:
     """Return the frames of the task's own thread, the innermost first."""
     found: list[re.Match[str]] = []
     for line in text.split("\n"):
-        if (frame := _FRAME.fullmatch(line)) is None:
+        if (frame := re.fullmatch(_FRAME, line)) is None:
             break
         found.append(frame)
     return found
@@ -84,7 +84,7 @@ def _frames(text: str) -> list[re.Match[str]]:
 def _waits(frames: Sequence[re.Match[str]]) -> bool:
     """Return whether the user's own code has called what waits for other ranks."""
     for frame in frames:
-        if _COLLECTIVE.search(f"{frame[1]} {frame[3]}"):
+        if re.search(_COLLECTIVE, f"{frame[1]} {frame[3]}"):
             return True
         if not any(each in frame[1] for each in _LIBRARIES):
             return False

@@ -20,7 +20,7 @@ from .errors import ProviderError
 
 MachineId = NewType("MachineId", str)
 Architecture = Literal["x86_64", "arm64"]
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = r"[a-z0-9]+"
 Allocation = Literal["spot", "on-demand", "spot-if-available", "cheapest"]
 
 
@@ -36,7 +36,7 @@ class AcceleratorRequest:
         """Return whether a device satisfies the request. Its driver's name has the words of ours, as "GeForce RTX 4090"
         has RTX4090; "A100-SXM4-40GB" has no A10. A tenth less memory is enough: drivers call 16 GB 15 GB.
         """
-        words, wanted = _WORD.findall(name.lower()), "".join(_WORD.findall(self.name.lower()))
+        words, wanted = re.findall(_WORD, name.lower()), "".join(re.findall(_WORD, self.name.lower()))
         runs = ("".join(words[begin:end]) for begin in range(len(words)) for end in range(begin + 1, len(words) + 1))
         return wanted in runs and memory_gb >= 0.9 * self.memory_gb
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from functools import wraps
+from functools import cache, wraps
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -73,14 +73,17 @@ def not_an_option(owner: str, name: str, known: Collection[str]) -> str:
 
 def checking_options(kind: type[T], error: Callable[[str], Exception]) -> type[T]:
     """Have a class raise ``error`` for options that its ``__init__`` does not have."""
-    known = list(signature(kind).parameters)
     make = kind.__init__
+
+    @cache
+    def known() -> list[str]:  # when it is needed: it takes long, and many programs name no option of a class
+        return list(signature(kind).parameters)
 
     @wraps(make)
     def init(self: T, *args: Any, **options: Any) -> None:
         for name in options:
-            if name not in known:
-                raise error(not_an_option(kind.__name__, name, known))
+            if name not in known():
+                raise error(not_an_option(kind.__name__, name, known()))
         make(self, *args, **options)
 
     kind.__init__ = init  # type: ignore[assignment]

@@ -7,8 +7,6 @@ import getpass
 import hashlib
 import json
 import os
-import secrets
-import shutil
 import socket
 import threading
 import time
@@ -132,10 +130,12 @@ class Lock:
 
     def discard(self) -> None:
         """Remove the pool's files, the lock last: whoever waits for it notices that it is gone."""
+        from shutil import rmtree  # which takes long, and a pool begins without
+
         for each in self.directory.iterdir():
             if each.name != "lock":
                 each.unlink()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        rmtree(self.directory, ignore_errors=True)
 
     def give_back(self) -> None:
         with self._mutex:
@@ -246,7 +246,7 @@ def owner_of(written: Mapping[str, Any] | None) -> Owner | None:
 
 def write_whole(path: Path, text: str) -> None:
     """Replace a file's content as a whole, safe against a power cut."""
-    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    new = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with open(file, "w") as stream:  # noqa: PTH123  a file descriptor

@@ -17,9 +17,9 @@ from .secrets import Secret
 
 Text = str | os.PathLike[str]
 
-_VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
-_CONTAINER = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
-_APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?")
+_VERSION = r"(\d+)\.(\d+)(\.\d+)?"
+_CONTAINER = r"(?a)[A-Za-z0-9][\w.:/@-]*"
+_APT = r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?"
 
 
 @checks_options
@@ -60,7 +60,7 @@ class Image:
         for name in ("pip", "apt", "excludes"):
             _keep(self, name, _texts(name, getattr(self, name)))
         for package in self.apt:
-            if not _APT.fullmatch(package):
+            if not re.fullmatch(_APT, package):
                 refuse(f"Image(apt=...): {package!r} cannot be the name of a Debian package.")
         for requirement in self.pip:
             if requirement.lstrip().startswith("-"):
@@ -95,7 +95,7 @@ class Image:
 
 
 def _check_container(container: object) -> None:
-    if container is not None and not (isinstance(container, str) and _CONTAINER.fullmatch(container)):
+    if container is not None and not (isinstance(container, str) and re.fullmatch(_CONTAINER, container)):
         refuse(f"Image(container=...) takes an image as for `docker run`, not {shown(container)}.")
 
 
@@ -104,7 +104,7 @@ def _check_python(python: object) -> None:
         refuse(f"Image(python=...) takes 'auto', a version or a path, not {shown(python)}.")
     if python == "auto" or python.startswith("/"):
         return
-    found = _VERSION.fullmatch(python)
+    found = re.fullmatch(_VERSION, python)
     if found is None:
         refuse(f"Image(python={python!r}): it takes 'auto', a version such as '3.11', or an absolute path on the node.")
     ours = tuple(map(str, sys.version_info[:2]))

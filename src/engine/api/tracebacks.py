@@ -13,7 +13,7 @@ from .errors import OutriderError, RemoteTraceback
 
 FULL = "OUTRIDER_FULL_TRACEBACKS"  # the environment variable that keeps all frames, to find a defect of ours
 _DRIVERS = {"outrider", "anyio", "asyncio", "concurrent", "contextlib", "threading"}
-_FRAME = re.compile(r'( +)File "(.*)", line (\d+), in ')
+_FRAME = r'( +)File "(.*)", line (\d+), in '
 
 
 def cut(error: BaseException) -> None:
@@ -50,7 +50,7 @@ def with_source_lines(text: str) -> str:
     told: list[str] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
         told.append(line)
-        if (found := _FRAME.match(line)) and not following.startswith(f"{found[1]}  "):
+        if (found := re.match(_FRAME, line)) and not following.startswith(f"{found[1]}  "):
             source = _source_line(found[2], int(found[3]))
             told += [f"{found[1]}  {source}"] if source else []
     return "\n".join(told)

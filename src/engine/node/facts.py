@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import re
 import socket
 import sys
@@ -23,7 +22,7 @@ _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")  # cgroup v2, as a container s
 CROSSING = ("numpy", "pandas", "torch")  # the packages whose objects tasks exchange
 _NAMED = re.compile(rf"({'|'.join(CROSSING)})-([^-]+)\.dist-info", re.IGNORECASE)
 _ENDS = ".dist-info"
-PYTHON = ".".join(platform.python_version_tuple()[:2])
+PYTHON = ".".join(map(str, sys.version_info[:2]))
 
 
 def facts(address: str, accelerators: Sequence[tuple[str, float]], sharing: int = 1) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +39,7 @@ LOOKS_AWAKE = 12  # where the kernel does not say how long a thread has had a pr
 READ_BYTES = 1 << 20  # of a dump: faulthandler writes at most 100 threads of 100 frames each
 _BIT = 1 << (SIGNAL - 1)
 _TICKS = os.sysconf("SC_CLK_TCK")
-_TGKILL = {"x86_64": 234, "ppc64le": 250, "s390x": 241}.get(platform.machine(), 131)  # glibc has it since 2.30 alone
+_TGKILL = {"x86_64": 234, "ppc64le": 250, "s390x": 241}.get(os.uname().machine, 131)  # glibc has it since 2.30 alone
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from ...lazy_dataclass import dataclass
 
 MOST_CHARS = 64 * 1024
-_HEADING = re.compile(r"(Current thread|Thread) (0x[0-9a-f]+)")
-_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_HEADING = r"(Current thread|Thread) (0x[0-9a-f]+)"
+_FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _NODE = __file__.removesuffix("stack_text.py")
 _CALL = f"{_NODE}call.py"  # where `Caller.run` is: below it is the user's code
 _OURS = _NODE.removesuffix("engine/node/")
@@ -47,7 +47,7 @@ class Thread:
 
 def of_one(number: int, dump: str) -> list[Thread]:
     """Return the thread that has written this, as `parsed` would; none where it runs no Python."""
-    frames = [line for line in dump.splitlines() if _FRAME.match(line) or line == "  ..."]
+    frames = [line for line in dump.splitlines() if re.match(_FRAME, line) or line == "  ..."]
     return [Thread(number, tuple(frames))] if frames else []
 
 
@@ -59,9 +59,9 @@ def parsed(dump: str) -> list[Thread]:
     """Return the threads of a dump; lines that are neither a thread's nor a frame's are left out."""
     threads: list[tuple[int, list[str]]] = []
     for line in dump.splitlines():
-        if heading := _HEADING.match(line):
+        if heading := re.match(_HEADING, line):
             threads.append((int(heading[2], 16), []))
-        elif threads and (_FRAME.match(line) or line == "  ..."):
+        elif threads and (re.match(_FRAME, line) or line == "  ..."):
             threads[-1][1].append(line)
     return [Thread(number, tuple(frames)) for number, frames in threads]
 
@@ -95,5 +95,5 @@ def bounded(text: str, most: int = MOST_CHARS) -> str:
 
 
 def _file(frame: str) -> str:
-    found = _FRAME.match(frame)
+    found = re.match(_FRAME, frame)
     return "" if found is None else found[1]

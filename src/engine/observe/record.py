@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
     from ..serialization.payload import Part
 
-_ITEM = re.compile(r"^item \d+ of ")  # how `JobFailed` names an item of a map: its function is what is counted
+_ITEM = r"^item \d+ of "  # how `JobFailed` names an item of a map: its function is what is counted
 PROGRESS_S = 1.0  # between states of a map
 
 
@@ -156,7 +156,7 @@ class RecordSink(Sink):
         """Return whether an event is recorded that no recorded call brings along: of a map, or of what goes wrong."""
         match event:
             case ev.JobFailed():
-                return self.calls.failed(_ITEM.sub("", event.function))
+                return self.calls.failed(re.sub(_ITEM, "", event.function))
             case ev.MapProgress():
                 return self._news_of_map(event)
             case ev.GenerationLost():

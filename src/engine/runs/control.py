@@ -19,10 +19,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...providers.local.sockets import listening, short_name
-from .reader import Run, read_json
+
+if TYPE_CHECKING:
+    from .reader import Run
 
 CONTROL = "control"
 REQUEST_BYTES, ANSWER_BYTES = 64 * 1024, 16 * 1024 * 1024
@@ -186,5 +188,7 @@ def _connect(sock: socket.socket, path: Path, within_s: float) -> None:
 
 
 def _owner(run: Run, what: str) -> str:
+    from .reader import read_json  # for those that ask, and not for the owner
+
     owner = read_json(run.directory / "run.json").get("owner")
     return str(owner.get(what, "?")) if isinstance(owner, dict) else "?"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...providers.private import state_root
 
-_ID = re.compile(r"\d{8}-\d{6}-(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)-[0-9a-f]{4}")
+_ID = r"\d{8}-\d{6}-(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)-[0-9a-f]{4}"
 _NO_SCRIPT = {"", "-", "-c", "-m"}  # sys.argv[0] of a Python that runs no file
 
 
@@ -25,7 +25,7 @@ def new_id(name: str, at: float) -> str:
 
 def name_in(run: str) -> str | None:
     """Return the name in a run's id; None: it is no such id."""
-    found = _ID.fullmatch(run)
+    found = re.fullmatch(_ID, run)
     return None if found is None else found["name"]
 
 

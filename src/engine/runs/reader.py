@@ -21,7 +21,7 @@ from .names import name_in
 from .status import Spending
 
 Owned = Literal["alive", "dead", "elsewhere", "unknown"]  # unknown: its lock cannot be read
-_LOG = re.compile(r"(rank|node)-(\d+)(?:\.(\d+))?\.log")  # with the number of a part but the first
+_LOG = r"(rank|node)-(\d+)(?:\.(\d+))?\.log"  # with the number of a part but the first
 CHUNK = 64 * 1024  # bytes of each log that are read at a time
 
 
@@ -173,7 +173,7 @@ class Logs:
         have several parts.
         """
         with suppress(OSError):
-            found = [(name, _LOG.fullmatch(name)) for name in os.listdir(self._folder)]  # noqa: PTH208  names
+            found = [(name, re.fullmatch(_LOG, name)) for name in os.listdir(self._folder)]  # noqa: PTH208  names
             there = sorted((log[1], int(log[2]), int(log[3] or 0), name) for name, log in found if log)
             self._logs = {
                 name: self._logs.get(name) or Log(self._folder / name, f"{kind} {number}")

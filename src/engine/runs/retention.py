@@ -8,7 +8,6 @@ RETAIN-3: what stays fits both limits, but for what RETAIN-1 keeps.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -111,6 +110,8 @@ def _size(folder: Path | str) -> int:
 
 def _remove(directory: Path) -> None:
     """Remove a record, its lock last: another program that removes it at the same time finds the lock taken."""
+    from shutil import rmtree  # which takes long
+
     if Lock.is_taken(directory) or _lives_elsewhere(
         directory
     ):  # `take` would give this process a lock that it holds already
@@ -121,9 +122,9 @@ def _remove(directory: Path) -> None:
     try:
         for each in directory.iterdir():
             if each.is_dir() and not each.is_symlink():
-                shutil.rmtree(each)
+                rmtree(each)
             elif each.name != "lock":
                 each.unlink()
-        shutil.rmtree(directory)
+        rmtree(directory)
     finally:
         lock.give_back()

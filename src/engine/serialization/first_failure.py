@@ -19,11 +19,10 @@ from .error_notes import ranks_of
 
 FOLLOWS_S = 5.0  # the kernel takes so long to end a process that holds tens of gigabytes or several GPUs
 ERROR_CHARS = 300
-_PEER_GONE = re.compile(
-    r"connection (was )?(likely )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe|socket closed"
-    r"|remote process exited|ncclRemoteError|peer (is )?(down|gone|lost)|recv, got 0 bytes"
-    r"|heartbeat timeout|coordination service",
-    re.IGNORECASE,
+_PEER_GONE = (
+    r"(?i)connection (was )?(likely )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe"
+    r"|socket closed|remote process exited|ncclRemoteError|peer (is )?(down|gone|lost)|recv, got 0 bytes"
+    r"|heartbeat timeout|coordination service"
 )
 
 
@@ -55,7 +54,7 @@ def first_of(failures: Sequence[Failure]) -> Failure:
 def sign_of(error: Exception) -> Sign:
     if isinstance(error, errors.TaskKilled):
         return Sign.ABORTED if error.signal == signal.SIGABRT else Sign.OWN
-    if isinstance(error, ConnectionError) or _PEER_GONE.search(_text(error)):
+    if isinstance(error, ConnectionError) or re.search(_PEER_GONE, _text(error)):
         return Sign.PEER_GONE
     return Sign.OWN
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import os
 import re
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from ...lazy_dataclass import dataclass
@@ -62,7 +62,7 @@ class Packer:
         self._plugins, self._kind, self._drop = tuple(plugins), kind, drop
         self._blobs, self._objects = itertools.count(1), objects or self
         self._warned = False
-        self._prefix = token_hex(4)  # nodes that are taken over may still have blobs of another client
+        self._prefix = os.urandom(4).hex()  # nodes that are taken over may still have blobs of another client
 
     def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
         return merged((*self.outer_plugins, *self._plugins), function.plugins)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import platform
-import secrets
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -163,7 +163,7 @@ class NodeConnection:
     ) -> None:
         self._node, self._machine, self._settings = node, machine, settings
         self._reports, self._closed, self._evict = reports, closed, evict
-        self._session_id = secrets.token_hex(16)
+        self._session_id = os.urandom(16).hex()
         self._session = Session(keeps_bytes=KEPT_BYTES)
         self.link = NodeLink(
             node,
@@ -378,7 +378,7 @@ class NodeConnection:
             wire.PROTOCOL_VERSION,
             self._session_id,
             self._session.received,
-            ".".join(platform.python_version_tuple()[:2]),
+            ".".join(map(str, sys.version_info[:2])),
             cloudpickle.__version__,
             self._settings.lease_s,
             {**setup, "env": {**machine.env, **setup["env"]}, "notices": list(machine.notices)},

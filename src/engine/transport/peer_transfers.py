@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +227,7 @@ class PeerTransfers:
         *,
         kind: type[wire.Pull | wire.Copy],
     ) -> wire.Arrived:
-        ticket = secrets.token_hex(16)
+        ticket = os.urandom(16).hex()
         try:
             self._give_keys(giver.end, to.end)
             port = await giver.end.serve(ticket, its_name, size_bytes)

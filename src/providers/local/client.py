@@ -75,21 +75,21 @@ class SupervisorClient:
         """
         import json  # when the supervisor has been started
 
-        from . import processes
+        from . import process_state
 
         if self.ended:
             raise self.gone()
         number = next(self._numbers)
         self._taken[number] = taken = anyio.Event()
         self._unsent += json.dumps({**message, "request": number}).encode() + b"\n"
-        stands = processes.Standstill()
+        stands = process_state.Standstill()
         try:
             while not taken.is_set():
-                with anyio.move_on_after(processes.LOOK_S):
+                with anyio.move_on_after(process_state.LOOK_S):
                     await self._send()
                     await taken.wait()
                 if not taken.is_set() and stands.lasts(self._supervisor):
-                    await self._kill(f"stood still for {processes.STILL_S:g} s")
+                    await self._kill(f"stood still for {process_state.STILL_S:g} s")
         finally:
             del self._taken[number]
         if self.ended:
@@ -204,7 +204,7 @@ class SupervisorClient:
 
 def _collect(pid: int) -> str:
     """Collect the process and return how it ended. It closes its socket only by ending, so this takes no time."""
-    from .processes import describe
+    from .process_state import describe
 
     try:
         return describe(os.waitpid(pid, 0)[1])

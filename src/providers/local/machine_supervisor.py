@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from . import processes, watchdog
+from .process_state import describe
 from .programs import Executor, ForkServerCode, Template, resolve, share_memory
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
@@ -361,7 +362,7 @@ class MachineSupervisor:
         for pid, status in processes.ended_children():
             for machine in self.machines:
                 if pid in machine.parts:
-                    machine.part_ended(machine.parts[pid], processes.describe(status))
+                    machine.part_ended(machine.parts[pid], describe(status))
 
     def until_next_ms(self) -> float | None:
         times = [machine.bury_at for machine in self.machines if machine.ended]

@@ -8,18 +8,17 @@ import resource
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .process_state import stat_of
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 CLONE_NEWNS = 0x20000  # <linux/sched.h>
 FRAME_BYTES = 64 * 1024  # of one message between a pool's local processes
-STILL_S = 8.0  # without any of a processor's time: a frozen process, not a slow one
-LOOK_S = 1.0  # how often that is looked at, while an answer is owed
 _libc = ctypes.CDLL(None, use_errno=True)
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE, MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2  # <linux/mount.h>
 
@@ -148,29 +147,6 @@ def kill_children() -> bool:
     return bool(left)
 
 
-def stat_of(pid: int) -> list[str]:
-    """State, parent, process group, ... as /proc/<pid>/stat has them from its third field on; [] if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-class Standstill:
-    """A detector for a frozen process that owes an answer: a slow one uses processor time, a frozen one uses none."""
-
-    def __init__(self) -> None:
-        """Begin now: the process owes an answer from now on."""
-        self._used, self._since = "", time.monotonic()
-
-    def lasts(self, pid: int) -> bool:
-        """Return whether the process has stood still for `STILL_S`, as far as the calls of this method have seen."""
-        used, now = " ".join([str(pid), *stat_of(pid)[11:13]]), time.monotonic()  # utime, stime: in hundredths
-        if used != self._used:
-            self._used, self._since = used, now
-        return now >= self._since + STILL_S
-
-
 def kill(pid: int) -> None:
     """SIGKILL, if it is there. Only for our own children: their pids are not used again before we collect them."""
     try:
@@ -192,19 +168,6 @@ def group_lives(group: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def describe(status: int) -> str:
-    """Return how a process ended, as the rest of a sentence about it."""
-    code = os.waitstatus_to_exitcode(status)
-    if code == 0:
-        return "ended by itself"
-    if code > 0:
-        return f"exited with status {code}"
-    try:
-        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:  # a real-time signal
-        return f"was killed by signal {-code}"
 
 
 def close_all_but(kept: set[int]) -> None:

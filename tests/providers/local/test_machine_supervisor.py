@@ -19,7 +19,7 @@ from outrider import Pool
 from outrider.engine.client.from_settings import ENTRY_POINTS
 from outrider.providers.base import EntryPoints, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity, ProviderError
-from outrider.providers.local import client, processes
+from outrider.providers.local import client, process_state, processes
 from outrider.providers.local.client import SupervisorClient
 from outrider.providers.local.provider import Local
 
@@ -192,8 +192,8 @@ async def test_a_supervisor_that_is_stopped_just_after_its_watchdogs_death_is_en
     wakes, request_, table, opened, heavy, monkeypatch
 ):
     """Found by random faults: nobody wakes it, and it holds the socket by whose end the client hears of its death."""
-    monkeypatch.setattr(processes, "STILL_S", 0.3)
-    monkeypatch.setattr(processes, "LOOK_S", 0.05)
+    monkeypatch.setattr(process_state, "STILL_S", 0.3)
+    monkeypatch.setattr(process_state, "LOOK_S", 0.05)
     monkeypatch.setattr(client, "KILL_DEADLINE_S", 60.0 if wakes else 0.3)
     (heavy / "wait").touch()  # it imports for so long, and does not see the death
     async with opened(replace(ENTRY_POINTS, shared=(*ENTRY_POINTS.shared, "heavy_here"))) as fleet:
@@ -243,8 +243,8 @@ async def killed_first(supervisor, order):
 @pytest.fixture
 def soon(monkeypatch):
     """A process stands still after a short while."""
-    monkeypatch.setattr(processes, "STILL_S", 0.3)
-    monkeypatch.setattr(processes, "LOOK_S", 0.05)
+    monkeypatch.setattr(process_state, "STILL_S", 0.3)
+    monkeypatch.setattr(process_state, "LOOK_S", 0.05)
 
 
 @pytest.mark.usefixtures("soon")
@@ -388,7 +388,7 @@ from importlib import import_module
 from pathlib import Path
 
 from outrider.engine.node.server import serve
-from outrider.providers.local import client, processes
+from outrider.providers.local import client, process_state, processes
 from outrider.providers.local.client import SupervisorClient
 
 really = processes.fork
