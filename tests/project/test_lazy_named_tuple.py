@@ -60,10 +60,17 @@ def behaviour(base: Any, source: str, args: list[int], named: dict[str, int]) ->
     return found
 
 
-@given(sources(), st.lists(st.integers(), max_size=5), st.dictionaries(st.sampled_from(NAMES), st.integers()))
-@settings(max_examples=100, deadline=None)
-def test_classes_behave_as_the_standard_librarys(source: str, args: list[int], named: dict[str, int]) -> None:
-    ours = behaviour(lazy_named_tuple.NamedTuple, source, args, named)
+@given(
+    sources(),
+    st.lists(st.integers(), max_size=5),
+    st.dictionaries(st.sampled_from(NAMES), st.integers()),
+    st.sampled_from([0, 1, lazy_named_tuple.FEW]),
+)
+@settings(max_examples=200, deadline=None)
+def test_classes_behave_as_the_standard_librarys(source: str, args: list[int], named: dict[str, int], few: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lazy_named_tuple, "FEW", few)
+        ours = behaviour(lazy_named_tuple.NamedTuple, source, args, named)
     assert ours == behaviour(typing.NamedTuple, source, args, named)
 
 
@@ -97,12 +104,16 @@ def test_the_first_object_may_be_one_of_a_subclass() -> None:
     assert type(Base(1)) is Base
 
 
-def test_nothing_is_written_before_the_first_object() -> None:
+def test_new_is_written_once_and_when_there_are_several_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_named_tuple, "FEW", 1)
+
     class Lazy(lazy_named_tuple.NamedTuple):
         x: int
         y: int = 2
 
     before = Lazy.__new__
+    assert Lazy(1) == (1, 2)
+    assert Lazy.__new__ is before
     assert Lazy(1) == (1, 2)
     written = Lazy.__new__
     assert written is not before
