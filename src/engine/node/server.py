@@ -44,6 +44,7 @@ from .stack_reader import StackAnswers
 from .worker_pool import WorkerPool
 
 RENEW_S = 1.0  # the machine's lease is renewed at most so often
+NODE_START_S = 0.015  # of a core, that the start of another node takes (decision 79)
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _KEPT_BYTES = 8 << 20  # with so much unacknowledged, tasks that print have to wait
@@ -167,7 +168,9 @@ class ExecutorServer:
         )
         transport.write(codec.encode(welcome) + self._session.flush())
         if not resumed:  # when the client has been answered: the others' answers wait for a core, too
-            self._workers.open(hello.setup, cwd=str(self._work), address=self._address)
+            self._workers.open(
+                hello.setup, cwd=str(self._work), address=self._address, after_s=others_start_s(self._sharing)
+            )
             self._watcher.start(sources.named(hello.setup.get("notices", ())))
             self._start_sampler(hello.setup)
         self._watcher.greeted()
@@ -372,6 +375,14 @@ class ControlChannel(ByteStream):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._server.lost(self)
+
+
+def others_start_s(sharing: int) -> float:
+    """Return how long the workers of this node leave the cores to other nodes that start. Each worker that is forked
+    for a task to come delays the first one, where ``sharing`` nodes have fewer cores.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return NODE_START_S * sharing / cores if sharing > cores else 0.0
 
 
 class MachineLease:

@@ -81,13 +81,14 @@ class WorkerPool:
         self._listening, self._threads = True, False
         self._worker_threads = 1
         self._logged_at: dict[int, float] = {}  # attempt -> when its processes have what nobody keeps
+        self._starts_at: asyncio.TimerHandle | None = None  # the workers, which are not there before
         self._closing = False
         self._loop.add_reader(forks, self._on_fork_server_readable)
 
     # --- from the client ---------------------------------------------------------------------------------------------
 
-    def open(self, setup: dict[str, Any], *, cwd: str, address: str) -> None:
-        """Start the workers: the first task finds one that is ready."""
+    def open(self, setup: dict[str, Any], *, cwd: str, address: str, after_s: float = 0.0) -> None:
+        """Start the workers in ``after_s``, or when the first task comes: later ones find one that is ready."""
         slots, threads = setup["slots"], setup["kind"] == "thread"
         self._threads = threads
         order = {
@@ -105,13 +106,25 @@ class WorkerPool:
         self._worker_threads = order["threads"]
         self._holdings.devices = named_devices(self._devices, {**os.environ, **order["env"]})
         self._tell_fork_server(fork_orders.SETUP, order, fds=[self._notice_page.fd])
-        self._scheduler.open(slots, threads=threads, now=self._loop.time())
+        self._slots = slots
+        self._starts_at = self._loop.call_later(after_s, self._start_workers)
+
+    def _start_workers(self) -> None:
+        """Have the workers forked. They have been already where a task came first."""
+        self._open_slots()
         self.act()
+
+    def _open_slots(self) -> None:
+        if self._starts_at is not None:
+            self._starts_at.cancel()
+            self._starts_at = None
+            self._scheduler.open(self._slots, threads=self._threads, now=self._loop.time())
 
     def obey(self, message: wire.Message, body: bytes) -> bool:
         """Take an order of the client, to be carried out by `act`; return False if it is not for workers."""
         match message:
             case wire.Run(attempt):
+                self._open_slots()
                 if not self._deliveries.expect(message):
                     self._forget(attempt)
                     self._outbox.append(lacking(attempt, limits.story()))
@@ -245,6 +258,8 @@ class WorkerPool:
 
     async def close(self, within_s: float) -> None:
         self._closing = True
+        if self._starts_at is not None:
+            self._starts_at.cancel()
         if self._timer is not None:
             self._timer.cancel()
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from outrider.engine.node import server
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +27,37 @@ def _remove_it_for_good() -> None:
 
 def _exit() -> None:
     os._exit(7)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def test_workers_leave_the_cores_to_other_nodes_only_where_these_outnumber_them():
+    cores = len(os.sched_getaffinity(0))
+    assert server.others_start_s(cores) == 0.0
+    assert server.others_start_s(cores + 1) > server.NODE_START_S
+    assert server.others_start_s(8 * cores) == pytest.approx(8 * server.NODE_START_S)
+
+
+async def test_where_nodes_outnumber_cores_a_worker_is_forked_for_the_first_task(make, monkeypatch):
+    monkeypatch.setattr(server, "NODE_START_S", 1000.0)
+    client = await make(sharing=100 * len(os.sched_getaffinity(0)))
+    before = open_files()
+    await client.turn()
+    assert open_files() == before  # no worker's pipe
+    assert await client.call(os.getpid)
+    assert open_files() > before
+
+
+async def test_it_is_forked_without_a_task_when_the_others_have_had_their_time(make, monkeypatch):
+    monkeypatch.setattr(server, "NODE_START_S", 0.003)  # times 100
+    client = await make(sharing=100 * len(os.sched_getaffinity(0)))
+    before = open_files()
+    async with asyncio.timeout(30):
+        while open_files() == before:
+            await client.turn()
+    assert await client.call(os.getpid)
 
 
 async def test_a_folder_that_a_task_removed_is_made_again(make):
