@@ -1,6 +1,8 @@
 """``python -m benchmarks.bulk``: gigabytes to and from one host, and what else goes on meanwhile; a table and JSON.
 
 The host is this computer, by a real sshd; OpenSSH's own client moves as many bytes with the same cipher in between.
+Ours are in memory before and after, and so are OpenSSH's: its client reads and writes files of a file system in memory,
+and so does `cat` at the other end. Beside that stands what it moves where nothing keeps the bytes (/dev/null).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from .host import LoopbackHost, loopback_host
 from .meters import calm, short_calls, watched_loop, watched_memory
 
 OUT = Path(__file__).parents[1] / "out"
+PIECE = b"x" * 1_000_000
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -71,33 +74,57 @@ async def pipeline(pool: Pool, size_bytes: int) -> list[Figure]:
 
 
 async def rates(pool: Pool, host: LoopbackHost, size_bytes: int, rounds: int) -> list[Figure]:
-    """To the host and from it, each between two runs of OpenSSH's client; short calls go on beside ours."""
+    """To the host and from it, each between runs of OpenSSH's client; short calls go on beside ours."""
     quiet = (await calm(pool)).p99_ms
     kept: Ref[Array] = await pool.run(made(7.0, size_bytes), keep=True)
-    numbers: dict[str, list[float]] = {name: [] for name in ("up", "down", "result", "ssh up", "ssh down", "p99")}
-    with tempfile.NamedTemporaryFile(dir=MEMORY) as file:
-        file.truncate(size_bytes)
+    numbers: dict[str, list[float]] = {name: [] for name in ("up", "down", "result", "p99", *THEIRS)}
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        source, sink = Path(folder, "source"), Path(folder, "sink")
+        fill(source, size_bytes)
         for number in range(rounds + 1):
             call = ends(np.full(size_bytes // 8, float(number)))
             async with short_calls(pool) as calls:
                 there = await rate(size_bytes, partial(pool.run, call))
                 back = await rate(size_bytes, kept.get)
                 returned = await rate(size_bytes, partial(pool.run, made(8.0, size_bytes)))
-            theirs = [host.rate("cat > /dev/null", size_bytes, Path(file.name))]
-            theirs.append(host.rate(f"cat {file.name}", size_bytes))
+            found = [there / 1e6, back / 1e6, returned / 1e6, calls.p99_ms - quiet]
+            found += [each / 1e6 for each in openssh_rates(host, source, sink, size_bytes)]
             if number:
-                for name, found in zip(numbers, [there, back, returned, *theirs], strict=False):
-                    numbers[name].append(found / 1e6)
-                numbers["p99"].append(calls.p99_ms - quiet)
-    up, down, result, ssh_up, ssh_down, late = numbers.values()
+                for name, value in zip(numbers, found, strict=True):
+                    numbers[name].append(value)
     at_least = Bar("ratio", "at least", 0.85)
     size = f"{size_bytes / 1e9:g} GB"
+    up, down, result, late, ssh_up, ssh_up_unkept, ssh_down, ssh_down_unkept = numbers.values()
     return [
         summarize("s-up", f"{size} to a host", "MB/s", up, ssh_up, bar=at_least),
+        summarize("s-up-unkept", f"{size} to a host, OpenSSH's to /dev/null", "MB/s", up, ssh_up_unkept),
         summarize("s-down", f"{size} from a host, by a Ref", "MB/s", down, ssh_down, bar=at_least),
+        summarize("s-down-unkept", f"{size} from a host, OpenSSH's to /dev/null", "MB/s", down, ssh_down_unkept),
         summarize("s-result", f"{size} made there and returned", "MB/s", result, ssh_down),
         summarize("s-p99", "no-op meanwhile, 99th percentile: more than alone", "ms", late, bar=most(10)),
     ]
+
+
+def fill(source: Path, size_bytes: int) -> None:
+    """Write a file that has memory of its own: what was never written is read from one page of zeros."""
+    with source.open("wb") as file:
+        for _ in range(0, size_bytes, len(PIECE)):
+            file.write(PIECE)
+        file.truncate(size_bytes)
+
+
+THEIRS = ("ssh up", "ssh up, unkept", "ssh down", "ssh down, unkept")
+
+
+def openssh_rates(host: LoopbackHost, source: Path, sink: Path, size_bytes: int) -> list[float]:
+    """Return the rates of OpenSSH's client, as `THEIRS` names them; nothing of what it has moved stays."""
+    rates = [host.rate(f"cat > {sink}", size_bytes, source=source)]
+    sink.unlink()
+    rates.append(host.rate("cat > /dev/null", size_bytes, source=source))
+    rates.append(host.rate(f"cat {source}", size_bytes, sink=sink))
+    sink.unlink()
+    rates.append(host.rate(f"cat {source}", size_bytes))
+    return rates
 
 
 async def large(pool: Pool, way: str, size_bytes: int) -> list[Figure]:

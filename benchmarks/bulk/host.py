@@ -42,19 +42,19 @@ class LoopbackHost:
         key, host_key = self.folder / "key", (self.folder / "host_key.pub").read_text().strip()
         return SSH([Host("127.0.0.1", self.port, self.user, key=key, host_key=host_key)])
 
-    def rate(self, command: str, size_bytes: int, source: Path | None = None) -> float:
+    def rate(self, command: str, size_bytes: int, *, source: Path | None = None, sink: Path | None = None) -> float:
         """Return the bytes per second at which OpenSSH's client sends a file to a command there, or takes what the
-        command writes. What it takes to log in is left out: a pool has logged in before.
+        command writes into a file here. What it takes to log in is left out: a pool has logged in before.
         """
         login_s = self._took_s("true")
-        return size_bytes / (self._took_s(command, source) - login_s)
+        return size_bytes / (self._took_s(command, source, sink) - login_s)
 
-    def _took_s(self, command: str, source: Path | None = None) -> float:
+    def _took_s(self, command: str, source: Path | None = None, sink: Path | None = None) -> float:
         words = ["ssh", "-F", "none", "-i", str(self.folder / "key"), "-p", str(self.port), "-o", f"Ciphers={CIPHER}"]
         words += ["-o", f"UserKnownHostsFile={self.folder}/known_hosts", f"{self.user}@127.0.0.1", command]
-        with (source or Path(os.devnull)).open("rb") as stdin:
+        with (source or Path(os.devnull)).open("rb") as stdin, (sink or Path(os.devnull)).open("wb") as stdout:
             began = time.perf_counter()
-            subprocess.run(words, stdin=stdin, stdout=subprocess.DEVNULL, check=True, timeout=600)
+            subprocess.run(words, stdin=stdin, stdout=stdout, check=True, timeout=600)
             return time.perf_counter() - began
 
 
