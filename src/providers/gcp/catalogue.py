@@ -74,6 +74,7 @@ async def _types(api: Api) -> dict[str, list[tuple[InstanceType, PricedParts]]]:
     return dict(zip(there, await each_of(there, in_zone), strict=True))
 
 
+@kept_for(TYPES_S, by=_place)
 async def zones(api: Api) -> Sequence[str]:
     """The region's zones.
 
