@@ -13,7 +13,7 @@ PROVIDERS = Path(__file__).parents[2] / "src" / "providers"
 CLOUDS = [folder for folder in sorted(PROVIDERS.iterdir()) if (folder / "cloud.py").exists()]
 LINES = 16  # alike in two clouds are too many
 MOST = 900  # lines of a cloud
-LARGE = {"aws": 2895, "gcp": 1312, "containers": 1075}  # decision 76 says of what
+LARGE = {"aws": 2881, "gcp": 1313, "containers": 1075}  # decision 76 says of what
 KINDS = 4  # of lines in a run; those of a table are all of one kind, and tables are not alike for that
 
 

@@ -154,8 +154,8 @@ class Api:
 
         return await every_page(page)
 
-    async def client(self, service: Service) -> Any:
-        """aiobotocore's client, for what `call` cannot do, such as streams. It is closed with this Api."""
+    async def _client(self, service: Service) -> Any:
+        """The client for a service. It is closed with this Api."""
         async with self._opening:
             if service not in self._clients:
                 # Reading EC2's model takes a quarter of a second, which would stop the event loop.
@@ -175,7 +175,7 @@ class Api:
         call.tries += 1
         call.session = self._session
         try:
-            client = await self.client(call.service)
+            client = await self._client(call.service)
         except BotoCoreError as error:
             call.failure = self._failure(call, type(error).__name__, str(error))
             return call.failure

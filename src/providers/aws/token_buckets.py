@@ -9,20 +9,8 @@ from .api_retries import READS
 NON_MUTATING = (100.0, 20.0)  # (capacity in tokens, tokens refilled per second)
 UNFILTERED = (50.0, 10.0)  # the same actions without filters
 MUTATING = (50.0, 5.0)  # also for those that the page calls resource-intensive
-_UNCATEGORIZED = {
-    "CreateTags": (100.0, 10.0),
-    "DeleteTags": (100.0, 10.0),
-    "DeleteVolume": (100.0, 5.0),
-    "DescribeInstanceTopology": (1.0, 1.0),
-    "ModifyInstanceMetadataOptions": (100.0, 5.0),
-    "RunInstances": (5.0, 2.0),
-    "StartInstances": (5.0, 2.0),
-    "TerminateInstances": (100.0, 5.0),
-}
-_UNFILTERED_ACTIONS = frozenset({
-    "DescribeInstances", "DescribeInstanceStatus", "DescribeNetworkInterfaces", "DescribeSecurityGroups",
-    "DescribeSnapshots", "DescribeSpotInstanceRequests", "DescribeVolumes",
-})  # fmt: skip
+_UNCATEGORIZED = {"RunInstances": (5.0, 2.0), "TerminateInstances": (100.0, 5.0)}  # others are not called
+_UNFILTERED_ACTIONS = frozenset({"DescribeInstances", "DescribeSecurityGroups", "DescribeVolumes"})
 
 
 def bucket_for(operation: str, *, filtered: bool) -> tuple[str, Bucket]:
