@@ -249,7 +249,9 @@ class ForgetsWhoAnswered(Stragglers):
 
 
 class CallsAnyNumber(Stragglers):
-    _room = 1000
+    @property
+    def _room(self):
+        return 1000
 
 
 class CountsNoneThatIsBeingEnded(Stragglers):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import anyio.lowlevel
 
 from outrider.providers.errors import HostAway
-from outrider.providers.login_host import Ended
+from outrider.providers.login_host import COMMAND_S, Ended
 
 AWAY = HostAway("The connection was lost", retry_after_s=0.05)
 
@@ -29,7 +29,7 @@ class HandMade:
         self.accounts: list[str] | None = None  # sacct's answers, the last one again and again; None: it is off
         self.said: list[str] = []  # the commands
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = COMMAND_S) -> Ended:
         await anyio.lowlevel.checkpoint()
         named = next((each for each in ("squeue", "sacct") if each in argv), argv[0])  # after the variables of env
         what = argv[3] if argv[0] == "sh" else named

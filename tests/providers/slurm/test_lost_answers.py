@@ -14,7 +14,7 @@ import pytest
 from outrider.providers import login_host
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Warned
 from outrider.providers.errors import BadRequest, HostAway, NotGone, ProviderError
-from outrider.providers.login_host import Ended
+from outrider.providers.login_host import COMMAND_S, Ended
 from outrider.providers.slurm import endings, job_ends, submissions, submitter
 from outrider.providers.slurm import fleet as fleets
 from outrider.providers.slurm.fleet import SlurmFleet
@@ -44,7 +44,7 @@ class Site:
         self.files: dict[str, str] = {}
         self.said: list[str] = []
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = COMMAND_S) -> Ended:
         await anyio.lowlevel.checkpoint()
         assert len(self.said) < MOST, "Slurm is asked without end"
         shell = argv[0] == "sh"

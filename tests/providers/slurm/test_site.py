@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from outrider.providers.errors import BadRequest
-from outrider.providers.login_host import Ended
+from outrider.providers.login_host import COMMAND_S, Ended
 from outrider.providers.slurm import site
 
 
@@ -40,7 +40,7 @@ class Login:
             (folder / name).chmod(0o755)
         self._environment = {"PATH": f"{folder}:{os.environ['PATH']}", "OUTRIDER_CACHE": str(self.cache)}
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Ended:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = COMMAND_S) -> Ended:
         done = await anyio.run_process(list(argv), input=stdin, env=self._environment, check=False)
         return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
 
