@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from ...lazy_dataclass import dataclass
 
-MOST = 10_000  # calls: each takes about 2 KiB beside its arguments
+MOST = 10_000  # calls: each takes 1 KiB, beside its arguments
 MOST_BYTES = 1 << 30  # of their arguments
 
 

@@ -46,6 +46,7 @@ class RememberedCall:
     """The call of a kept result, as it was packed, but for what its arguments refer to."""
 
     name: str  # by which pickles refer to the result
+    function: str  # for people
     payload: Payload
     options: Options
     on: int | None
@@ -96,7 +97,7 @@ class Remaking:
         sources = tuple(_source(each) for each in payload.objects)
         own = copy.copy(payload)
         own.objects = ()
-        call = RememberedCall(stored.name, own, options, on, sources, node, weakref.ref(stored))
+        call = RememberedCall(stored.name, own.name, own, options, on, sources, node, weakref.ref(stored))
         size_bytes = len(own.args.data) + (0 if own.blob is None else own.blob.kept_bytes)
         origins = [each for each in sources if isinstance(each, Origin)]
         origin = Origin(call, size_bytes, options.retries, origins, references=0)
@@ -360,7 +361,7 @@ def _at(call: RememberedCall) -> Whereabouts:
 
 
 def _made_by(call: RememberedCall, node: NodeId) -> str:
-    return f"{call.payload.name} on node {node}"
+    return f"{call.function} on node {node}"
 
 
 def _as_object(received: Received, call: RememberedCall, job: JobId, node: NodeId) -> Whereabouts:

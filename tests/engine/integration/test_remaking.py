@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,11 @@ def made_slowly(log: str, gate: str) -> bytearray:
 @compute
 def first(*data: Any) -> int:
     return sum(int(each[0]) for each in data)
+
+
+@compute
+def thrice(data: Any) -> Iterator[int]:
+    yield from [int(data[0])] * 3
 
 
 @compute
@@ -239,6 +244,28 @@ async def test_it_is_made_again_as_often_as_it_may(log: str) -> None:
             await ref.get()
 
 
+async def test_what_is_not_remembered_any_more_is_named(log: str) -> None:
+    async with Pool(provider=Local(), nodes=1, console="silent") as pool:
+        core: Any = pool._core
+        core.remaking.lineage._most = 1
+        one = await pool.run(made(1, log))
+        two = await pool.run(increased(one.typed, log))
+        await lose(pool, one, two)
+        with pytest.raises(NodeLost, match=r"What made on node 0 .* not made again, as its call is not remembered"):
+            await one.get()
+        del one
+        gc.collect()
+        story = "increased was not run: what made on node 0 .* not made again, as its call is not remembered"
+        with pytest.raises(NodeLost, match=f"What increased on node 0 .* could not be made again: {story}"):
+            await two.get()
+
+
+async def test_a_generator_that_is_given_it_has_it_made_again(pool: Pool, log: str) -> None:
+    ref = await pool.run(made(7, log))
+    await lose(pool, ref)
+    assert [each async for each in pool.stream(thrice(ref))] == [7] * 3
+
+
 async def test_a_value_that_was_put_has_to_be_there(log: str) -> None:
     async with Pool(provider=Local(), nodes=1, console="silent") as pool:
         put = await pool.put(bytearray([1]) * BYTES)
@@ -262,6 +289,25 @@ async def test_a_waiting_task_leaves_the_only_slot_to_what_is_made_for_it(log: s
             assert await pool.run(first(two).with_(retries=0)) == 2
         for job in jobs:
             assert await job == 2
+
+
+async def test_a_task_whose_object_is_lost_on_its_way_is_submitted_again_and_uses_no_retry(log: str) -> None:
+    async with Pool(provider=Local(as_remote=True), nodes=2, console="silent") as pool:
+        told = pool.events()
+        ref = await pool.run(made(7, log))
+        kept_on = await pool.run(node(ref))
+        (other,) = [rank for rank in (0, 1) if await pool.run(node(), on=rank) != kept_on]
+        executor = await pool.run(pid(ref))
+        job: Any = pool.submit(first(ref).with_(retry="never"), on=other)
+        os.kill(executor, signal.SIGKILL)
+        assert await job == 7
+        verdicts = []
+        while len(verdicts) < 2:
+            event = await anext(told)
+            if isinstance(event, events.TaskFinished) and event.job == job.id:
+                verdicts.append(event.verdict)
+        assert verdicts == ["unsent", "returned"]
+        assert lines(log) == ["made 7"] * 2
 
 
 async def test_who_waits_is_cancelled_alone_and_the_last_ends_the_run(log: str, tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
         (ev.GenerationStarted(7, 1, (0, 1), (0, 1)), None),
         (ev.NodeLost(1), "node 1 lost: unknown cause"),
         (ev.NodeLost(1, "two\nlines\x1b[2J"), "node 1 lost: two; lines"),
+        (
+            ev.RemakeStarted(7, 2, "step", 1, 3),
+            "what step has returned on node 2 is not there any more, and is made again (1 of at most 3 times)",
+        ),
     ],
 )
 def test_each_event_is_described_in_one_line(event: ev.Event, line: str | None) -> None:

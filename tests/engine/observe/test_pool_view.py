@@ -150,3 +150,11 @@ def test_any_event_may_come_first(kind: type[ev.Event]) -> None:
         field.name: (sample | tuples | {"Mapping[str, str]": {"zone": "a"}})[str(field.type)] for field in fields(kind)
     }
     PoolView().apply(kind(**facts))  # type: ignore[arg-type]
+
+
+def test_a_task_that_was_not_sent_for_want_of_an_object_is_counted_when_it_ends() -> None:
+    unsent = [ev.TaskSubmitted(1, 1, "f"), ev.TaskFinished(1, 1, 0, 1, "unsent", 0.0)]
+    view = board_after([*unsent, ev.TaskSubmitted(1, 1, "f"), ev.TaskFinished(1, 1, 0, 1, "returned", 0.1)])
+    assert (view.wanted, view.done, view.failed, view.cancelled) == (1, 1, 0, 0)
+    view = board_after([*unsent, ev.TaskGaveUp(1, 1, "lost")])
+    assert (view.wanted, view.done, view.failed, view.cancelled) == (1, 0, 1, 0)

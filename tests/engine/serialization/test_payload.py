@@ -72,3 +72,32 @@ def test_a_blob_is_copied_whole_from_memory_that_can_be_written_to_and_that_cann
     blob.copy()
     assert blob.filled.at_bytes == blob.size_bytes
     assert b"".join(blob.parts) == b"".join(parts)
+
+
+def test_a_blob_is_kept_when_its_bytes_are_a_copy_and_until_it_is_let_go() -> None:
+    data = bytearray(b"x" * 100)
+    blob = Blob("b", [data], 100)
+    assert not blob.keep()  # its owner may change it
+    path = Path(blob.share())
+    assert blob.keep()
+    data[:] = b"y" * 100
+    blob.close()
+    assert Path(blob.share()).read_bytes() == b"x" * 100
+    assert blob.kept_bytes == payload.DESCRIPTOR_BYTES
+    blob.let_go()
+    assert not path.exists()
+
+
+def test_a_blob_in_pieces_is_kept_when_each_was_copied() -> None:
+    small, large = bytearray(b"s" * 10), bytearray(100_000)
+    sizes = (5, len(small), len(large))
+    parts = [b"p" * 5, bytes(59), small, bytes(54), large]
+    blob = Blob("b", parts, sum(map(len, parts)))
+    pieces = blob.pieces(sizes)
+    assert not blob.keep()
+    pieces[1].blob.key()
+    assert blob.keep()
+    small[:], large[:3] = b"t" * 10, b"abc"
+    assert b"".join(pieces[0].blob.parts).endswith(b"s" * 10)
+    assert b"".join(pieces[1].blob.parts)[:3] == bytes(3)
+    assert blob.pieces(sizes) is pieces
