@@ -158,12 +158,15 @@ class _Definition:
         that is to be written: for arguments that it refuses, or because there are more than a few objects.
         """
         self.filled += 1
+        if self.filled > FEW:
+            return False
         fields = [field for field in self.fields.values() if field.init]
         positional = [field.name for field in fields if not field.kw_only]
         given = {**dict(zip(positional, args, strict=False)), **kwargs}
-        known = sum(field.name in given for field in fields)
-        needed = all(field.name in given or _optional(field) for field in fields)
-        if self.filled > FEW or not needed or not known == len(given) == len(args) + len(kwargs):
+        missing = [field for field in fields if field.name not in given]
+        if len(given) != len(args) + len(kwargs) or len(fields) - len(missing) != len(given):
+            return False
+        if not all(map(_optional, missing)):
             return False
         for name, field in self.fields.items():
             value = given.get(name, _ABSENT)

@@ -8,6 +8,7 @@ Values that cross once per task are named tuples, which are cheaper to make than
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, StrEnum, auto
 from typing import NewType, Protocol
@@ -437,10 +438,8 @@ class PoolSpec:
 
 
 def random_chance() -> float:
-    """Return a number that is at least 0.0, and below 1.0."""
-    from random import random  # which takes long, and is needed when something has failed
-
-    return random()  # noqa: S311  a delay
+    """Return a number that is at least 0.0, and below 1.0. Each start draws some, and would wait for `random`."""
+    return int.from_bytes(os.urandom(6)) / 2**48
 
 
 @dataclass(frozen=True, slots=True)

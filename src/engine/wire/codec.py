@@ -386,5 +386,6 @@ class _Forms(dict[int, _Form]):
         return form
 
 
-_AT_ONCE = (m.Hello, m.Welcome, m.View, m.Define, m.Run, m.Done)  # they come to each process that is forked from here
+# They come to each process that is forked from here, or to its client before the first result.
+_AT_ONCE = (m.Hello, m.Welcome, m.View, m.Define, m.Run, m.Done, m.Ack, m.Ping, m.Pong)
 _FORMS = _Forms({TAGS[each]: _form(each, _TAG) for each in _AT_ONCE})

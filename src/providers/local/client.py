@@ -228,7 +228,7 @@ def _spawn(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> 
         _give_opened(given, os.open(directory / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
         found = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # it collects nothing while it only imports
-        code = f"{found}; from {__package__}.machine_supervisor import main; main{arguments!r}"
+        code = f"{found}; from {__package__}.watchdog import main; main{arguments!r}"
         control.setblocking(False)
         pid = os.posix_spawn(
             sys.executable,

@@ -22,7 +22,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -31,7 +30,7 @@ from typing import Any, NoReturn
 
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
-from . import processes, watchdog
+from . import processes
 from .process_state import describe
 from .programs import Executor, ForkServerCode, Template, resolve, share_memory
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
@@ -79,32 +78,25 @@ class Begun(NamedTuple):
     control: socket.socket
 
 
-def main(control_fd: int, client: int, directory: str, work_mib: int | None, *entry_points: Any) -> NoReturn:
-    """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes. ``entry_points``: the fields
-    of a `providers.base.EntryPoints`.
+def supervise(
+    control: socket.socket, lifeline: int, client: int, directory: Path, work_mib: int | None, *entry_points: Any
+) -> None:
+    """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes, or its watchdog, of which
+    ``lifeline`` is readable then. ``entry_points``: the fields of a `providers.base.EntryPoints`.
     """
     fork_server, executor, template, preload, shared = entry_points
-    try:
-        control = socket.socket(fileno=control_fd)
-        processes.adopt_orphans()
-        processes.wait_ones_turn()
-        lifeline = watchdog.stand_by(control, client, Path(directory))
-        control.sendall(json.dumps({"op": "supervisor", "pid": os.getpid()}).encode() + b"\n")
-        processes.adopt_orphans()  # which a child does not inherit
-        processes.ignore_hangups()
-        processes.raise_descriptors()
-        if work_mib is not None:
-            _may_mount()
-        code = ForkServerCode(fork_server, shared)
-        supervisor = MachineSupervisor(control, Path(directory), code, resolve(executor), work_mib)
-        supervisor.end_with(lifeline, client)
-        if template and preload:
-            supervisor.start_template(resolve(template), preload)
-        supervisor.serve()
-    except BaseException:  # noqa: BLE001 - nobody above; the log is what the client reads
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)  # the interpreter's own tidying costs 15 ms
+    control.sendall(json.dumps({"op": "supervisor", "pid": os.getpid()}).encode() + b"\n")
+    processes.adopt_orphans()  # which a child does not inherit
+    processes.ignore_hangups()
+    processes.raise_descriptors()
+    if work_mib is not None:
+        _may_mount()
+    code = ForkServerCode(fork_server, shared)
+    supervisor = MachineSupervisor(control, directory, code, resolve(executor), work_mib)
+    supervisor.end_with(lifeline, client)
+    if template and preload:
+        supervisor.start_template(resolve(template), preload)
+    supervisor.serve()
 
 
 def join(pid: int, group: int) -> None:
@@ -302,6 +294,7 @@ class MachineSupervisor:
                 self.add_ssh_server(machine, order["ssh"])
             if not machine.ended:
                 self.say(op="launched", id=machine.id, group=machine.group, pid=executor)
+        processes.prepare_removal()  # while the client connects to them
 
     def fork_machine(self, env: dict[str, str], control: socket.socket) -> int:
         """Fork the machine's fork server and return its pid. It leads its own process group."""

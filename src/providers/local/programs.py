@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from . import processes
-
 
 class ForkServer(Protocol):
     def __call__(self, control: socket.socket) -> NoReturn: ...
@@ -55,7 +53,6 @@ class ForkServerCode:
         if self._serve is not None:
             return self._serve
         gc.disable()  # it would find nothing
-        processes.prepare_removal()
         for module in self._shared:
             importlib.import_module(module)
         serve: ForkServer = resolve(self._fork_server)

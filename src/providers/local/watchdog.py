@@ -16,13 +16,33 @@ import select
 import signal
 import socket
 import time
+import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import processes
 
 KILL_DEADLINE_S = 5.0
 ENDS_S = 15.0  # for the supervisor to end when its client has
+
+
+def main(control_fd: int, client: int, directory: str, work_mib: int | None, *entry_points: Any) -> NoReturn:
+    """Be the watchdog of the supervisor of one pool, which is forked from here and imports its own code after that.
+
+    ``client``: a pidfd; -1: there is none. ``entry_points``: the fields of a `providers.base.EntryPoints`.
+    """
+    try:
+        control = socket.socket(fileno=control_fd)
+        processes.adopt_orphans()
+        processes.wait_ones_turn()
+        lifeline = stand_by(control, client, Path(directory))
+        from .machine_supervisor import supervise  # what only the supervisor has, the two do not share page by page
+
+        supervise(control, lifeline, client, Path(directory), work_mib, *entry_points)
+    except BaseException:  # noqa: BLE001 - nobody above; the log is what the client reads
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)  # the interpreter's own tidying costs 15 ms
 
 
 def stand_by(control: socket.socket, client: int, directory: Path) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from outrider.engine.testing.chaos.processes import Process
 
 MARK = "OUTRIDER_CHAOS_LIFE"  # in the environment of a client and of all that descends from it
-SUPERVISOR = ".machine_supervisor import main"
+SUPERVISOR = ".watchdog import main"
 
 
 @dataclass(frozen=True)
