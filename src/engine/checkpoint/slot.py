@@ -59,7 +59,9 @@ class Slot(CopyMemory):
     def begin(self) -> None:
         """Begin to write another state."""
         self._at, self._asked, self._places = HEAD_BYTES, {}, {}
-        self._fold = None if self._mapping is None or "numpy" not in sys.modules else Fold(self._mapping)
+        self._fold = None
+        if self._mapping is not None and "numpy" in sys.modules and cores_are_busy():
+            self._fold = Fold(self._mapping)
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
         """Return where an entry lies; None if there is no room for it, and `finish` has to make some."""
@@ -74,19 +76,18 @@ class Slot(CopyMemory):
         return known[2]
 
     def fill(self, copies: list[tuple[memoryview, Any, Any]]) -> None:
-        """Copy into blocks, a piece at a time.
-
-        The digest of each piece is taken at once: read from main memory later, it costs as much as the copying.
+        """Copy into blocks. Where no core is free the digest of each piece is taken at once, as it costs twice as much
+        to read it from main memory later. Otherwise the thread that hands the state over takes it, and nobody waits.
         """
         torch: Any = sys.modules.get("torch")
-        one_thread = torch is not None and torch.get_num_threads() == 1
+        in_pieces = self._fold is not None and torch is not None and torch.get_num_threads() == 1
         with nullcontext() if torch is None else torch.no_grad():
             for (block, placed, source), at in zip(copies, self._places.values(), strict=True):
                 if placed is None:
                     self._copy_bytes(block, source, at)
-                elif one_thread and source.is_cpu and source.is_contiguous():
+                elif in_pieces and source.is_cpu and source.is_contiguous():
                     self._copy_pieces(placed, source, at)
-                else:  # at once, by several threads or by a GPU: its digest is taken by the thread that hands it over
+                else:  # at once, perhaps by several threads or by a GPU
                     placed.copy_(source)
 
     def _copy_bytes(self, block: memoryview, source: memoryview, at: int) -> None:
@@ -199,6 +200,11 @@ class Fold:
         self.take(size_bytes)
         with memoryview(self._content) as view:
             return folded(self._sum.tobytes(), view[self.end : size_bytes])
+
+
+def cores_are_busy() -> bool:
+    """Return whether more processes want to run than there are cores for this one, as in the last minute."""
+    return os.getloadavg()[0] >= len(os.sched_getaffinity(0))
 
 
 def quick_digest(content: mmap.mmap, size_bytes: int) -> int:

@@ -116,7 +116,11 @@ def test_tensors_come_back_as_they_were() -> None:
     torch.nn.Linear(50, 300).load_state_dict(back["model"])
 
 
-def test_the_digest_that_is_taken_while_copying_is_that_of_the_whole() -> None:
+@pytest.mark.parametrize("load", [0.0, 1000.0], ids=["idle cores", "busy cores"])
+def test_the_digest_that_is_taken_while_copying_is_that_of_the_whole(
+    load: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     torch = pytest.importorskip("torch")
     slot, threads = Slot(), torch.get_num_threads()
     large, small = torch.randn(1_000_000), torch.nn.Parameter(torch.randn(100, 70))
@@ -135,6 +139,7 @@ def test_the_digest_that_is_taken_while_copying_is_that_of_the_whole() -> None:
             with torch.no_grad():
                 small += 1
             size_bytes, told = left(slot, state)
+            assert (slot._fold is not None) == (load > 0 and number > 0)
             with mmap.mmap(slot.fd, 0) as content:
                 assert digest(content, size_bytes) == told
             back = found(slot, size_bytes)
