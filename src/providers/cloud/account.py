@@ -33,7 +33,8 @@ class AccountCloud(ABC):
 
     @abstractmethod
     async def machines(self) -> Sequence[ListedMachine]:
-        """List all machines of the account.
+        """List all machines of the account. What only `outrider ps` shows may be missing, so that no stranger's machine
+        is in the way of a pool.
 
         Raises:
             ProviderError: the cloud does not answer.

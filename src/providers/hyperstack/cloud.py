@@ -133,14 +133,15 @@ def labels_in(machine: Mapping[str, Any]) -> dict[str, str]:
 
 def read(machine: Mapping[str, Any], book: Mapping[str, float]) -> ListedMachine:
     """A machine in an answer, with its price by the price list."""
-    status, flavor, said = str(machine["status"]), machine["flavor"], labels_in(machine)
-    usd = usd_of(flavor, book)
+    status, said = str(machine["status"]), labels_in(machine)
+    flavor, environment = machine.get("flavor") or {}, machine.get("environment") or {}
+    usd = usd_of(flavor, book) if flavor else None
     return ListedMachine(
         labels.thing(str(machine["id"]), said),
         _STATES.get(status, "pending"),
         status=status.lower(),
-        kind=str(flavor["name"]),
-        zone=str(machine["environment"]["name"]),
+        kind=str(flavor.get("name") or ""),
+        zone=str(environment.get("name") or ""),
         market="spot" if str(flavor.get("gpu") or "").endswith(SPOT) else "on-demand",
         launched_at=time_of(machine.get("created_at")),
         hourly_usd=None if usd is None else usd + ADDRESS_USD,

@@ -98,16 +98,17 @@ class LambdaCloud(AccountCloud):
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
     """A machine in an answer. A state that Lambda has added since is that of one that runs."""
-    status, kind = instance["status"], instance["instance_type"]
+    status, kind = instance["status"], instance.get("instance_type") or {}
+    region, cents = instance.get("region") or {}, kind.get("price_cents_per_hour")
     said = {tag["key"]: tag["value"] for tag in instance.get("tags") or ()}
     return ListedMachine(
         labels.thing(instance["id"], said),
         _STATES.get(status, "running"),
         status=status,
-        kind=kind["name"],
-        zone=instance["region"]["name"],
+        kind=kind.get("name", ""),
+        zone=region.get("name", ""),
         launched_at=labels.number(said.get(labels.AT, "")),
-        hourly_usd=kind["price_cents_per_hour"] / 100,
+        hourly_usd=None if cents is None else cents / 100,
         until=labels.number(said.get(labels.UNTIL, "")),
         public=instance.get("ip") or "",
         private=instance.get("private_ip") or "",

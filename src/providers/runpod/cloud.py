@@ -97,7 +97,7 @@ def read(pod: Mapping[str, Any]) -> ListedMachine:
 
     It can be reached when RunPod has mapped a public port to its SSH server.
     """
-    status, direct = pod["status"], pod["ssh"]["direct"]
+    status, direct = pod["status"], (pod.get("ssh") or {}).get("direct")
     kind = pod.get("gpu") or pod.get("cpu") or {"id": "?"}
     return ListedMachine(
         thing(pod),
@@ -109,7 +109,7 @@ def read(pod: Mapping[str, Any]) -> ListedMachine:
         hourly_usd=pod.get("cost"),
         until=labels.number((pod.get("env") or {}).get(UNTIL, "")),
         public=direct["host"] if direct else "",
-        private=pod["globalNetworking"].get("ip", ""),
+        private=(pod.get("globalNetworking") or {}).get("ip", ""),
         port=direct["port"] if direct else 0,
         reason=status if status in VENDOR.causes else "",
     )

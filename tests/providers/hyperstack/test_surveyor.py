@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outrider.providers.base import LaunchRequest
+from outrider.providers.hyperstack.cloud import read
 from outrider.providers.hyperstack.surveyor import HyperstackSurveyor
+from outrider.providers.resource_ownership import Thing
 from outrider.testing import HyperstackCloud
 
 pytestmark = pytest.mark.anyio
@@ -16,3 +18,7 @@ async def test_what_is_not_a_pools_is_not_shown(cloud: HyperstackCloud) -> None:
     cloud.key_pairs[7] = {"id": 7, "name": "my-laptop", "environment": {"name": "default-CANADA-1"}}
     answer = await HyperstackSurveyor().survey({"account": "any", "endpoint_url": cloud.endpoint_url}, [])
     assert answer.machines == answer.others == ()
+
+
+def test_a_strangers_machine_of_which_little_is_said_is_in_nobodys_way() -> None:
+    assert read({"id": 1, "status": "ACTIVE", "flavor": None}, {"L40": 1.0}).whose == Thing("1")

@@ -10,7 +10,9 @@ import pytest
 from outrider import Lambda
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.lambda_labs.cloud import read
 from outrider.providers.lambda_labs.service import service
+from outrider.providers.resource_ownership import Thing
 from outrider.testing import LambdaCloud, cloud_faults
 
 from ..cloud.suite import meant
@@ -110,3 +112,7 @@ async def test_an_inactive_account_says_where_to_look(cloud: LambdaCloud, provid
 )
 def test_every_code_of_lambda_has_words(code: str, status: int, kind: type[ProviderError], words: str) -> None:
     meant(service(None), status, code, "its own.", kind=kind, words=words)
+
+
+def test_a_strangers_machine_of_which_little_is_said_is_in_nobodys_way() -> None:
+    assert read({"id": "i-1", "status": "active"}).whose == Thing("i-1")

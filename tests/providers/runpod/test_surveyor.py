@@ -9,6 +9,8 @@ import pytest
 from outrider import RunPod
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
 from outrider.providers.journal import Journal
+from outrider.providers.resource_ownership import Thing
+from outrider.providers.runpod.cloud import read
 from outrider.providers.runpod.surveyor import RunPodSurveyor
 from outrider.testing import RunPodCloud
 
@@ -27,3 +29,7 @@ async def test_a_pod_of_another_pool_or_of_nobody_is_left_alone(cloud: RunPodClo
         (found,) = (await RunPodSurveyor().survey(place, Journal.open().records()[0].intents)).machines
         assert (found.id, found.pool) == (pod.id, "")
     assert cloud.left() == []  # the journal has its id
+
+
+def test_a_strangers_pod_of_which_little_is_said_is_in_nobodys_way() -> None:
+    assert read({"id": "pod", "name": "mine", "status": "RUNNING"}).whose == Thing("pod")

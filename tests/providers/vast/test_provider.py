@@ -13,7 +13,9 @@ from outrider import Vast
 from outrider.providers.base import AcceleratorRequest, Containing, LaunchRequest
 from outrider.providers.cloud.http import HttpApi
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.resource_ownership import Thing
 from outrider.providers.vast.catalogue import names_of, query
+from outrider.providers.vast.cloud import read
 from outrider.providers.vast.service import END, KEY_FILE, LIMITS, LIST, SEARCH, service, words_of
 from outrider.providers.vast.surveyor import VastSurveyor
 from outrider.testing import VastCloud
@@ -198,3 +200,7 @@ async def test_another_accounts_place_is_refused(cloud: VastCloud, provider: Pro
     place = {"account": "1", "endpoint_url": cloud.endpoint_url}
     with pytest.raises(NotAuthorized, match=r"of the Vast\.ai account 1, and VAST_API_KEY has a key of 4711"):
         await VastSurveyor().survey(place, ())
+
+
+def test_a_strangers_instance_of_which_little_is_said_is_in_nobodys_way() -> None:
+    assert read({"id": 1}).whose == Thing("1")
