@@ -151,6 +151,7 @@ def test_before_the_machines_are_begun_only_what_declares_a_pool_is_imported(
 
 def test_a_local_pool_that_ran_a_call_has_imported_nothing_it_did_not_need(imported: dict[str, list[str]]) -> None:
     assert surplus(imported["ended"], RUNNING) == []
+    assert {"ctypes", "random", "secrets"} & set(imported["ended"]) == set()
 
 
 @pytest.mark.parametrize("moment", ["declared", "begun", "ended"])

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
 
 # Names of environment variables and credentials whose values are not for a file, though nobody made them a `Secret`.
-_SECRET_NAME = r"(?i)KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE|(?<![A-Z])PAT(?![A-Z])"  # noqa: S105
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE|(?<![A-Z])PAT(?![A-Z])", re.IGNORECASE)
 _NO_SECRETS = {("Host", "key"), ("Host", "host_key")}  # a path, and a public key: `outrider ssh` goes by them
-_LOGIN = r"(?<=://)[^/\s]+(?=@)"  # of a URL: https://user:password@host
+_LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # of a URL: https://user:password@host
 # As a shell has it, or the query of a URL: NAME=value, with pieces in quotes. What is not closed goes on to the end.
-_ASSIGNED = (
-    r"""(?s)(\b[A-Za-z_]\w*\+?=)((?:'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|\\?$)|\$\([^)]*(?:\)|$)"""
-    r"""|`[^`]*(?:`|$)|\\.|[^\s'"`;&|])+)"""
+_ASSIGNED = re.compile(
+    r"""(\b[A-Za-z_]\w*\+?=)((?:'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|\\?$)|\$\([^)]*(?:\)|$)|`[^`]*(?:`|$)|\\.|[^\s'"`;&|])+)""",
+    re.DOTALL,
 )
-_METADATA = r"outrider-([^-]+)\.dist-info"
+_METADATA = re.compile(r"outrider-([^-]+)\.dist-info")
 _REPEATED = {"provider"}  # of `Settings`: the specs have theirs
 
 
@@ -52,14 +52,9 @@ def shown_arguments(words: Sequence[str]) -> list[str]:
     for word in words:
         name, equals, _ = word.partition("=")
         before = shown[-1] if shown else ""
-        if equals and " " not in name and re.search(_SECRET_NAME, name):
+        if equals and " " not in name and _SECRET_NAME.search(name):
             shown.append(f"{name}={HIDDEN}")
-        elif (
-            before.startswith("--")
-            and "=" not in before
-            and re.search(_SECRET_NAME, before)
-            and not word.startswith("-")
-        ):
+        elif before.startswith("--") and "=" not in before and _SECRET_NAME.search(before) and not word.startswith("-"):
             shown.append(HIDDEN)
         else:
             shown.append(described(word))
@@ -83,7 +78,7 @@ def described(value: Any) -> Any:  # noqa: PLR0911  a table
         case Enum():
             return value.name
         case str():
-            return re.sub(_ASSIGNED, _assigned, re.sub(_LOGIN, HIDDEN, value))
+            return _ASSIGNED.sub(_assigned, _LOGIN.sub(HIDDEN, value))
         case Secret():
             return repr(value)
         case PurePath():
@@ -125,11 +120,11 @@ def secrets_of(value: Any) -> list[Secret]:
 
 
 def _named(name: str, value: Any) -> Any:
-    return HIDDEN if isinstance(value, str) and re.search(_SECRET_NAME, name) else described(value)
+    return HIDDEN if isinstance(value, str) and _SECRET_NAME.search(name) else described(value)
 
 
 def _assigned(found: re.Match[str]) -> str:
-    return f"{found[1]}{HIDDEN}" if re.search(_SECRET_NAME, found[1]) else found[0]
+    return f"{found[1]}{HIDDEN}" if _SECRET_NAME.search(found[1]) else found[0]
 
 
 def _present_folder() -> str:
@@ -158,7 +153,7 @@ def _own_version() -> str:
     for folder in sys.path:
         with suppress(OSError):
             for name in os.listdir(folder or "."):  # noqa: PTH208  names
-                if found := re.fullmatch(_METADATA, name):
+                if found := _METADATA.fullmatch(name):
                     return found[1]
     from importlib.metadata import version
 

@@ -7,10 +7,12 @@ The checks are made from the annotations in ``messages``: arity, types and range
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgpack
 
@@ -350,8 +352,14 @@ _KINDS: dict[Any, _Kind] = {
 }
 
 
+@cache
+def _hint(text: str, module: str) -> Any:
+    """Return what an annotation means. Few are written in many messages, and `typing.get_type_hints` compiles each."""
+    return eval(text, vars(sys.modules[module]))  # noqa: S307  of our own messages
+
+
 def _form(make: type[Any], *before: _Kind) -> _Form:
-    hints = get_type_hints(make, include_extras=True).values()
+    hints = [_hint(text, make.__module__) for text in make.__annotations__.values()]
     fields = [[kind] for kind in before]
     alternatives = [get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for hint in hints]
     fields += [[_kind(hint) for hint in each] for each in alternatives]
