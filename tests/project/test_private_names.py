@@ -32,14 +32,14 @@ def is_private(name: str) -> bool:
 
 def private_names(source: str) -> Iterator[str]:
     """The private names of other packages that a module imports, or reaches through what it imports."""
-    tree, imported = ast.parse(source), dict[str, str]()
-    for node in ast.walk(tree):
+    nodes, imported = [*ast.walk(ast.parse(source))], dict[str, str]()
+    for node in nodes:
         if isinstance(node, ast.Import):
             imported |= {(each.asname or each.name).partition(".")[0]: each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module is not None:
             imported |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
     yield from filter(is_private, imported.values())
-    for node in ast.walk(tree):
+    for node in nodes:
         chain, at = list[str](), node
         while isinstance(at, ast.Attribute):
             chain.append(at.attr)
