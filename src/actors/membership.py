@@ -32,7 +32,7 @@ class Member:
     link: Link | None = None
     facts: NodeFacts | None = None
     ports: deque[int] = field(default_factory=deque)  # free there
-    notices: set[str] = field(default_factory=set)  # the sources of the notices that stand
+    notices: dict[str, None] = field(default_factory=dict)  # the sources of the notices that stand
     away_since: float | None = None  # since when its connection is lost and being tried again
     dropped_by: str = ""  # why its connection was last lost
     unfit: Unfit | None = None  # why its executor ends by itself

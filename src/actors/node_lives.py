@@ -222,9 +222,9 @@ class NodeLives:
         if member is None or (len(member.notices) >= SOURCES_KEPT and source not in member.notices):
             return
         if seconds is None:
-            member.notices.discard(source)
+            member.notices.pop(source, None)
         else:
-            member.notices.add(source)
+            member.notices[source] = None
         self._broadcasts.noticed(node, notice, now)
         phase = self._controller.nodes.get(node)
         if phase is NodePhase.DRAINING:  # it needs no replacement, but its machine's end may kill what runs there

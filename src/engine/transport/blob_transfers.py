@@ -67,8 +67,8 @@ class BlobTransfers:
         self._attached = asyncio.Event()
         self._closed = False
         self.placed: dict[str, asyncio.Task[None]] = {}  # blobs that are on the node, or on their way there, by name
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.moving: set[asyncio.Task[Any]] = set()  # transfers that have a channel, or are about to have one
+        self.tasks: dict[asyncio.Task[None], None] = {}  # dicts without values take less than sets while they are empty
+        self.moving: dict[asyncio.Task[Any], None] = {}  # transfers that have a channel, or are about to have one
 
     def attach(self) -> None:
         self._attached.set()
@@ -191,12 +191,17 @@ class BlobTransfers:
                 await asyncio.sleep(CHANNEL_PAUSE_S * progress.tries)
 
 
-def _kept(tasks: set[Any], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def _kept(tasks: dict[Any, None], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run ``work`` as one of ``tasks``, until it ends. asyncio logs errors that nobody asks for: this one is seen."""
     task = asyncio.ensure_future(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-    task.add_done_callback(lambda over: over.cancelled() or over.exception())
+    tasks[task] = None
+
+    def is_over(over: asyncio.Task[T]) -> None:
+        tasks.pop(over, None)
+        if not over.cancelled():
+            over.exception()
+
+    task.add_done_callback(is_over)
     return task
 
 

@@ -69,8 +69,9 @@ class Control(Channel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
-        self._splitter = Splitter()
+        # Both until the session begins: the first message has all that a node says of itself.
+        self.first: asyncio.Future[wire.Message] | None = asyncio.get_running_loop().create_future()
+        self._splitter: Splitter | None = Splitter()
         self.rest = b""
         self._receive: Callable[[bytes], None] | None = None
         self._lose: Callable[[str], None] | None = None
@@ -78,6 +79,7 @@ class Control(Channel):
 
     def attach(self, receive: Callable[[bytes], None], lose: Callable[[str], None]) -> None:
         self._receive, self._lose = receive, lose
+        self.first = self._splitter = None
 
     def detach(self) -> None:
         self._receive = self._lose = None
@@ -85,7 +87,7 @@ class Control(Channel):
     def data_received(self, data: bytes) -> None:
         if self._receive is not None:
             self._receive(data)
-        elif self.first.done():
+        elif self.first is None or self._splitter is None or self.first.done():
             self.rest += data  # the connection attaches itself a tick after the first message
         else:
             try:
@@ -101,7 +103,7 @@ class Control(Channel):
         cause = plain(str(exc)) or type(exc).__name__ if exc else "the connection was closed"
         if self._lose is not None:
             self._lose(cause)
-        elif not self.first.done():
+        elif self.first is not None and not self.first.done():
             self.first.set_exception(ConnectionResetError(cause))
             self.first.exception()  # seen: asyncio would complain where who opened the channel was cancelled
 

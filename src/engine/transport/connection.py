@@ -11,7 +11,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import cloudpickle
 
@@ -63,9 +64,7 @@ class Connector:
     ) -> NodeConnection:
         connection = self._opening.get(node)
         if connection is None:
-            connection = NodeConnection(
-                node, machine, self._settings, reports, closed=lambda: self._closed(node), evict=self._evict
-            )
+            connection = NodeConnection(node, machine, self._settings, reports, of=self)
             self._opening[node] = connection
         await connection.open(answered)
         del self._opening[node]
@@ -73,11 +72,11 @@ class Connector:
         self._connections[node] = connection
         return connection
 
-    def _closed(self, node: NodeId) -> None:
+    def closed(self, node: NodeId) -> None:
         if self._connections.pop(node, None) is not None:
             self._settings.plugins.left(node)
 
-    def _evict(self, connection: NodeConnection) -> None:
+    def evict(self, connection: NodeConnection) -> None:
         task = asyncio.ensure_future(connection.evict())
         self._evictions.add(task)
         task.add_done_callback(self._evictions.discard)
@@ -148,6 +147,15 @@ def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Ro
     return SSHRoute(node, machine, settings)
 
 
+class Keeps(Protocol):
+    """What a connection tells whoever keeps a pool's connections."""
+
+    def closed(self, node: NodeId, /) -> None: ...
+
+    def evict(self, connection: NodeConnection, /) -> None:
+        """See to it that what was given up while out of reach ends when it is reached again."""
+
+
 class NodeConnection:
     """Implements `actors.interfaces.Connection`."""
 
@@ -158,11 +166,10 @@ class NodeConnection:
         settings: ConnectionSettings,
         reports: Callable[[Sequence[Report]], None],
         *,
-        closed: Callable[[], object],
-        evict: Callable[[NodeConnection], object],
+        of: Keeps,
     ) -> None:
         self._node, self._machine, self._settings = node, machine, settings
-        self._reports, self._closed, self._evict = reports, closed, evict
+        self._reports, self._of = reports, of
         self._session_id = os.urandom(16).hex()
         self._session = Session(keeps_bytes=KEPT_BYTES)
         self.link = NodeLink(
@@ -280,7 +287,16 @@ class NodeConnection:
         return welcome.resumed
 
     async def wait_lost(self) -> Lost:
-        return await asyncio.shield(self._lost)
+        lost = self._lost
+        if not lost.done():  # `asyncio.shield` would do, and keep twice as much for each node
+            woken = asyncio.get_running_loop().create_future()
+            wake = partial(_wake, woken)
+            lost.add_done_callback(wake)
+            try:
+                await woken
+            finally:
+                lost.remove_done_callback(wake)
+        return lost.result()
 
     async def close(self) -> None:
         """Say goodbye. Nobody waits for a machine that is a process of ours: its provider ends it right after."""
@@ -295,11 +311,11 @@ class NodeConnection:
                     lost = control is None or not control.ended  # else it may not have heard that
         finally:
             self.link.close()
-            self._closed()
+            self._of.closed(self._node)
             self.cut("closed")
             self._route.begin_no_other()
         if lost and self._route.bootstrapped and self._facts is not None and not self._gone:
-            self._evict(self)
+            self._of.evict(self)
 
     async def evict(self) -> None:
         """End what runs on a node that was given up while out of reach, as soon as it is reached. After its lease the
@@ -370,6 +386,7 @@ class NodeConnection:
     async def _answer(self, control: Control) -> wire.Message:
         await self._route.open_channel(control)
         control.write(encode(self._hello()))
+        assert control.first is not None, "it is attached later"
         return await control.first
 
     def _hello(self) -> wire.Hello:
@@ -465,3 +482,8 @@ class NodeConnection:
                 raise ConnectionResetError(f"its channel was not opened within {GREETING_S:g} s") from error
             finally:
                 transfer.close()
+
+
+def _wake(waits: asyncio.Future[None], lost: asyncio.Future[Lost]) -> None:  # noqa: ARG001
+    if not waits.done():
+        waits.set_result(None)

@@ -90,7 +90,8 @@ class NodeLink(PlainOrders):
         # does not go through. Most are empty for good, and a pool may have a thousand nodes.
         self._defined: dict[bytes, None] = {}
         self.orders = self._orders = dict[int, Order]()
-        self.stacks = NodeStacks(self._orders, self.send)
+        send = self.send  # one object for all that use it
+        self.stacks = NodeStacks(self._orders, send)
         self._recalled: dict[int, None] = {}  # of them, and may come back
         self._awaited: dict[int, None] = {}  # attempts whose end `kill_all` waits for
         self._beside: dict[int, Callable[[Finished | None], None]] = {}  # attempts that the pool's actor does not know
@@ -99,14 +100,14 @@ class NodeLink(PlainOrders):
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._fetching: dict[int, None] = {}  # attempts that have ended, and whose values are still on their way
-        self._transfers = BlobTransfers(bulk, same_host=same_host, send=self.send)
-        self.objects = NodeObjects(node, self._transfers, same_host=same_host, send=self.send, keys=keys, peers=peers)
+        self._transfers = BlobTransfers(bulk, same_host=same_host, send=send)
+        self.objects = NodeObjects(node, self._transfers, same_host=same_host, send=send, keys=keys, peers=peers)
         self._checkpoints = checkpoints
-        self.replicas = NodeReplicas(node, checkpoints, self._transfers, self.objects, send=self.send)
+        self.replicas = NodeReplicas(node, checkpoints, self._transfers, self.objects, send=send)
         checkpoints.joined(self.replicas)
         self._streams = TaskStreams(node, self._orders, self._transfers)
         self._items, self._credit = self._streams.fetches, self._streams.credit  # which each end of an attempt looks at
-        self.profiles = NodeProfiles(node, self._orders, self._items, self.send)
+        self.profiles = NodeProfiles(node, self._orders, self._items, send)
 
     # --- the pool's side ----------------------------------------------------------------------------------------
 

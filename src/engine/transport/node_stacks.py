@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ class NodeStacks:
     def __init__(self, orders: Mapping[int, Order], send: Callable[[wire.Message], object]) -> None:
         self._orders, self._send = orders, send
         self._loop = asyncio.get_running_loop()
-        self._numbers = itertools.count(1)
+        self._asked = 0  # questions
         self._questions: dict[int, _Question] = {}
         self._closed = False
         self.signs: dict[int, float] = {}  # attempt that is not over -> when it has printed something
@@ -50,7 +49,8 @@ class NodeStacks:
         if self._closed:
             self._loop.call_soon(answered, {})
             return
-        number = next(self._numbers)
+        self._asked += 1
+        number = self._asked
         timer = self._loop.call_later(WITHIN_S, self._finish, number)
         self._questions[number] = _Question(answered, timer)
         self._send(wire.ShowStacks(number, int(quiet_s * 1e6)))
