@@ -21,6 +21,7 @@ class InstanceViews:
         self._pool, self._slots = pool, slots
         self._members: Members = ()
         self._shared_view = b""
+        self._shared_items = b""  # of it, without the map's header
         self._by_node: dict[NodeId, tuple[int, NodeFacts]] = {}
         self._packed: dict[tuple[int, NodeId], bytes] = {}  # peers by rank: most are in the next view as well
         self.names_peers = True  # whether the last view of `view` does
@@ -33,8 +34,10 @@ class InstanceViews:
         """The facts of the ready nodes, by rank; None: they are so many that most were told of no others."""
         return None if self._placed else [facts for _, facts in self._members]
 
-    def view(self, node: NodeId, members: Members) -> bytes | None:
-        """Return the packed view of a node for `wire.messages.View`; None: the node is not one of the members."""
+    def view(self, node: NodeId, members: Members) -> tuple[bytes, bytes] | None:
+        """Return the packed view of a node for `wire.messages.View`, in two parts of which the second is one object for
+        all nodes; None: the node is not one of the members.
+        """
         self._placed = False
         if members is not self._members:
             self._members = members
@@ -45,9 +48,11 @@ class InstanceViews:
             self._shared_view = _pack(self._counts(len(members), accelerators))
             if self.names_peers:
                 self._shared_view = _joined(self._shared_view, self._peers())
+            self._shared_items = self._shared_view[1:]
         if node not in self._by_node:
             return None
-        return _joined(self._shared_view, _pack(_own(*self._by_node[node])))
+        own = _pack(_own(*self._by_node[node]))
+        return _header(self._shared_view, own) + own[1:], self._shared_items
 
     def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> bytes:
         """Return a node's packed view without its peers. It takes as long however many there are."""
@@ -115,7 +120,11 @@ def _place(rank: int, each: int) -> bytes:
 
 def _joined(a: bytes, b: bytes) -> bytes:
     """Two packed maps as one; up to 15 items a map's header is one byte, 0x80 and their number."""
-    return bytes((a[0] + b[0] - 0x80,)) + a[1:] + b[1:]
+    return _header(a, b) + a[1:] + b[1:]
+
+
+def _header(a: bytes, b: bytes) -> bytes:
+    return bytes((a[0] + b[0] - 0x80,))
 
 
 def _own(rank: int, facts: NodeFacts) -> dict[str, object]:

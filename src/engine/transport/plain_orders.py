@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from ...actors.interfaces import AttemptId, Looked, NodeFacts, NodeId, Peer, Report, StopAt
 from ...providers.base import PreemptionNotice
 from ..wire import messages as wire
+from ..wire.codec import SharedFrame
 
 if TYPE_CHECKING:
+    from ..wire.session import Session
     from .instance_views import InstanceViews
     from .node_profiles import NodeProfiles
     from .node_stacks import NodeStacks
@@ -25,14 +27,20 @@ class PlainOrders:
     _named = False  # whether the last view of the node named its peers
     _pool_reports: Callable[[Sequence[Report]], None]
 
+    session: Session
+
     def send(self, message: wire.Message) -> None:
+        raise NotImplementedError
+
+    def _schedule(self) -> None:
         raise NotImplementedError
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
         view = self._views.view(self.node, members)
         if view is not None:
             self._named = self._views.names_peers
-            self.send(wire.View(view))
+            self.session.send_shared(SharedFrame(*view))
+            self._schedule()
 
     def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> None:
         self._named = False

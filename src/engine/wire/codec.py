@@ -110,6 +110,25 @@ def frame(body: bytes) -> bytes:
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
+class SharedFrame:
+    """The frame of a `View` in two parts, of which many frames have the second in common: it is kept once for all."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self, own: bytes, shared: bytes) -> None:
+        """The view is ``own``, and behind that ``shared``. A ProtocolError: it is too large for a frame."""
+        size = len(own) + len(shared)
+        bin_header = b"\xc6" + size.to_bytes(4, "big")  # which is good for any size
+        body = bytes((0x92, TAGS[m.View])) + bin_header + own
+        if len(body) + len(shared) > MAX_FRAME_BYTES:
+            raise ProtocolError(f"a frame of {len(body) + len(shared)} bytes; at most {MAX_FRAME_BYTES} are allowed")
+        self.head = (len(body) + len(shared)).to_bytes(HEADER_BYTES, "big") + body
+        self.tail = shared
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.tail)
+
+
 def decode(body: bytes) -> m.Message:
     """Return the message of a frame's body.
 

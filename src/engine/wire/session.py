@@ -59,7 +59,7 @@ class Session:
         self._acked = 0  # of `received`, in the last Ack
         self._acknowledge = False
         self._acknowledged = 0  # reliable frames of ours that the other end has; `_kept` begins behind it
-        self._kept: deque[bytes] = deque()
+        self._kept: deque[bytes | codec.SharedFrame] = deque()
         self._out: list[bytes] = []
         self.connected = False
         self._splitter = codec.Splitter()
@@ -76,6 +76,13 @@ class Session:
     def send_body(self, body: bytes) -> None:
         """Queue the body of a reliable frame that came from elsewhere: it is relayed as it is."""
         self._keep(codec.frame(body))
+
+    def send_shared(self, frame: codec.SharedFrame) -> None:
+        """Queue a frame that has a part in common with those of other sessions."""
+        self._kept.append(frame)
+        self.kept_bytes += len(frame)
+        if self.connected:
+            self._out += frame.head, frame.tail
 
     @property
     def pending(self) -> bool:
@@ -140,7 +147,9 @@ class Session:
         self._release(peer_received)
         self.connected = True
         self._acknowledge = True  # the other end may know less than we have by now
-        self._out = [*self._kept]
+        self._out = []
+        for frame in self._kept:
+            self._out += (frame,) if isinstance(frame, bytes) else (frame.head, frame.tail)
 
     def _keep(self, frame: bytes) -> None:
         self._kept.append(frame)

@@ -16,6 +16,10 @@ PORT = 29500
 MEMBERS = tuple((NodeId(node), NodeFacts(f"host{node}", f"10.0.0.{node}", ())) for node in (7, 3, 5))
 
 
+def view(views, node, members):
+    return b"".join(views.view(node, members))
+
+
 @pytest.fixture
 def views():
     return InstanceViews("pool", 1)
@@ -25,7 +29,7 @@ def views():
 def info(views):
     """Of the node of rank 1."""
     info = Info(0, "10.0.0.3", "host3")
-    info.view(views.view(NodeId(3), MEMBERS))
+    info.view(view(views, NodeId(3), MEMBERS))
     return info
 
 
@@ -64,22 +68,22 @@ def test_worlds_of_the_same_nodes_differ_in_their_ports_alone(views, info):
 
 def test_what_the_view_says_is_not_said_to_every_rank(views, info):
     assert "peers" not in msgpack.unpackb(views.world(world(7, 3, 5), 1))
-    views.view(NodeId(3), MEMBERS[:2])
+    view(views, NodeId(3), MEMBERS[:2])
     assert "peers" in msgpack.unpackb(views.world(world(7, 3, 5), 1))
 
 
 def test_a_world_that_is_packed_again_after_the_view_has_changed_names_its_peers(views):
     """Found by the simulator: a rank whose arguments took their time was told of the peers of a later view."""
-    views.view(NodeId(3), MEMBERS)
+    view(views, NodeId(3), MEMBERS)
     of = world(7, 3, 5)
     assert "peers" not in msgpack.unpackb(views.world(of, 1))
-    views.view(NodeId(3), MEMBERS[:2])
+    view(views, NodeId(3), MEMBERS[:2])
     assert [peer["hostname"] for peer in msgpack.unpackb(views.world(of, 1))["peers"]] == ["host7", "host3", ""]
 
 
 def test_in_a_large_pool_a_node_is_told_its_place_and_a_rank_its_peers(views, info):
     """A task alone has then no peers but itself."""
-    views.view(NodeId(3), MEMBERS)
+    view(views, NodeId(3), MEMBERS)
     info.view(views.place(4, MEMBERS[1][1], nodes=2000, accelerators=16))
     alone, _ = info.of(9, 1, None)
     assert (alone["node"], alone["total_nodes"], alone["total_accelerators"]) == (4, 2000, 16)
@@ -91,18 +95,18 @@ def test_in_a_large_pool_a_node_is_told_its_place_and_a_rank_its_peers(views, in
 
 def test_the_view_of_a_large_pool_names_nobody(views, info, monkeypatch):
     monkeypatch.setattr(instance_views, "NAMED_MOST", 2)
-    info.view(views.view(NodeId(3), [*MEMBERS]))
+    info.view(view(views, NodeId(3), [*MEMBERS]))
     assert not views.names_peers
     fields, _ = info.of(8, 1, views.world(world(7, 3, 5), 1, named=False))
     assert [peer["hostname"] for peer in fields["peers"]] == ["host7", "host3", "host5"]
 
 
 def test_whose_facts_are_known(views):
-    views.view(NodeId(3), MEMBERS)
+    view(views, NodeId(3), MEMBERS)
     assert views.facts == [facts for _, facts in MEMBERS]
     views.place(4, MEMBERS[1][1], nodes=2000, accelerators=0)
     assert views.facts is None, "the newest are not among them"
-    views.view(NodeId(3), MEMBERS)
+    view(views, NodeId(3), MEMBERS)
     assert views.facts is not None
 
 
@@ -116,3 +120,9 @@ def test_each_thread_of_a_worker_is_a_worker(views, info, of):
     assert fields["worker"] == 2
     assert fields["head_port"] > 0
     assert json.loads(text) == fields
+
+
+def test_what_all_nodes_are_told_is_there_once(views):
+    parts = [views.view(node, MEMBERS) for node, _ in MEMBERS]
+    assert len({id(shared) for _, shared in parts}) == 1
+    assert len({own for own, _ in parts}) == len(MEMBERS)

@@ -6,7 +6,7 @@ import pytest
 
 from outrider.engine.wire import codec, session
 from outrider.engine.wire.codec import ProtocolError, encode
-from outrider.engine.wire.messages import Ack, Kill, Ping, Pong, Started
+from outrider.engine.wire.messages import Ack, Kill, Ping, Pong, Started, View
 from outrider.engine.wire.session import ACK_EVERY, FOR_NODES, Session
 
 
@@ -32,6 +32,22 @@ def test_a_relayed_body_is_kept_like_a_message(client: Session) -> None:
     client.lost()
     client.resume(0)
     assert client.flush().endswith(encode(Kill(1)))
+
+
+@pytest.mark.parametrize("size", [0, 10, 300, 70_000])
+def test_a_frame_that_others_have_a_part_of_is_kept_like_a_message(client: Session, size: int) -> None:
+    shared, server = b"s" * size, Session(FOR_NODES)
+    client.send_shared(codec.SharedFrame(b"own", shared))
+    sent = client.flush()
+    assert client.kept_bytes == len(sent)
+    assert server.feed(sent) == [View(b"own" + shared)]
+    client.lost()
+    client.resume(0)
+    assert client.flush().endswith(sent)
+    client.feed(encode(Ack(1)))
+    assert client.kept_bytes == 0
+    with pytest.raises(ProtocolError):
+        codec.SharedFrame(b"own", bytes(codec.MAX_FRAME_BYTES))
 
 
 def test_a_heartbeat_acknowledges(client: Session) -> None:
