@@ -148,7 +148,7 @@ def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Ro
 
 
 class Keeper(Protocol):
-    """What a connection tells whoever keeps a pool's connections."""
+    """The keeper of a pool's connections, as each of these sees it."""
 
     def closed(self, node: NodeId, /) -> None: ...
 
