@@ -64,7 +64,7 @@ class Connector:
     ) -> NodeConnection:
         connection = self._opening.get(node)
         if connection is None:
-            connection = NodeConnection(node, machine, self._settings, reports, keeper=self)
+            connection = NodeConnection(node, machine, self._settings, reports, owner=self)
             self._opening[node] = connection
         await connection.open(answered)
         del self._opening[node]
@@ -147,8 +147,8 @@ def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Ro
     return SSHRoute(node, machine, settings)
 
 
-class Keeper(Protocol):
-    """The keeper of a pool's connections, as each of these sees it."""
+class ConnectionOwner(Protocol):
+    """The owner of a pool's connections, as each of these sees it."""
 
     def closed(self, node: NodeId, /) -> None: ...
 
@@ -166,10 +166,10 @@ class NodeConnection:
         settings: ConnectionSettings,
         reports: Callable[[Sequence[Report]], None],
         *,
-        keeper: Keeper,
+        owner: ConnectionOwner,
     ) -> None:
         self._node, self._machine, self._settings = node, machine, settings
-        self._reports, self._keeper = reports, keeper
+        self._reports, self._owner = reports, owner
         self._session_id = os.urandom(16).hex()
         self._session = Session(keeps_bytes=KEPT_BYTES)
         self.link = NodeLink(
@@ -311,11 +311,11 @@ class NodeConnection:
                     lost = control is None or not control.ended  # else it may not have heard that
         finally:
             self.link.close()
-            self._keeper.closed(self._node)
+            self._owner.closed(self._node)
             self.cut("closed")
             self._route.begin_no_other()
         if lost and self._route.bootstrapped and self._facts is not None and not self._gone:
-            self._keeper.evict(self)
+            self._owner.evict(self)
 
     async def evict(self) -> None:
         """End what runs on a node that was given up while out of reach, as soon as it is reached. After its lease the

@@ -49,7 +49,7 @@ async def dialling(monkeypatch: pytest.MonkeyPatch) -> Dialling:
 async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
     """Connected, and heard a moment ago."""
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")
-    node = NodeConnection(NodeId(0), machine, settings(), Mock(), keeper=Mock())
+    node = NodeConnection(NodeId(0), machine, settings(), Mock(), owner=Mock())
     node._facts = NodeFacts("h", "10.0.0.1", ())
     route(node)._ssh, node._control = Mock(spec=ssh.Connected, way_is_lost=False), Control()
     yield node

@@ -106,7 +106,7 @@ async def test_an_executor_that_was_never_met_is_seen_to_again(
 async def test_one_that_may_not_have_heard_the_farewell_is_ended_all_the_same(heard: bool) -> None:
     evicted: list[NodeConnection] = []
     machine = Machine(MachineId("pool/m"), Address(path="/nowhere"), "")
-    node = NodeConnection(NodeId(0), machine, settings(), lambda _: None, keeper=Mock(evict=evicted.append))
+    node = NodeConnection(NodeId(0), machine, settings(), lambda _: None, owner=Mock(evict=evicted.append))
     route = node._route
     assert isinstance(route, SSHRoute)
     route._ssh = Mock()

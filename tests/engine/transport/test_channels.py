@@ -60,7 +60,7 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
         "_node": 0,
         "_machine": SimpleNamespace(on_this_computer=False),
         "link": nothing,
-        "_keeper": SimpleNamespace(closed=lambda _: None),
+        "_owner": SimpleNamespace(closed=lambda _: None),
         "_route": SimpleNamespace(
             reached=True,
             bootstrapped=False,
