@@ -8,7 +8,6 @@ from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from .. import collector
 from .api.checks import check_known
 from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
@@ -207,9 +206,8 @@ class PoolLife(Runner):
             await opening.drop()
 
     async def _open_core(self, opening: Opening) -> None:
-        with collector.at_rest():  # it takes long: the provider's processes start meanwhile
-            from .client.open_pool import OpenPool
-            from .observe.observer import Observer
+        from .client.open_pool import OpenPool  # takes long: the provider's processes start meanwhile
+        from .observe.observer import Observer
 
         observer = Observer(self._console, slots=self._settings.worker.concurrency)
         pool: Any = self

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Never
 
 import anyio
 
-from ... import collector
 from ...actors import events as ev
 from ...actors.interfaces import Dependencies, Ending, GaveUp, Reason
 from ...actors.messages import PoolState, Snapshot, WhenReady
@@ -197,10 +196,9 @@ class OpenPool(JobIntake):
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
         fleet = self._budget.around(opened if record is None else await record.around(opened, settings))
         self.observer(ev.PoolStarting(self.name, provider.name, settings.nodes.desired, settings.nodes.min))
-        with collector.at_rest():  # it takes a while: the provider has begun meanwhile
-            from ..transport.connection import Connector
-            from ..transport.plugin_hosts import PluginHosts
-            from ..transport.reachability import anybody
+        from ..transport.connection import Connector  # takes a while: the provider has begun meanwhile
+        from ..transport.plugin_hosts import PluginHosts
+        from ..transport.reachability import anybody
 
         plugins = merged(settings.plugins, ())
         hosts = PluginHosts(self.id, plugins, lambda: self.node_modules)
@@ -251,9 +249,8 @@ class OpenPool(JobIntake):
                 self.observer(event)
 
     def _record(self) -> RecordSink:
-        with collector.at_rest():
-            from ..observe.record import recording
-            from .run_requests import requests_to
+        from ..observe.record import recording
+        from .run_requests import requests_to
 
         return recording(
             self.settings, self._budget.spending, requests_to(self), self.pool._program, self.observer.job_counts
