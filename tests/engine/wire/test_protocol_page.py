@@ -31,7 +31,7 @@ HEX = [line for block in re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL) for li
 RANGES = {name: get_args(kind)[1] for name, kind in vars(messages).items() if get_origin(kind) is Annotated}
 TYPES = {
     "str": "str", "bytes": "bin", "bool": "bool", "None": "nil", "Cause": "str", "Value": "value", "Peer": "peer",
-    "tuple[GpuSample, ...]": "[gpu]",
+    "tuple[GpuSample, ...]": "[gpu]", "tuple[Value, ...]": "[value]",
     "tuple[str, ...]": "[str]", "dict[str, Any]": "map",
     **{name: name.lower() for name in RANGES}, **{f"tuple[{name}, ...]": f"[{name.lower()}]" for name in RANGES},
 }  # fmt: skip
