@@ -87,9 +87,7 @@ def saves(steps: int, size_bytes: int) -> None:
     state = {"weights": bytearray([instance_info().rank]) * size_bytes}
     for step in range(1, steps + 1):
         saving.save(step, state)
-        assert memory._thread is not None
-        memory._thread.join()
-        while not any(slot.free for slot in memory._slots):
+        while memory._handing_over or not any(slot.free for slot in memory._slots):
             time.sleep(0.001)
 
 
