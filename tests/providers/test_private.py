@@ -67,8 +67,8 @@ def test_a_journal_is_not_kept_where_others_write(tmp_path: Path, place: str) ->
 def test_a_link_that_waits_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that nobody can guess, and one that exists already is not taken."""
     (tmp_path / "mine").write_text("as it was")
-    monkeypatch.setattr(pool_lock.secrets, "token_hex", lambda _: "guessed")
-    (tmp_path / "pool.guessed").symlink_to(tmp_path / "mine")
+    monkeypatch.setattr(pool_lock.os, "urandom", bytes)
+    (tmp_path / f"pool.{bytes(8).hex()}").symlink_to(tmp_path / "mine")
     with pytest.raises(FileExistsError):
         pool_lock.write_whole(tmp_path / "pool", "something else")
     assert (tmp_path / "mine").read_text() == "as it was"

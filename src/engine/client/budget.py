@@ -105,7 +105,7 @@ class Budget:
             self._least[machine] = since + least_s
         more = hourly_cost - self._hourly.get(machine, 0.0)
         self._hourly[machine] = hourly_cost
-        self._account = _Account(account.at, spent, account.hourly + more)
+        self._account = _Account(account.at, spent, max(0.0, account.hourly + more))
 
     def started(self, machine: MachineId, hourly_cost: float, now: float, *, least_s: float) -> None:
         """Count a machine that was queued from now on, for ``least_s`` at least."""
@@ -117,7 +117,7 @@ class Budget:
         account = self._account.until(now)
         hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, account.at)
         spent = account.spent + max(0.0, least - account.at) * hourly / HOUR_S
-        left = account.hourly - hourly if self._hourly else 0.0  # no error of rounding stays
+        left = max(0.0, account.hourly - hourly) if self._hourly else 0.0  # no error of rounding stays
         self._ended.add(machine)
         self._account = _Account(account.at, spent, left)
 

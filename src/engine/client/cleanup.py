@@ -36,13 +36,22 @@ async def finished(task: asyncio.Future[None]) -> None:
 
 @asynccontextmanager
 async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
-    """A stack that is left to its end: a scope that is cancelled around it ends the block, and none of its exits."""
+    """A stack that is left to its end: a scope that is cancelled around it ends the block, and none of its exits.
+
+    The block's cancellation is raised in any case: a task group among the exits takes it for its own behind the shield.
+    """
+    cancelled: BaseException | None = None
     with anyio.CancelScope() as exits:
         async with AsyncExitStack() as stack:
             try:
                 yield stack
+            except anyio.get_cancelled_exc_class() as error:
+                cancelled = error
+                raise
             finally:
                 exits.shield = True
+    if cancelled is not None:
+        raise cancelled
 
 
 @asynccontextmanager

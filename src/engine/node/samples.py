@@ -60,9 +60,10 @@ def between(before: Readings, now: Readings) -> Sampled | None:
     containers that more memory is free than there is: the client would take the message for that of a broken node.
     """
     seconds = now.at - before.at
-    if seconds <= 0 or now.cpus <= 0 or now.ticks <= before.ticks:
+    capacity_s = seconds * now.cpus
+    if seconds <= 0 or now.cpus <= 0 or not capacity_s or now.ticks <= before.ticks:
         return None
-    busy = (now.busy_s - before.busy_s) / (seconds * now.cpus)
+    busy = (now.busy_s - before.busy_s) / capacity_s
     return Sampled(
         round(seconds, 3),
         round(min(1.0, max(0.0, busy)), 4),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import anyio
 import pytest
 
 from outrider.engine.client import cleanup
-from outrider.engine.client.cleanup import collecting_failures
+from outrider.engine.client.cleanup import collecting_failures, uncancelled_exits
 from outrider.providers.errors import NotGone, ProviderError
 
 pytestmark = pytest.mark.anyio
@@ -79,3 +81,23 @@ async def test_the_invariant_falls_without_its_guard(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cleanup, "_not_gone", lambda error: NotGone("something"))
     with pytest.raises(AssertionError):
         await test_neither_the_blocks_error_nor_the_clean_ups_is_lost(None, LEFT, in_a_group=True)
+
+
+async def test_a_cancelled_block_is_cancelled_whatever_its_exits_do() -> None:
+    """A task group that is left behind the shield may take the block's cancellation for its own."""
+    ended: list[str] = []
+
+    @asynccontextmanager
+    async def takes_it() -> AsyncIterator[None]:
+        with suppress(asyncio.CancelledError):
+            yield
+
+    with anyio.CancelScope() as scope:
+        async with uncancelled_exits() as stack:
+            stack.callback(ended.append, "last")
+            await stack.enter_async_context(takes_it())
+            scope.cancel()
+            await anyio.sleep_forever()
+        ended.append("not reached")
+    assert ended == ["last"]
+    assert scope.cancelled_caught
