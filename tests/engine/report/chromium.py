@@ -16,9 +16,16 @@ from typing import Any
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_S = 60.0
 
+# Chromium closes its connections whenever an interface of the computer comes or goes, as those of containers and of the
+# lab's hosts do. A page's stream is opened again by the page; what a page loads has to be loaded again.
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+
 
 class Chromium:
-    """One page. ``complaints``: what the console showed, and exceptions; ``requests``: the URLs that were asked for."""
+    """One page. ``complaints``: what the console showed, and exceptions; ``requests``: the URLs that were asked for.
+
+    Of `NETWORK_CHANGED` there are no complaints: `show` loads the page again.
+    """
 
     def __init__(self, profile: Path) -> None:
         assert BROWSER is not None
@@ -38,7 +45,7 @@ class Chromium:
         os.close(ours[0])
         os.close(theirs[1])
         self._orders, self._answers = ours[1], theirs[0]
-        self._rest, self._number, self._session = b"", 0, ""
+        self._rest, self._number, self._session, self._changed = b"", 0, "", False
         self.complaints: list[str] = []
         self.requests: list[str] = []
         targets = self._ask("Target.getTargets")["targetInfos"]
@@ -55,15 +62,19 @@ class Chromium:
 
     def show(self, page: Path | str, *, width: int = 1280, dark: bool = False) -> None:
         """Open a file or a URL, and wait until it is loaded."""
-        self.complaints.clear()
-        self.requests.clear()
         self._ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._ask("Emulation.setEmulatedMedia", features=[scheme])
-        self._ask("Page.navigate", url=page.as_uri() if isinstance(page, Path) else page)
-        self.wait("document.readyState === 'complete' && location.protocol !== 'about:'")
+        url, self._changed = page.as_uri() if isinstance(page, Path) else page, True
+        while self._changed:
+            self._changed = False
+            self.complaints.clear()
+            self.requests.clear()
+            failure = self._ask("Page.navigate", url=url).get("errorText")
+            self.wait("document.readyState === 'complete' && location.protocol !== 'about:'")
+            self._changed |= failure == NETWORK_CHANGED
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression, of which a promise is waited for."""
@@ -112,6 +123,8 @@ class Chromium:
         match method:
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"]["url"])
+            case "Log.entryAdded" if NETWORK_CHANGED in params["entry"]["text"]:
+                self._changed = True
             case "Log.entryAdded":
                 self.complaints.append(params["entry"]["text"])
             case "Runtime.consoleAPICalled":
