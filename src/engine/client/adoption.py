@@ -1,5 +1,5 @@
-"""Keep the adoption record: what a later client needs to take over the pool of a dead one. It holds the pool's key, and
-its machines with their host keys.
+"""Keep the adoption record: what a later client needs to take over the pool of a dead one. It holds the pool's key,
+where machines are reached by SSH, and its machines with their host keys.
 
 It lies in the journal, mode 0600, and goes with the pool. ADOPTION-1: a host key is written down before it is in use.
 """
@@ -33,11 +33,12 @@ from ...providers.journal import Journal, Ownership, PoolOwned, PoolRecord
 from ...providers.threads import in_thread
 from ..api.errors import SpecError
 from ..api.settings import is_named
-from ..transport.ssh import PoolKey, kept_key, new_key
+from .from_settings import new_client_key
 
 if TYPE_CHECKING:
     from ...providers.pool_lock import Owner
     from ..api.settings import Settings
+    from ..transport.ssh import PoolKey
 
 KEY, REST = "client_key", "takeover"  # the names of the two files in the journal, which other versions read
 NOT_KEPT = ("witnesses",)  # no machine that outlives its client has any
@@ -45,10 +46,11 @@ NOT_KEPT = ("witnesses",)  # no machine that outlives its client has any
 
 class AdoptionRecord:
     """One pool's adoption record. ``name``: its `unique` name; ``pool``: its nodes' name for it; ``turn``: which of its
-    clients this is, empty: the first; ``lease_s``: the longest lease that any of its machines has, None: not known.
+    clients this is, empty: the first; ``key``: None where no machine is reached by SSH; ``lease_s``: the longest lease
+    that any of its machines has, None: not known.
     """
 
-    def __init__(self, ownership: Ownership, pool: str, key: PoolKey, turn: str, lease_s: float | None) -> None:
+    def __init__(self, ownership: Ownership, pool: str, key: PoolKey | None, turn: str, lease_s: float | None) -> None:
         self.name, self.pool, self.key, self.turn = ownership.pool, pool, key, turn
         self.lease_s = lease_s
         self.machines: dict[MachineId, Machine] = {}
@@ -59,10 +61,13 @@ class AdoptionRecord:
         self._later: asyncio.Task[None] | None = None
 
     @classmethod
-    def begin(cls, journal: Journal, name: str, provider: str, *, pool: str, lease_s: float) -> Self:
-        record = cls(journal.own(name, provider), pool, new_key(), "", lease_s)
+    def begin(
+        cls, journal: Journal, name: str, provider: str, *, key: PoolKey | None, pool: str, lease_s: float
+    ) -> Self:
+        record = cls(journal.own(name, provider), pool, key, "", lease_s)
         try:
-            record._ownership.keep(KEY, record.key.export_private_key().decode())
+            if key is not None:
+                record._ownership.keep(KEY, key.export_private_key().decode())
         except BaseException:
             record._ownership.close()
             raise
@@ -83,13 +88,13 @@ class AdoptionRecord:
             raise _owned(name, error.owner) from error
         with ExitStack() as stack:
             stack.callback(ownership.close)
-            key, text = ownership.kept(KEY), ownership.kept(REST)
-            if key is None or text is None:
+            text = ownership.kept(REST)
+            if text is None:
                 raise SpecError(
                     f"The pool {name!r} was left before it had machines: remove it with `outrider gc --apply`."
                 )
             written = json.loads(text)
-            record = cls(ownership, written["pool"], kept_key(key), secrets.token_hex(2), written.get("lease_s"))
+            record = cls(ownership, written["pool"], _key(ownership), secrets.token_hex(2), written.get("lease_s"))
             for each in written["machines"]:
                 machine = _machine(each["machine"])
                 record.machines[machine.id] = machine
@@ -162,11 +167,13 @@ def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionR
     journal, provider = Journal.open(), settings.provider.name
     if settings.attach:
         return AdoptionRecord.adopt(journal, name, provider)
-    return AdoptionRecord.begin(journal, tag, provider, pool=pool, lease_s=settings.lease_s)
+    key = new_client_key(settings)
+    return AdoptionRecord.begin(journal, tag, provider, key=key, pool=pool, lease_s=settings.lease_s)
 
 
 def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Machine, tuple[str, ...]]]] | None:
-    """Return the file of a pool's key, and its machines with the keys that their hosts may show; None: it keeps none.
+    """Return the file of a pool's key, and its machines with the keys that their hosts may show; None: it keeps none,
+    or none is reached by SSH.
 
     The pool may have a living owner, whose it stays.
     """
@@ -179,6 +186,15 @@ def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Ma
     except (OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
         return None
     return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in found}
+
+
+def _key(ownership: Ownership) -> PoolKey | None:
+    text = ownership.kept(KEY)
+    if text is None:
+        return None
+    from ..transport.ssh import kept_key
+
+    return kept_key(text)
 
 
 def lease_kept(ownership: Ownership) -> float | None:

@@ -67,6 +67,7 @@ class ContainerCloud:
         self.lease_s: float | None = None  # the longest of any container that this process has started; None: unknown
         self.used: set[str] | None = None  # hosts on which this pool may have containers; None: any
         self._heard: dict[str, float] = {}  # by host: when it last answered
+        self._opened_at = anyio.current_time()
 
     vendor = VENDOR
     end_at_most = 100
@@ -79,7 +80,7 @@ class ContainerCloud:
         self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
     ) -> Sequence[InstanceView]:
         """See `port.Cloud.describe`. Of a host that does not answer nothing is said, but at a pool's end that is an
-        error until its containers have ended by their lease.
+        error until its containers have ended by their lease. At an adoption it is none: they are left to that lease.
         """
         answers = await self.listed(f"{labels.POOL}={pool}")
         failed = {runtime.host: each for runtime, each in answers.items() if isinstance(each, ProviderError)}
@@ -87,6 +88,8 @@ class ContainerCloud:
         errors = list(quiet.values() if of is not None else failed.values())
         if errors and (of is not None or len(errors) == len(answers)):
             raise errors[0]
+        if self.used is not None:
+            self.used.update(map(host_of, also))
         listed = [read(name, each) for name, each in found_in(answers)]
         views = [each.view for each in listed if of is None or of.has(each.whose)]
         shown = {view.id for view in views}
@@ -116,8 +119,8 @@ class ContainerCloud:
         """Return whether a host that does not answer may have containers of the pool, whose lease lasts."""
         if self.used is not None and host not in self.used:
             return False
-        heard, lease_s = self._heard.get(host), self.lease_s
-        return heard is None or lease_s is None or anyio.current_time() - heard <= lease_s + LEASE_MORE_S
+        quiet_s = anyio.current_time() - self._heard.get(host, self._opened_at)
+        return self.lease_s is None or quiet_s <= self.lease_s + LEASE_MORE_S
 
 
 def found_in(answers: Listed) -> Iterator[tuple[MachineId, Container]]:

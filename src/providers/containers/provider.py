@@ -117,11 +117,6 @@ class Containers(CloudProvider["ContainerCloud"]):
         assert self.places is not None  # a ValueError names the host that is none
 
     @property
-    def outlives(self) -> bool:
-        """False: the containers end by their lease, and no other client takes them over."""
-        return False
-
-    @property
     def free(self) -> bool:
         return True
 

@@ -15,6 +15,7 @@ from outrider import SSH, Local, Pool, SpecError
 from outrider.engine.api.settings import unique
 from outrider.engine.client import adoption
 from outrider.engine.client.adoption import AdoptionRecord, RecordedFleet
+from outrider.engine.transport.ssh import new_key
 from outrider.providers import pool_lock
 from outrider.providers.base import (
     Address,
@@ -58,7 +59,7 @@ def book(tmp_path: Path) -> Journal:
 
 
 def begun(book: Journal) -> AdoptionRecord:
-    return AdoptionRecord.begin(book, unique("train"), "aws", pool="p1", lease_s=600.0)
+    return AdoptionRecord.begin(book, unique("train"), "aws", key=new_key(), pool="p1", lease_s=600.0)
 
 
 async def left(book: Journal, *machines: Machine) -> AdoptionRecord:
@@ -77,6 +78,8 @@ async def test_what_was_kept_is_adopted(book: Journal) -> None:
     record = AdoptionRecord.adopt(book, "train", "aws")
     assert record.machines == {MACHINE.id: replace(MACHINE, env={"FI_PROVIDER": "efa"})}
     assert record.pinned(MACHINE) == ("ssh-ed25519 SECOND", "ssh-ed25519 FIRST")
+    assert record.key is not None
+    assert before.key is not None
     assert record.key.export_public_key() == before.key.export_public_key()
     assert record.lease_s == 600.0
     assert record.pool == before.pool  # its nodes know it by that

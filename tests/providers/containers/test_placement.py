@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
+import trio
+from trio.testing import MockClock
 
 from outrider import Containers
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
@@ -18,6 +21,7 @@ from outrider.providers.containers.launcher import ContainerLauncher, ContainerO
 from outrider.providers.containers.runtime import Runtime
 from outrider.providers.errors import BadRequest, HostAway, NoCapacity
 from outrider.providers.login_host import Ended
+from outrider.providers.resource_ownership import Claim
 
 pytestmark = pytest.mark.anyio
 GPUS = "".join(f"{number}, GPU-{number}, NVIDIA A100-SXM4-80GB, 81920\n" for number in range(4))
@@ -89,3 +93,25 @@ async def test_hosts_that_do_not_answer_are_no_capacity_and_are_asked_again() ->
     with pytest.raises(NoCapacity, match="there is away") as caught:
         await spots({"a": Host(None)}, 1)
     assert caught.value.retry_after_s == 5.0
+
+
+def test_containers_of_a_host_that_is_away_are_not_adopted_and_the_end_waits_for_their_lease() -> None:
+    hosts = {"a": Host({"x": used("p")}), "b": Host(None), "c": Host(None)}
+    mine = Claim("p", ids=frozenset({"a/x", "b/y"}))
+
+    async def adopt_and_leave() -> None:
+        cloud = ContainerCloud([Runtime(name, None, host, ("podman",)) for name, host in hosts.items()], {})
+        cloud.used = set()  # as a launcher sets it that has started none
+
+        async def states() -> dict[str, str]:
+            return {each.id: each.state for each in await cloud.describe("p", also=sorted(mine.ids), of=mine)}
+
+        assert await states() == {"a/x": "running", "b/y": "terminated"}
+        cloud.lease_s = 120.0
+        for _ in range(2):
+            with pytest.raises(HostAway):
+                await states()
+            await anyio.sleep(100.0)
+        assert await states() == {"a/x": "running", "b/y": "terminated"}
+
+    trio.run(adopt_and_leave, clock=MockClock(autojump_threshold=0))

@@ -14,6 +14,7 @@ import pytest
 
 from outrider import Containers, Image, Local, Nodes, Pool, compute, instance_info
 from outrider.errors import SpecError, TaskKilled
+from outrider.providers.journal import Journal
 
 from .podman import IMAGE, USR, Podman
 
@@ -110,3 +111,44 @@ async def test_a_container_whose_client_was_killed_ends_by_its_lease(containers:
     while containers.names:
         assert time.monotonic() < killed_at + 20.0
         await anyio.sleep(0.1)
+
+
+LEFT = """
+import sys
+from outrider import Containers, Pool, compute
+@compute
+def forever():
+    import time
+    time.sleep(987654)
+provider = Containers(sys.argv[1], runtime="podman", network=False, volumes=[sys.argv[2]])
+with Pool(provider=provider, nodes=2, console="silent", name="left") as pool:
+    running = pool.submit(forever())
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@compute
+def executors() -> set[str]:
+    """The folders of those that run in the container: one is several processes with one command line."""
+    said = [each.read_bytes().split(b"\0") for each in Path("/proc").glob("[0-9]*/cmdline") if each.exists()]
+    return {words[words.index(b"--directory") + 1].decode() for words in said if b"--directory" in words}
+
+
+async def test_a_killed_clients_containers_are_the_next_ones(containers: Podman, tmp_path: Path) -> None:
+    """Two are adopted by a pool of three: it starts the third. What ran in them is ended."""
+    (tmp_path / "program.py").write_text(LEFT)
+    command = [sys.executable, str(tmp_path / "program.py"), IMAGE, USR]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n"
+        with pytest.raises(SpecError, match=f"living owner: process {program.pid} "):
+            async with Pool.attach("left", provider=bare()):
+                pytest.fail("attached")
+        program.send_signal(signal.SIGKILL)
+    left = {*containers.names}
+    async with Pool.attach("left", provider=bare(), nodes=3, console="silent") as pool:
+        assert [len(each) for each in await pool.broadcast(executors())] == [1, 1, 1]
+        assert len(left) == 2
+        assert left < {*containers.names}
+    assert Journal.open().records() == []
