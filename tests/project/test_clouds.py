@@ -1,13 +1,20 @@
-"""Clouds are small, and what two of them have alike is in the layer of all clouds: no run of lines stands in two."""
+"""Clouds are small, and what two of them have alike is in the layer of all clouds: no run of lines stands in two. Each
+has a page, on which a new user finds the same headings.
+"""
 
 from __future__ import annotations
 
 import io
 import keyword
+import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from outrider.providers.registry import PROVIDERS as REGISTERED
 
 PROVIDERS = Path(__file__).parents[2] / "src" / "providers"
 CLOUDS = [folder for folder in sorted(PROVIDERS.iterdir()) if (folder / "cloud.py").exists()]
@@ -15,6 +22,8 @@ LINES = 16  # alike in two clouds are too many
 MOST = 900  # lines of a cloud
 LARGE = {"aws": 2881, "gcp": 1313, "containers": 1075}  # decision 76 says of what
 KINDS = 4  # of lines in a run; those of a table are all of one kind, and tables are not alike for that
+PAGES = PROVIDERS.parents[1] / "docs" / "providers"
+HEADINGS = ("Set up in five minutes", "notices", "What ends a (machine|pod|container)", "Permissions", "Cost", "quotas")
 
 
 def shape(line: str) -> str:
@@ -81,3 +90,9 @@ def test_lines_with_other_names_are_alike() -> None:
         for name, told in files.items()
     }
     assert alike(shapes)
+
+
+@pytest.mark.parametrize("name", ["containers", *(name for name, each in REGISTERED.items() if each.rents)])
+def test_the_page_of_a_cloud_has_what_a_new_user_looks_for(name: str) -> None:
+    headings = "\n".join(re.findall(r"^## .*$", (PAGES / f"{name}.md").read_text(), re.MULTILINE))
+    assert [each for each in HEADINGS if not re.search(each, headings, re.IGNORECASE)] == []
