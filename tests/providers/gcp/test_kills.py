@@ -101,6 +101,7 @@ def test_clients_killed_at_any_moment_leave_nothing_that_gc_does_not_end(count: 
     assert cloud.machines("shutting-down") == []
     assert cloud.firewalls == {}
     made = Counter(each.labels[LAUNCH] for each in cloud.machines())
+    print(f"{sum(died)} of {len(died)} clients killed, {made.total()} machines, none left, {dict(cloud.calls)}")
     assert all(number <= MACHINES for number in made.values()), "machines of one launch were made twice"
     assert sum(died) > len(died) / 3
 
