@@ -29,10 +29,17 @@ async def test_a_shell_and_commands_run_in_the_containers(containers: Podman, mo
     provider = Containers(IMAGE, network=False, volumes=[USR])  # the command that is found
     async with Pool(provider=provider, nodes=2, name="inside", console="silent", run="inside") as pool:
         assert await pool.broadcast(number()) == [0, 1]
-        everywhere = await outrider("exec", "inside", "--", "cat", "/proc/1/cmdline")
+        command, names = (
+            ("exec", "inside", "--", "cat", "/proc/1/cmdline"),
+            [each.encode() for each in containers.names],
+        )
+        everywhere = await outrider(*command)
+        with anyio.fail_after(60):  # the record, by which nodes are found, is written by a thread
+            while any(name not in everywhere.stdout for name in names):  # they are in the words of the lease
+                await anyio.sleep(0.1)
+                everywhere = await outrider(*command)
         assert everywhere.returncode == 0, everywhere.stderr
         assert {line[: len("[node 0]")] for line in everywhere.stdout.decode().splitlines()} == {"[node 0]", "[node 1]"}
-        assert all(name in everywhere.stdout.decode() for name in containers.names)  # of its lease, as its words say
         one = await outrider("exec", containers.names[0], "--", "sh", "-c", "echo out; echo err >&2; exit 7")
         assert one.returncode == 7
         assert one.stdout.strip().endswith(b"] out")
