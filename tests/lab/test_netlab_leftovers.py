@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,11 +38,7 @@ def seen(number: int) -> list[str]:
     def printed(*argv: str) -> list[str]:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    links = [
-        path.name
-        for path in Path("/sys/class/net").glob(f"orl{number}*")
-        if f"{path.name}-".startswith(f"orl{number}-")
-    ]
+    links = [name for _, name in socket.if_nameindex() if f"{name}-".startswith(f"orl{number}-")]
     names = [line for line in printed("ip", "netns", "list") if f"orl{number}" in line]
     subnets = [line for line in printed("ip", "-o", "addr") if f"10.77.{number}." in line]
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if f"/run/outrider-lab/{number}/" in line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,8 +66,8 @@ class State:
         return [group for group in map(Path, dict.fromkeys(noted)) if group.is_dir()]
 
     def links(self) -> list[str]:
-        named = (path.name for path in Path("/sys/class/net").iterdir())
-        return [name for name in named if name == self.prefix or name.startswith(f"{self.prefix}-")]
+        names = [name for _, name in socket.if_nameindex()]  # /sys has those of the network in which it was mounted
+        return [name for name in names if name == self.prefix or name.startswith(f"{self.prefix}-")]
 
     def mounts(self) -> list[str]:
         """Innermost first."""
