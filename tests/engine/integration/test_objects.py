@@ -88,7 +88,7 @@ def objects(pool: Pool) -> list[Any]:
 
 async def until_freed(pool: Pool, count: int) -> None:
     gc.collect()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while sum(map(len, objects(pool))) > count:
             await anyio.sleep(0.01)
 

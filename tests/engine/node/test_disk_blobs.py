@@ -34,7 +34,7 @@ def content(fd: int | None) -> bytes:
 
 
 async def until(done: list[object]) -> object:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not done:
             await asyncio.sleep(0.001)
     return done.pop()

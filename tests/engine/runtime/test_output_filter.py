@@ -81,12 +81,12 @@ def test_other_threads_go_on_printing(capsys: Printed) -> None:
     @silent
     def quiet() -> None:
         muted.set()
-        printed.wait(5)
+        printed.wait(60)
         print("quiet")
 
     thread = threading.Thread(target=quiet)
     thread.start()
-    muted.wait(5)
+    muted.wait(60)
     print("other")
     printed.set()
     thread.join()

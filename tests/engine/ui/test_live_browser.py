@@ -71,7 +71,7 @@ def test_a_point_is_drawn_within_a_second_of_its_call(browser: Chromium, tmp_pat
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     environment = {**os.environ, "OUTRIDER_STATE": str(tmp_path), "OUTRIDER_RUNS": "1"}
-    with serving(tmp_path) as ui, subprocess.Popen([sys.executable, program, "60"], env=environment) as training_:
+    with serving(tmp_path) as ui, subprocess.Popen([sys.executable, program, "600"], env=environment) as training_:
         try:
             until = time.monotonic() + PATIENCE_S
             while not (found := found_runs(tmp_path / "runs")):
@@ -84,10 +84,13 @@ def test_a_point_is_drawn_within_a_second_of_its_call(browser: Chromium, tmp_pat
             browser.wait("document.querySelector('#m0') !== null")
             browser.evaluate("document.querySelector('#m0').scrollIntoView()")
             browser.wait(f"{LIVE} && report.plots.has('m0')")
-            lags = browser.evaluate(f"{LAGS}({found[0].status['began']}, 4000)")
-            assert len(lags) > 40
-            assert min(lags) > -50, "the clocks are the same"
-            assert sorted(lags)[len(lags) * 9 // 10] < 1000
+            until = time.monotonic() + PATIENCE_S
+            while True:  # an overloaded computer may take longer for some
+                lags = browser.evaluate(f"{LAGS}({found[0].status['began']}, 4000)")
+                assert not lags or min(lags) > -50, "the clocks are the same"
+                if len(lags) > 40 and sorted(lags)[len(lags) * 9 // 10] < 1000:
+                    break
+                assert time.monotonic() < until, sorted(lags)
             assert browser.complaints == []
             browser.evaluate("document.querySelector('[data-act=stop]').click()")
             assert training_.poll() is None, "it asks once more"
@@ -154,9 +157,9 @@ def test_a_page_that_nobody_sees_lets_go_and_has_everything_when_it_is_seen_agai
         browser.show(ui.url.partition("?")[0] + f"runs/{run.run.id}")
         browser.wait(LIVE)
         count = "report.said.charts.m0.curves.reduce((sum, each) => sum + each.t.length, 0)"
-        before = browser.evaluate(count)
         seen(hidden=True)
         browser.wait("document.getElementById('link').textContent === 'not connected'")
+        before = browser.evaluate(count)
         run.grow(0.6)
         time.sleep(0.5)  # in which a page that is seen would have it
         assert browser.evaluate(count) == before

@@ -71,7 +71,7 @@ def test_a_slow_call_has_taken_effect_before_its_answer(account: Account):
         time.sleep(0.001)
     assert caller.is_alive()
     account.cloud.advance(3601)
-    caller.join(5)
+    caller.join(60)
     assert ids == [each.id for each in account.cloud.instances()]
 
 

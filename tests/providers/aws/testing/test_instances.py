@@ -181,7 +181,7 @@ def test_ending_a_machine_that_is_getting_power(session: boto3.session.Session, 
     class Slow(Paper):
         def boot(self, machine: Boot) -> None:
             booting.set()
-            assert ended.wait(5)
+            assert ended.wait(60)
             super().boot(machine)
             if fails:
                 raise OSError("no such host")
@@ -189,7 +189,7 @@ def test_ending_a_machine_that_is_getting_power(session: boto3.session.Session, 
     booting, ended, paper = threading.Event(), threading.Event(), Slow()
     with suppress(ExceptionGroup), EC2(hypervisor=paper) as cloud, closing(Account(cloud, session)) as account:
         (one,) = account.run()
-        assert booting.wait(5)
+        assert booting.wait(60)
         account.ec2.terminate_instances(InstanceIds=[one])
         ended.set()
         cloud.advance(1)
