@@ -88,6 +88,21 @@ async def test_what_was_kept_is_adopted(book: Journal) -> None:
     await record.close()
 
 
+async def test_where_nothing_is_reached_by_ssh_there_is_no_key(book: Journal) -> None:
+    """So `outrider ssh` does not take the host of a container for the container."""
+    container = replace(MACHINE, host_key="", ssh=False, inside=("podman", "exec", "-i", "c1"), env={})
+    before = AdoptionRecord.begin(book, unique("train"), "containers", key=None, pool="p1", lease_s=60.0)
+    book.own(before.name, "containers", {"on": "here"}).close()
+    before.has(container)
+    await before.close()
+    assert [each.name for each in (book.pools / before.name).glob("*.key")] == ["takeover.key"]
+    assert adoption.machines_kept(book, before.name) is None
+    record = AdoptionRecord.adopt(book, "train", "containers")
+    assert record.machines == {container.id: container}
+    assert record.key is None
+    await record.close()
+
+
 async def test_the_way_behind_a_jump_host_or_a_command_is_kept(book: Journal) -> None:
     login = Login(keys=("/k",), known_hosts=("/a", "/b"), jump="me@login:22")
     machine = replace(MACHINE, address=Address("c0", user="me", command=("srun", "-u")), login=login, env={})
