@@ -84,7 +84,9 @@ async def test_commands_run_in_a_container_of_a_host(
         assert done.stdout.decode().removeprefix("[node 0] ").strip() in containers("ps", "--no-trunc", "--quiet")
 
 
-async def test_what_a_killed_client_has_left_is_shown_and_ended(containers: Podman, host: Host, tmp_path: Path) -> None:
+@pytest.fixture
+def left(containers: Podman, host: Host, tmp_path: Path) -> list[str]:
+    """The container on the host that a killed client has left."""
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py"), host.name, IMAGE, USR, *host.login.values()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=dict(os.environ)) as program:
@@ -92,10 +94,20 @@ async def test_what_a_killed_client_has_left_is_shown_and_ended(containers: Podm
         assert program.stdout.readline() == b"ready\n"
         program.send_signal(signal.SIGKILL)
     assert len(containers.names) == 1
+    return containers.names
+
+
+async def test_what_a_killed_client_has_left_is_shown_and_ended(containers: Podman, left: list[str]) -> None:
     assert "owner is dead" in outrider("ps")
     outrider("gc", "--apply")
     assert containers.names == []
     assert "owner is dead" not in outrider("ps")
+
+
+async def test_another_client_goes_on_with_them(containers: Podman, host: Host, left: list[str]) -> None:
+    async with Pool.attach("killed", provider=over(host), nodes=1, console="silent") as pool:
+        assert await pool.broadcast(networks()) == [["lo"]]
+        assert containers.names == left
 
 
 def outrider(*argv: str) -> str:
