@@ -20,7 +20,7 @@ from typing import Any
 
 from ..api.errors import CheckpointError
 from ..node.blobs import FREE, SAFE
-from ..node.replicas import FOLD_BYTES, HEAD_BYTES, digest, folded
+from ..node.replicas import BLOCK_BYTES, HEAD_BYTES, WORD_BYTES, digest, digest_of
 from .records import ByteRange, Damaged, Entry, Part, Piece
 from .snapshot import CopyMemory, Snapshot, unpickled
 
@@ -40,7 +40,7 @@ class Slot(CopyMemory):
         self._asked: dict[int, int] = {}  # where the entries that were asked for would lie
         self._places: dict[int, int] = {}  # of those that do
         self._blocks: dict[int, tuple[int, int, memoryview]] = {}  # where each begins, and its size
-        self._fold: Fold | None = None  # of what is copied
+        self._sums: Sums | None = None  # of what is copied
         self._recorded: tuple[object, bytes] = None, b""  # the latest record, and what it is of
 
     @property
@@ -59,9 +59,9 @@ class Slot(CopyMemory):
     def begin(self) -> None:
         """Begin to write another state."""
         self._at, self._asked, self._places = HEAD_BYTES, {}, {}
-        self._fold = None
+        self._sums = None
         if self._mapping is not None and "numpy" in sys.modules and cores_are_busy():
-            self._fold = Fold(self._mapping)
+            self._sums = Sums(self._mapping)
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
         """Return where an entry lies; None if there is no room for it, and `finish` has to make some."""
@@ -80,7 +80,7 @@ class Slot(CopyMemory):
         to read it from main memory later. Otherwise the thread that hands the state over takes it, and nobody waits.
         """
         torch: Any = sys.modules.get("torch")
-        in_pieces = self._fold is not None and torch is not None and torch.get_num_threads() == 1
+        in_pieces = self._sums is not None and torch is not None and torch.get_num_threads() == 1
         with nullcontext() if torch is None else torch.no_grad():
             for (block, placed, source), at in zip(copies, self._places.values(), strict=True):
                 if placed is None:
@@ -108,8 +108,8 @@ class Slot(CopyMemory):
 
     def _copied(self, end: int) -> None:
         """Take the digest up to ``end``, unless something before it was copied long ago: the thread takes that."""
-        if self._fold is not None and PIECE_BYTES <= end - self._fold.end <= 4 * PIECE_BYTES:
-            self._fold.take(end)
+        if self._sums is not None and BLOCK_BYTES <= end - self._sums.end <= 4 * PIECE_BYTES:
+            self._sums.take(end)
 
     def finish(self, snapshot: Snapshot, rank: int) -> tuple[int, int]:
         """Write what the snapshot has elsewhere, and the record; return the part's bytes and digest.
@@ -131,7 +131,7 @@ class Slot(CopyMemory):
         _write(self.fd, record + _TRAILER.pack(at, len(record)), at)
         self.kept.clear()
         assert self._mapping is not None, "it was reserved"
-        return size_bytes, quick_digest(self._mapping, size_bytes) if self._fold is None else self._fold.digest(
+        return size_bytes, quick_digest(self._mapping, size_bytes) if self._sums is None else self._sums.digest(
             size_bytes
         )
 
@@ -170,36 +170,35 @@ class Slot(CopyMemory):
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
-        self.fd, self._mapping, self._fold = -1, None, None
+        self.fd, self._mapping, self._sums = -1, None, None
         self._blocks.clear()
         self.known.clear()  # arrays may still lie in the memory, which goes with the last of them
 
 
-class Fold:
-    """A part's digest while the part is written, by NumPy: of so much of it as lies before ``end``."""
+class Sums:
+    """A part's digest while the part is written, by NumPy: the sums of the blocks before ``end``."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._numpy: Any = sys.modules["numpy"]
         self._content = content
-        count, words = (len(content) - HEAD_BYTES) // FOLD_BYTES, FOLD_BYTES // 8
-        self._blocks = self._numpy.frombuffer(content, self._numpy.uint64, count * words, HEAD_BYTES)
-        self._blocks = self._blocks.reshape(count, words)
-        self._sum = self._numpy.zeros(words, self._numpy.uint64)
+        count, words = (len(content) - HEAD_BYTES) // BLOCK_BYTES, BLOCK_BYTES // WORD_BYTES
+        self._blocks = self._numpy.frombuffer(content, "<u8", count * words, HEAD_BYTES).reshape(count, words)
+        self._sums = self._numpy.empty(count, "<u8")
         self.end = HEAD_BYTES
 
     def take(self, end: int) -> None:
         """Take the whole blocks before ``end``, without the interpreter's lock."""
-        first, behind = (self.end - HEAD_BYTES) // FOLD_BYTES, (end - HEAD_BYTES) // FOLD_BYTES
+        first, behind = (self.end - HEAD_BYTES) // BLOCK_BYTES, (end - HEAD_BYTES) // BLOCK_BYTES
         if first < behind:
-            xor = self._numpy.bitwise_xor
-            xor(self._sum, xor.reduce(self._blocks[first:behind], axis=0), out=self._sum)
-            self.end = HEAD_BYTES + behind * FOLD_BYTES
+            self._numpy.add.reduce(self._blocks[first:behind], axis=1, out=self._sums[first:behind])
+            self.end = HEAD_BYTES + behind * BLOCK_BYTES
 
     def digest(self, size_bytes: int) -> int:
         """Return `node.replicas.digest` of the whole part."""
         self.take(size_bytes)
         with memoryview(self._content) as view:
-            return folded(self._sum.tobytes(), view[self.end : size_bytes])
+            sums = self._sums[: (self.end - HEAD_BYTES) // BLOCK_BYTES]
+            return digest_of(sums.tobytes(), view[self.end : size_bytes])
 
 
 def cores_are_busy() -> bool:
@@ -208,8 +207,8 @@ def cores_are_busy() -> bool:
 
 
 def quick_digest(content: mmap.mmap, size_bytes: int) -> int:
-    """Return `node.replicas.digest`; NumPy takes 80 ms for 1 GB."""
-    return digest(content, size_bytes) if "numpy" not in sys.modules else Fold(content).digest(size_bytes)
+    """Return `node.replicas.digest`; NumPy takes 60 ms for 1 GB."""
+    return digest(content, size_bytes) if "numpy" not in sys.modules else Sums(content).digest(size_bytes)
 
 
 def _write(fd: int, content: Piece, at: int) -> None:

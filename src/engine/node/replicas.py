@@ -17,7 +17,10 @@ from . import blobs
 from .blobs import BlobStore
 
 HEAD_BYTES = 64  # before what is verified
-FOLD_BYTES = 1 << 15
+BLOCK_BYTES = 1 << 18  # of which there is one sum
+WORD_BYTES = 8
+_AT_ONCE_BYTES = 1 << 15
+_EVERY_SECOND = int.from_bytes((b"\xff" * WORD_BYTES + bytes(WORD_BYTES)) * (_AT_ONCE_BYTES // 2 // WORD_BYTES), "little")
 
 
 class Replicas:
@@ -57,14 +60,32 @@ class Replicas:
 
 
 def digest(content: object, size_bytes: int) -> int:
-    """Return the digest of a part in its blob's bytes. It takes 0.8 s for 1 GB; `checkpoint.slot` has a quicker way."""
+    """Return the digest of a part in its blob's bytes. It takes 1.5 s for 1 GB; `checkpoint.slot` has a quicker way."""
     with memoryview(content) as view:  # type: ignore[arg-type]
-        fold, rest_at = 0, HEAD_BYTES + (size_bytes - HEAD_BYTES) // FOLD_BYTES * FOLD_BYTES
-        for at in range(HEAD_BYTES, rest_at, FOLD_BYTES):
-            fold ^= int.from_bytes(view[at : at + FOLD_BYTES], "little")
-        return folded(fold.to_bytes(FOLD_BYTES, "little"), view[rest_at:size_bytes])
+        rest_at = HEAD_BYTES + (size_bytes - HEAD_BYTES) // BLOCK_BYTES * BLOCK_BYTES
+        blocks = range(HEAD_BYTES, rest_at, BLOCK_BYTES)
+        sums = [_sum(view[at : at + BLOCK_BYTES]).to_bytes(WORD_BYTES, "little") for at in blocks]
+        return digest_of(b"".join(sums), view[rest_at:size_bytes])
 
 
-def folded(fold: bytes, rest: bytes | memoryview) -> int:
-    """Return the digest of a part whose whole blocks of `FOLD_BYTES` have this exclusive or, and of the rest."""
-    return crc32(rest, crc32(fold))
+def digest_of(sums: bytes, rest: bytes | memoryview) -> int:
+    """Return the digest of a part whose whole blocks of `BLOCK_BYTES` have these sums, and of the rest behind them.
+
+    The sum of a block is that of its numbers of `WORD_BYTES`, as many of its low bytes.
+    """
+    return crc32(rest, crc32(sums))
+
+
+def _sum(block: memoryview) -> int:
+    """Return the sum of a block's numbers. Python adds thousands of them at once as two large ones.
+
+    Every second number is in each of these, so that there is room for a carry beside it.
+    """
+    total, bits = 0, 8 * _AT_ONCE_BYTES
+    for at in range(0, len(block), _AT_ONCE_BYTES):
+        numbers = int.from_bytes(block[at : at + _AT_ONCE_BYTES], "little")
+        total += (numbers & _EVERY_SECOND) + (numbers >> 8 * WORD_BYTES & _EVERY_SECOND)
+    while bits > 16 * WORD_BYTES:
+        bits //= 2
+        total = (total & (1 << bits) - 1) + (total >> bits)
+    return total & (1 << 8 * WORD_BYTES) - 1

@@ -36,7 +36,7 @@ class Kept(NamedTuple):
     The part is the ranks' state after ``step`` steps, of the run of this name. The rank has gone back to an earlier
     step ``again`` times before. ``copies``: on how many nodes the part is to be. ``sharded``: other ranks have the rest
     of some tensors. ``digest``: of the part but for its first 64 bytes,
-    a CRC-32 of the exclusive or of its whole blocks of 32 KiB, and of the rest behind it.
+    a CRC-32 of the sums of its whole blocks of 256 KiB, and of the rest behind them.
     """
 
     attempt: Number
