@@ -51,7 +51,7 @@ class MemorySaves:
         self._ranks_here = sum(peer.hostname == info.hostname for peer in info.peers)
         self._interval = MemoryInterval(every or 1)
         self._waits = None if every is None else MemoryWaits(run, every)
-        self._slots = [Slot() for _ in range(SLOTS)]
+        self._slots = [Slot(self._ranks_here) for _ in range(SLOTS)]
         self._last: Slot | None = None  # into which the state before was copied
         self._copied: SimpleQueue[tuple[Slot, Snapshot, int, int] | None] = SimpleQueue()  # for the node; None: the end
         self._thread: threading.Thread | None = None  # hands over what was copied

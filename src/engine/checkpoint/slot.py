@@ -32,8 +32,10 @@ _TRAILER = struct.Struct("<QQ")
 
 
 class Slot(CopyMemory):
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 0) -> None:
+        """``ranks``: of the training on this computer, which all save at the same moment."""
         super().__init__()
+        self._ranks = ranks
         self.fd = -1
         self._mapping: mmap.mmap | None = None
         self._at = HEAD_BYTES  # where the next content goes
@@ -60,7 +62,7 @@ class Slot(CopyMemory):
         """Begin to write another state."""
         self._at, self._asked, self._places = HEAD_BYTES, {}, {}
         self._sums = None
-        if self._mapping is not None and "numpy" in sys.modules and cores_are_busy():
+        if self._mapping is not None and "numpy" in sys.modules and cores_are_busy(self._ranks):
             self._sums = Sums(self._mapping)
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
@@ -201,9 +203,12 @@ class Sums:
             return digest_of(sums.tobytes(), view[self.end : size_bytes])
 
 
-def cores_are_busy() -> bool:
-    """Return whether more processes want to run than there are cores for this one, as in the last minute."""
-    return os.getloadavg()[0] >= len(os.sched_getaffinity(0))
+def cores_are_busy(ranks: int = 0) -> bool:
+    """Return whether no core is free for a thread beside each of so many ranks, or more processes want to run than
+    there are cores for this one, as in the last minute.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return 2 * ranks > cores or os.getloadavg()[0] >= cores
 
 
 def quick_digest(content: mmap.mmap, size_bytes: int) -> int:

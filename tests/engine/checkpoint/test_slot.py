@@ -124,13 +124,16 @@ def test_tensors_come_back_as_they_were() -> None:
     torch.nn.Linear(50, 300).load_state_dict(back["model"])
 
 
-@pytest.mark.parametrize("load", [0.0, 1000.0], ids=["idle cores", "busy cores"])
+@pytest.mark.parametrize(
+    ("load", "ranks"), [(0.0, 4), (7.9, 4), (8.0, 4), (0.0, 5)], ids=["idle", "nearly busy", "busy", "many ranks"]
+)
 def test_the_digest_that_is_taken_while_copying_is_that_of_the_whole(
-    load: float, monkeypatch: pytest.MonkeyPatch
+    load: float, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)})
     torch = pytest.importorskip("torch")
-    slot, threads = Slot(), torch.get_num_threads()
+    slot, threads = Slot(ranks), torch.get_num_threads()
     large, small = torch.randn(1_000_000), torch.nn.Parameter(torch.randn(100, 70))
     states = [
         {"large": large, "small": small, "turned": torch.randn(900, 800).t(), "array": np.arange(300_000)},
@@ -147,7 +150,7 @@ def test_the_digest_that_is_taken_while_copying_is_that_of_the_whole(
             with torch.no_grad():
                 small += 1
             size_bytes, told = left(slot, state)
-            assert (slot._sums is not None) == (load > 0 and number > 0)
+            assert (slot._sums is not None) == ((load >= 8 or ranks > 4) and number > 0)
             with mmap.mmap(slot.fd, 0) as content:
                 assert digest(content, size_bytes) == told
             back = found(slot, size_bytes)
