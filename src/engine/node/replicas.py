@@ -20,7 +20,8 @@ HEAD_BYTES = 64  # before what is verified
 BLOCK_BYTES = 1 << 18  # of which there is one sum
 WORD_BYTES = 8
 _AT_ONCE_BYTES = 1 << 15
-_EVERY_SECOND = int.from_bytes((b"\xff" * WORD_BYTES + bytes(WORD_BYTES)) * (_AT_ONCE_BYTES // 2 // WORD_BYTES), "little")
+_PAIRS = _AT_ONCE_BYTES // WORD_BYTES // 2
+_EVERY_SECOND = int.from_bytes((b"\xff" * WORD_BYTES + bytes(WORD_BYTES)) * _PAIRS, "little")
 
 
 class Replicas:
