@@ -145,6 +145,42 @@ def test_a_connection_has_the_variables_of_the_step(job):
     assert Path(job.said()["socket"]).parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_relay_gives_its_streams_away_and_tells_the_errors_of_who_uses_them(job):
+    job.start()
+    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(job.program(programs.RELAY), env=job.environment, **given) as relay:
+        assert relay.stdout is not None
+        assert relay.stdin is not None
+        assert relay.stdout.readline().startswith(b"SSH-2.0-")
+        until(lambda: {os.readlink(f"/proc/{relay.pid}/fd/{end}") for end in (0, 1)} == {os.devnull})
+        relay.stdin.write(b"this is no client\r\n" * 2000)
+        _, said = relay.communicate(timeout=WITHIN_S)
+    assert relay.returncode == 0
+    assert b"client" in said or b"identification" in said, said
+
+
+def test_a_relay_ends_with_its_client(job):
+    job.start()
+    with subprocess.Popen(
+        job.program(programs.RELAY), env=job.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as relay:
+        assert relay.stdout is not None
+        assert relay.stdin is not None
+        assert relay.stdout.readline().startswith(b"SSH-2.0-")
+        relay.stdin.close()
+        assert relay.wait(WITHIN_S) == 0
+
+
+def test_a_connection_that_says_nothing_keeps_nobody_out_for_long(job):
+    job.change(programs.SERVER, "HAND_OVER_S = 1.0", "HAND_OVER_S = 0.1")
+    server = job.start()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(job.said()["socket"])
+        assert job.ssh("echo in").stdout == "in\n"
+        assert silent.recv(1) == b""  # it was hung up
+    assert server.poll() is None
+
+
 def test_framed_relays_carry_much_both_ways_and_the_commands_end(job):
     """Through a command that sends pieces of at most 1024 bytes, as Slurm does."""
     python, relay = [sys.executable, "-I", "-S"], str(job.folder / programs.RELAY)

@@ -1,4 +1,4 @@
-"""Join standard input and output to the step server of this node: what `srun --unbuffered --overlap` runs there.
+"""Join standard input and output to the step server of this node: what a login by SSH, or `srun`, runs there.
 
     python3 -I -S relay.py FOLDER
     python3 -I -S relay.py --run srun -u [options] python3 -I -S relay.py --framed FOLDER
@@ -6,6 +6,9 @@
 This file must be understood by Python 3.6. It knows the socket by ``FOLDER/nodes/NODE`` (see "A Slurm job's nodes" in
 docs/protocol.md), for which it waits a little, and no longer than its client does. It ends with status 0 when the
 server hangs up, and with 1 and a sentence where there is none. SIGTERM ends the second form and its command.
+
+The first form gives its standard input and output to the server, whose sshd reads and writes them itself. It carries no
+bytes, and stays because the login's streams are closed when its command ends.
 
 Slurm sends streams in pieces of 1024 bytes, and its sockets have no TCP_NODELAY: of two small pieces the second waits
 until the first is acknowledged, for which the other end takes 40 ms unless it has something to send. So the second form
@@ -51,9 +54,38 @@ def main() -> int:
     except LookupError as error:
         sys.stderr.write(f"outrider: {error.args[0]}\n")
         return 1
-    near, ours = Side(server.fileno(), server.fileno(), hang_up=server), Side(0, 1)
-    carry(Framed(ours), near) if sys.argv[1] == "--framed" else carry(ours, near)
+    if sys.argv[1] == "--framed":
+        server.send(b"\0")
+        carry(Framed(Side(0, 1)), Side(server.fileno(), server.fileno(), hang_up=server))
+    else:
+        hand_over(server)
     return 0
+
+
+def hand_over(server: socket.socket) -> None:
+    """Give this process's streams to the server, and pass on the errors of what it starts with them until that ends."""
+    for end in (0, 1):
+        enlarge(end)
+    rights = struct.pack("ii", 0, 1)
+    server.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    with open(os.devnull, "r+b", buffering=0) as null:  # else whoever reads or writes here would not see their end
+        os.dup2(null.fileno(), 0)
+        os.dup2(null.fileno(), 1)
+    said = b"."
+    while said:
+        try:
+            said = server.recv(CHUNK_BYTES)
+        except ConnectionResetError:
+            break
+        os.write(2, said)
+
+
+def enlarge(end: int) -> None:
+    """Give a pipe more room."""
+    try:
+        fcntl.fcntl(end, SET_PIPE_SIZE, PIPE_BYTES)
+    except OSError:  # it is no pipe, or all that this user may have are as large
+        pass
 
 
 def run(argv: "list[str]") -> int:
@@ -187,10 +219,7 @@ class Framed(Side):
         """Frame what goes over a side. ``of``: the child whose sockets carry it; None: it is not this process's."""
         super().__init__(side.source, side.sink, side._hang_up)
         for end in (self.source, self.sink):
-            try:
-                fcntl.fcntl(end, SET_PIPE_SIZE, PIPE_BYTES)
-            except OSError:  # it is no pipe, or all that this user may have are as large
-                pass
+            enlarge(end)
         self._of = of
         self._prompt = False  # what is written here waits for nothing
         self._left = 0  # bytes of the frame that has begun

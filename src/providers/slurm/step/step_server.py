@@ -3,10 +3,10 @@
     python3 -I -S step_server.py FOLDER --lease=120 [--grace=30] [--lifetime=3600] [--batch-node=c0]
 
 This file must be understood by Python 3.6. A step of the job runs it once on each node. Nothing listens on TCP: whoever
-may run a step of the job, or log in to the node as its user, comes to the socket; ``relay.py`` joins the standard
-streams of a step with it. Each connection is one to an sshd of its own, with a host key that is made here, and lets in
-the keys of ``FOLDER/authorized_keys`` alone. "A Slurm job's nodes" in docs/protocol.md has the files by which client
-and program know of each other.
+may run a step of the job, or log in to the node as its user, comes to a unix socket. ``relay.py`` joins its streams
+with that, or gives them away over it. Each connection is one to an sshd of its own, with a host key that is made here, and
+lets in the keys of ``FOLDER/authorized_keys`` alone. "A Slurm job's nodes" in docs/protocol.md has the files by which
+client and program know of each other.
 
 STEP-1: it ends when nobody has touched the lease for its time, or when the client says so, whoever else lives.
 STEP-2: when it has ended, nothing runs and no file is left that it or its connections' processes have made here.
@@ -15,6 +15,7 @@ that say which of how many tasks it is. No other user of the node can read them.
 """
 
 import argparse
+import contextlib
 import errno
 import fcntl
 import json
@@ -25,6 +26,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,7 @@ import time
 NODES, KEYS, LIMIT, END, LAST = "nodes", "authorized_keys", "limit", "end", "last_step.py"  # in the job's folder
 FIRST_LEASE_S = 30.0  # is added to the first lease, as the client has to hear that the job runs
 LOOK_S = 1.0  # between two looks at the job's folder, which may be on a slow disk
+HAND_OVER_S = 1.0  # for a relay to say its first byte, which it does at once
 KILL_S = 10.0  # for killed processes to be gone: some wait for a disk
 PREFIX = "outrider-step-"
 SOCKET_BYTES = 100  # of a path; sun_path has 108
@@ -57,17 +60,12 @@ PidFile none
 UsePAM no
 StrictModes no
 UseDNS no
-PubkeyAuthentication yes
 PasswordAuthentication no
 ChallengeResponseAuthentication no
 PermitUserRC no
-PermitTTY yes
 PrintMotd no
 PrintLastLog no
-X11Forwarding no
 AllowAgentForwarding no
-AllowTcpForwarding yes
-AllowStreamLocalForwarding yes
 MaxSessions 100
 LoginGraceTime 60
 ClientAliveInterval 15
@@ -112,10 +110,8 @@ def main() -> int:
     except (Unusable, OSError) as error:
         why = str(error) if isinstance(error, Unusable) else f"node {node.name} cannot be used: {error}"
         sys.stderr.write(f"outrider: {why}\n")
-        try:
+        with contextlib.suppress(OSError):  # the client has removed the folder, or the disk is full
             node.publish({"error": why})
-        except OSError:  # the client has removed the folder, or the disk is full
-            pass
         return 1
     finally:
         end_descendants(KILL_S)
@@ -141,17 +137,13 @@ class Node:
         """Write the node's file, which appears whole."""
         step = f"{self.job}.{os.environ.get('SLURM_STEP_ID', '0')}"
         known = {"job": self.job, "step": step, "node": self.name, "user": self.user}
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(self._file), 0o700)
-        except FileExistsError:
-            pass
         write(self._file, json.dumps(dict(known, **more)) + "\n")
 
     def withdraw(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the folder is gone, or its disk
             os.unlink(self._file)
-        except OSError:  # the folder is gone, or its disk
-            pass
 
     def orders(self) -> "tuple[bool, float | None]":
         """Return whether this step is to end, and the seconds to the time limit, as soon as it is near.
@@ -286,14 +278,18 @@ class Server:
         except OSError:  # it has hung up again
             return
         with connection:
-            connection.setblocking(True)
+            streams = []  # type: list[int]
             try:
-                ends = connection.fileno()
-                child = subprocess.Popen(self._sshd, stdin=ends, stdout=ends)  # noqa: S603
+                streams = handed_over(connection)
+                end = connection.fileno()
+                ends = (*streams, end) if streams else (end, end, None)
+                child = subprocess.Popen(self._sshd, stdin=ends[0], stdout=ends[1], stderr=ends[2])  # noqa: S603
             except OSError as error:  # no more processes at present: the client tries again
-                sys.stderr.write(f"outrider: sshd cannot be started: {error.strerror}\n")
+                sys.stderr.write(f"outrider: sshd cannot be started: {error}\n")
             else:
                 child.returncode = 0  # `reaped` sees to it, with all that it leaves behind
+            for each in streams:
+                os.close(each)
 
     def _ends(self, arrived: "set[int]") -> str:
         """Return why this step ends now; empty: it does not."""
@@ -314,6 +310,14 @@ class Server:
         if self._taken and not any_left:
             return "Slurm ends it, and nothing runs in it"
         return ""
+
+
+def handed_over(connection: socket.socket) -> "list[int]":
+    """Return the input and output that a relay gives away with its first byte; none: it carries them itself."""
+    connection.settimeout(HAND_OVER_S)
+    given = connection.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("ii")))[1]
+    connection.settimeout(None)
+    return list(struct.unpack("ii", given[0][2])) if given else []
 
 
 # --- what it makes ----------------------------------------------------------------------------------------------------
@@ -367,8 +371,7 @@ def remove_abandoned(base: str) -> None:
 
 
 def which(program: str, node: Node) -> str:
-    places = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    found = shutil.which(program, path=os.pathsep.join([*places, *WHERE_SSHD_IS]))
+    found = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *WHERE_SSHD_IS]))
     if found is None:
         raise Unusable(
             f"node {node.name} has no {program}, in PATH or {' '.join(WHERE_SSHD_IS)}: have its administrators install "
@@ -411,12 +414,10 @@ def quoted(each: bytes) -> bytes:
 
 def own_address(node: str) -> str:
     """Return by which other nodes reach this one: what its name stands for, unless that is the loopback."""
-    try:
+    with contextlib.suppress(OSError):
         found = socket.gethostbyname(node)
         if not found.startswith("127."):
             return found
-    except OSError:
-        pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1"), 9))  # sends nothing
