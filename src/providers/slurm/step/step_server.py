@@ -4,9 +4,9 @@
 
 This file must be understood by Python 3.6. A step of the job runs it once on each node. Nothing listens on TCP: whoever
 may run a step of the job, or log in to the node as its user, comes to a unix socket. ``relay.py`` joins its streams
-with that, or gives them away over it. Each connection is one to an sshd of its own, with a host key that is made here, and
-lets in the keys of ``FOLDER/authorized_keys`` alone. "A Slurm job's nodes" in docs/protocol.md has the files by which
-client and program know of each other.
+with that, or gives them away. Each connection is one to an sshd of its own, with a host key made here, and lets in
+the keys of ``FOLDER/authorized_keys`` alone. "A Slurm job's nodes" in docs/protocol.md has the files by which client
+and program know of each other.
 
 STEP-1: it ends when nobody has touched the lease for its time, or when the client says so, whoever else lives.
 STEP-2: when it has ended, nothing runs and no file is left that it or its connections' processes have made here.
