@@ -288,17 +288,14 @@ async def test_a_lost_job_or_node_is_replaced_and_its_task_runs_again(cluster, s
     async with Pool(provider=slurm(made, exclusive=True), nodes=2, console="silent") as pool:
         both = [pool.submit(steps_of(f"{HOME}/work")) for _ in range(2)]
         await begun(made, 2)
-        began = time.monotonic()
         if how == "scancel":
             made.run("scancel", "1")
         else:
             made.node("c1").power_off()
         await begun(made, 4 if how == "scancel" else 3)
-        took_s = time.monotonic() - began
         made.run("touch", f"{HOME}/work")
         hosts = {(await job)[0] for job in both}
         assert len(hosts) == 2
-        assert took_s < 25, took_s
     assert living(made) == []
 
 

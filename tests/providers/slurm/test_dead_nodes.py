@@ -63,7 +63,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dying:
     for module in (fleets, endings):
         monkeypatch.setattr(module, "POLL_S", 0.02)
     monkeypatch.setattr(endings, "END_POLL_S", 0.02)
-    monkeypatch.setattr(endings, "CONFIRM_S", 3.0)
+    monkeypatch.setattr(endings, "CONFIRM_S", 8.0)
     monkeypatch.setattr(fleets, "LEASE_MORE_S", -119.0)  # a test that fails does not wait for the whole lease
     for module in (jobs, endings):
         monkeypatch.setattr(module, "SILENT_S", 0.3)
@@ -91,7 +91,7 @@ async def give_up(fleet: SlurmFleet, machine: Machine) -> None:
 async def test_a_pool_that_has_lost_a_node_leaves_when_nothing_runs_on_the_others(site: Dying, rank: int) -> None:
     began = 0.0
     async with anyio.create_task_group() as tasks:
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):
             async with Slurm().open("p", EntryPoints()) as fleet:
                 machines = await fleet.launch(REQUEST, 2)
                 await reached(fleet, machines)
@@ -105,7 +105,7 @@ async def test_a_pool_that_has_lost_a_node_leaves_when_nothing_runs_on_the_other
     took_s = anyio.current_time() - began
     assert site.jobs["1"]["state"] == "COMPLETING", "Slurm shows it until it counts the node as down"
     assert site.steps == site.dead
-    assert took_s < 0.3, "it has waited for the node that does not answer"
+    assert took_s < endings.CONFIRM_S / 2, "it has waited for the node that does not answer"
     assert site.said.count("scancel 1") == 1
 
 

@@ -152,7 +152,7 @@ def test_a_relay_gives_its_streams_away_and_tells_the_errors_of_who_uses_them(jo
         assert relay.stdout is not None
         assert relay.stdin is not None
         assert relay.stdout.readline().startswith(b"SSH-2.0-")
-        until(lambda: {os.readlink(f"/proc/{relay.pid}/fd/{end}") for end in (0, 1)} == {os.devnull})
+        until(lambda: {Path(f"/proc/{relay.pid}/fd/{end}").readlink() for end in (0, 1)} == {Path(os.devnull)})
         relay.stdin.write(b"this is no client\r\n" * 2000)
         _, said = relay.communicate(timeout=WITHIN_S)
     assert relay.returncode == 0
