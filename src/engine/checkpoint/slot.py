@@ -87,10 +87,13 @@ class Slot(CopyMemory):
             for (block, placed, source), at in zip(copies, self._places.values(), strict=True):
                 if placed is None:
                     self._copy_bytes(block, source, at)
-                elif in_pieces and source.is_cpu and source.is_contiguous():
-                    self._copy_pieces(placed, source, at)
-                else:  # at once, perhaps by several threads or by a GPU
+                elif not in_pieces:  # at once, perhaps by several threads or by a GPU
                     placed.copy_(source)
+                elif len(block) > PIECE_BYTES and source.is_cpu and source.is_contiguous():
+                    self._copy_pieces(placed, source, at)
+                else:
+                    placed.copy_(source)
+                    self._copied(at + len(block))
 
     def _copy_bytes(self, block: memoryview, source: memoryview, at: int) -> None:
         for start in range(0, len(block), PIECE_BYTES):
@@ -98,10 +101,6 @@ class Slot(CopyMemory):
             self._copied(at + min(start + PIECE_BYTES, len(block)))
 
     def _copy_pieces(self, placed: Any, source: Any, at: int) -> None:
-        if placed.nbytes <= PIECE_BYTES:
-            placed.copy_(source)
-            self._copied(at + placed.nbytes)
-            return
         count = PIECE_BYTES // placed.element_size()
         for to, piece in zip(placed.view(-1).split(count), source.view(-1).split(count), strict=True):
             to.copy_(piece)

@@ -105,9 +105,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         self._snapshot = snapshot
         self._memory = memory
         self._seen: dict[int, tuple[object, tuple[Any, ...]]] = {}
-        self._torch = sys.modules.get("torch")
+        torch = sys.modules.get("torch")
+        self._tensor: Any = () if torch is None else torch.Tensor  # (): no object is an instance of it
         self._paths: dict[int, list[str | int]] = {}
-        if self._torch is not None:
+        if torch is not None:
             from .tensors import add_tensor, located
 
             self._add_tensor = add_tensor
@@ -131,14 +132,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         return False
 
     def persistent_id(self, obj: object) -> tuple[Any, ...] | None:
-        if self._torch is None or not isinstance(obj, self._torch.Tensor):
+        if not isinstance(obj, self._tensor):  # of a thousand objects that are not
             return None
-        if id(obj) not in self._seen:
-            known = self._add_tensor(obj, self._paths.get(id(obj)), self._snapshot, self._memory)
+        number = id(obj)
+        seen = self._seen.get(number)
+        if seen is None:
+            known = self._add_tensor(obj, self._paths.get(number), self._snapshot, self._memory)
             if known is None:
                 return None
-            self._seen[id(obj)] = obj, known  # keeps the object alive: its id must not be used again
-        return self._seen[id(obj)][1]
+            self._seen[number] = seen = obj, known  # keeps the object alive: its id must not be used again
+        return seen[1]
 
 
 def _explained(state: object, error: Exception) -> Exception:

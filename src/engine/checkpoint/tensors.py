@@ -68,7 +68,7 @@ def _added_again(
     like = type(source) is kind and source.shape == shape and source.dtype is dtype and path == its_path
     if not like or source.layout is not torch.strided or source.is_meta:
         return None
-    block = memory.block(index, kept.nbytes)
+    block = memory.block(index, entry.size)
     if block is None or block is not its_block:  # where there is none `add_tensor` asks for it again
         return None
     snapshot.copies.append((block, kept, source))
@@ -142,20 +142,21 @@ def located(state: object) -> list[tuple[Any, list[str | int]]]:
     found: dict[int, tuple[Any, list[str | int]]] = {}
     names: set[str] = set()
 
-    def visit(value: object, path: list[str | int]) -> None:
+    def visit(value: object, path: list[str | int], name: str) -> None:
         if isinstance(value, torch.Tensor):
-            name = dotted(path)
-            if path and id(value) not in found and name not in names:
+            if path and name not in names and id(value) not in found:
                 names.add(name)
                 found[id(value)] = value, path
         elif isinstance(value, Mapping):
+            prefix = f"{name}." if path else ""
             for key, each in value.items():
-                visit(each, [*path, str(key)])
+                visit(each, [*path, part := str(key)], prefix + part)
         elif isinstance(value, list | tuple):
+            prefix = f"{name}." if path else ""
             for index, each in enumerate(value):
-                visit(each, [*path, index])
+                visit(each, [*path, index], f"{prefix}{index}")
 
-    visit(state, [])
+    visit(state, [], "")
     return list(found.values())
 
 
