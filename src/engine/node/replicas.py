@@ -52,8 +52,8 @@ class Replicas:
     def _verify(self, order: Replicate, fd: int, path: str) -> None:
         try:
             said = "" if digest(blobs.mapped(fd), order.size_bytes) == order.digest else "it is damaged"
-        except (OSError, ValueError) as error:
-            said = str(error)
+        except Exception as error:  # noqa: BLE001  no memory, say: the client waits for an answer
+            said = str(error) or type(error).__name__
         try:
             self._loop.call_soon_threadsafe(self._send, Replicated(order.blob, "" if said else path, said))
         except RuntimeError:  # the executor ends

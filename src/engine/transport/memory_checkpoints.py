@@ -21,6 +21,8 @@ from .blob_transfers import BlobTransfers
 from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
 from .node_objects import NodeObjects
 
+WAIT_S = 600.0  # at most for a node to have a part, verified: the client itself may be away for minutes
+BYTES_PER_S = 10e6  # and so much longer for a large one
 PREFIX = "checkpoint:"  # of the names by which an attempt is given what it resumes from
 
 
@@ -303,10 +305,14 @@ class MemoryCheckpoints:
         return [places[each] for each in wanted if places[each]]
 
     async def _have(self, part_id: PartId, part: Part, node: NodeReplicas) -> str:
-        """Have a node have a part, verified; return its blob, "" if that could not be."""
+        """Have a node have a part, verified; return its blob, "" if that could not be.
+
+        A node that says nothing more of it, and is not lost, holds up all ranks of the generation for a time, and no
+        longer: then it is as if the part were damaged.
+        """
         if (mine := part.at.get(node.node)) is not None:
             try:
-                return (await node.verify(mine, part)).blob
+                return (await _in_time(node.verify(mine, part), part)).blob
             except Unavailable:
                 self.versions.damaged(part_id, node.node)
                 return ""
@@ -317,7 +323,7 @@ class MemoryCheckpoints:
             return ""
         name = f"{PREFIX}{next(self._numbers)}"
         try:
-            place = await node.get(name, source, part.at[source.node], part, verify=True)
+            place = await _in_time(node.get(name, source, part.at[source.node], part, verify=True), part)
         except Unavailable:
             node.drop(name)
             if not node.closed:
@@ -327,6 +333,15 @@ class MemoryCheckpoints:
             node.drop(name)
             raise
         return place.blob if self.versions.placed(part_id, node.node, place.blob) else ""
+
+
+async def _in_time(getting: Coroutine[Any, Any, Place], part: Part) -> Place:
+    """Raises `Unavailable` also where it takes too long."""
+    try:
+        async with asyncio.timeout(WAIT_S + part.size_bytes / BYTES_PER_S):
+            return await getting
+    except TimeoutError:
+        raise Unavailable("it did not come in time") from None
 
 
 def _told(offer: Offer, rank: int) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from outrider.actors.interfaces import JobId, NodeId, Order, World
 from outrider.engine.serialization.payload import Blob, Received
+from outrider.engine.transport import memory_checkpoints
 from outrider.engine.transport.blob_transfers import BlobTransfers
 from outrider.engine.transport.memory_checkpoints import MemoryCheckpoints, NodeReplicas
 from outrider.engine.transport.memory_versions import Part, PartId
@@ -187,6 +188,41 @@ async def test_a_node_that_is_lost_meanwhile_leaves_the_choice_to_the_next_gener
     assert await offering == [((), ())] * 4
     played.at[3], played.generation = 5, 3
     assert all(names for names, _ in await played.offers())
+
+
+@pytest.mark.parametrize("same_host", [True, False])
+@pytest.mark.parametrize("silent", [1, 4], ids=["has its part", "gets its part"])
+async def test_a_node_that_says_nothing_holds_up_a_generation_for_a_time_alone(
+    same_host: bool, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks go on from the version before, or else from the storage."""
+    played = Played(same_host=same_host)
+    await played.saves(1)
+    played.lose(3)
+    played.at[3], played.generation = 4, 2
+    played.nodes[silent].silent = True
+    monkeypatch.setattr(memory_checkpoints, "WAIT_S", 0.01)
+    async with asyncio.timeout(30):
+        assert await played.offers() == [((), ())] * 4
+    assert played.copies() == 0
+    monkeypatch.undo()
+    played.nodes[silent].silent = False
+    await played.saves(2)
+    played.generation = 3
+    assert all(names for names, _ in await played.offers())
+
+
+async def test_a_node_that_never_gives_what_it_has_holds_up_a_generation_for_a_time_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played = Played(same_host=False)
+    await played.saves(1)
+    played.lose(3)
+    played.at[3], played.generation = 4, 2
+    played.nodes[4].slow = asyncio.Event()
+    monkeypatch.setattr(memory_checkpoints, "WAIT_S", 0.01)
+    async with asyncio.timeout(30):
+        assert await played.offers() == [((), ())] * 4
 
 
 async def test_what_is_left_of_a_job_that_never_runs_again_is_dropped_at_once() -> None:
