@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -56,6 +57,12 @@ async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = Fals
         finally:
             del error  # its traceback refers to this frame
     return value  # type: ignore[return-value]
+
+
+def hand(work: Callable[[], None]) -> None:
+    """Have a thread do ``work``, which raises nothing and which nobody waits for."""
+    with suppress(RuntimeError):  # the system has no more threads
+        _threads.hand(work)
 
 
 def _answer(

@@ -9,10 +9,11 @@ from typing import Any
 
 from ..api.printable import plain
 from ..node.client_channels import ByteStream
-from ..serialization.payload import Filled, Part, huge_buffer
+from ..serialization.payload import Filled, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
 from .blob_transfers import TransferProgress
+from .memory_ahead import MemoryAhead
 from .send_ahead import SILENT_S, SendAhead
 
 # Of a blob, between two looks at whether the channel still takes more. sshd takes no larger packets: asyncssh would cut
@@ -120,15 +121,20 @@ class Transfer(Channel):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answer: Splitter | None = Splitter()  # until it is complete
 
+    @property
+    def has_answer(self) -> bool:
+        """Return whether what comes is the blob itself."""
+        return self._answer is None
+
     def begin(self) -> None:
         pass
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         if self.done.done():
             return
         try:
             if self._answer is not None:
-                head = self._answer.first(data)
+                head = self._answer.first(bytes(data))
                 if head is None:
                     return
                 answer, data, self._answer = decode(head), self._answer.tail, None
@@ -142,7 +148,7 @@ class Transfer(Channel):
     def answered(self, answer: wire.Have) -> None:
         pass
 
-    def came(self, data: bytes) -> None:
+    def came(self, data: bytes | memoryview) -> None:
         pass
 
     def lost(self, exc: Exception | None) -> None:
@@ -280,13 +286,14 @@ class Receiving(Transfer):
         if not answer.size_bytes:
             raise ProtocolError("a blob of 0 bytes")
         self._progress.expect(answer.size_bytes)
-        self.buffer = huge_buffer(answer.size_bytes)
-        self._view = memoryview(self.buffer)
+        self._memory = MemoryAhead(answer.size_bytes)
+        self.buffer, self._view = self._memory.buffer, self._memory.view
 
-    def came(self, data: bytes) -> None:
+    def came(self, data: bytes | memoryview) -> None:
         end = self._at + len(data)
         if end > len(self._view):
             raise ProtocolError(f"more than the {len(self._view)} bytes announced")
+        self._memory.written(end)
         self._view[self._at : end] = data
         self._at = end
         self._progress.moved(len(data))

@@ -25,7 +25,7 @@ from . import login
 from .local_command import SAID_BYTES, LocalCommand
 from .login import CONNECT_S
 from .shared_logins import SharedLogin, SharedLogins
-from .ssh import PACKET_BYTES, WINDOW_BYTES, Connected, common, opened, through, with_key
+from .ssh import PACKET_BYTES, WINDOW_BYTES, Client, Connected, common, opened, through, with_key
 from .unix_route import Interpose
 
 ENDS_S = 1.0  # for a command that carries nothing any more to end, and say why
@@ -110,7 +110,8 @@ async def _here(
 
 async def _over(machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str], **how: Any) -> Any:
     assert machine.address is not None
-    return await asyncssh.connect(machine.address.host or machine.id, 22, **how, **with_key(machine, key, host_keys))
+    how |= with_key(machine, key, host_keys)
+    return await asyncssh.connect(machine.address.host or machine.id, 22, client_factory=Client, **how)
 
 
 async def _dialled(machine: Machine, way: Login) -> Connected:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shlex
 import socket
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -19,6 +20,8 @@ from ..api.printable import plainly
 from ..image.commands import CommandResult
 from . import login
 from .login import CONNECT_S, JumpFailed
+from .packet_ends import PacketEnds
+from .receive_window import ReceiveWindow
 from .send_ahead import least_round_trip_s, window
 from .unix_route import Interpose, connected
 
@@ -37,15 +40,19 @@ SLICE_BYTES = 256 << 10  # of a command's input and output
 LAST_BYTES = 64 << 10  # of stderr, and of stdout that nobody listens to: what an error shows
 _MSG_IGNORE = 2  # RFC 4253, 11.2
 _MSG_CHANNEL_WINDOW_ADJUST = 93  # RFC 4254, 5.2: a byte, the channel, the bytes to add
+_MSG_CHANNEL_DATA = 94  # the same: a byte, the channel, the length of the data, and the data
 
 T = TypeVar("T")
 
 
-class _Client(asyncssh.SSHClient):
+class Client(asyncssh.SSHClient):
+    """Has asyncssh take what comes over its connection a packet at a time."""
+
     connected = False
 
-    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:  # noqa: ARG002
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self.connected = True
+        take_packets_alone(conn)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -95,6 +102,22 @@ def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> Non
     log_no_packets(connection)
 
 
+def take_packets_alone(connection: Any) -> None:
+    """Have the connection take a packet at a time of what comes: `packet_ends` says what for."""
+    take, info = connection.data_received, connection.get_extra_info
+    if info("socket") is None:  # a ProxyCommand carries it: nothing would say that it is closed
+        return
+    ends = PacketEnds(partial(info, "recv_cipher"))
+
+    def received(data: bytes, datatype: int | None = None) -> None:
+        for piece in ends.pieces(data):
+            take(piece, datatype)
+            if info("socket") is None:  # the connection is closed, also for what was wrong in this packet
+                return
+
+    connection.data_received = received
+
+
 def round_trip_s(connection: asyncssh.SSHClientConnection) -> float | None:
     """Return the shortest round trip of the connection so far; None: it is not known, as behind a jump host."""
     sock = connection.get_extra_info("socket")
@@ -118,6 +141,24 @@ def tell_taken(channel: Any, told: Callable[[int], object]) -> None:
         if kind == _MSG_CHANNEL_WINDOW_ADJUST:
             told(int.from_bytes(packet.get_full_payload()[5:9], "big"))
         return result
+
+    channel.process_packet = processed
+
+
+def take_data(channel: Any, take: Callable[[memoryview], object], granted: ReceiveWindow) -> None:
+    """Have ``take`` be given the data of each packet of a channel, and the server be told that it may send more."""
+    process = channel.process_packet
+
+    def processed(kind: int, number: int, packet: Any) -> Any:
+        payload = packet.get_full_payload()
+        if kind != _MSG_CHANNEL_DATA or int.from_bytes(payload[5:9], "big") != len(payload) - 9:
+            return process(kind, number, packet)
+        if not channel.is_closing():
+            take(memoryview(payload)[9:])
+            more = granted.taken(len(payload) - 9, time.monotonic())
+            if more:
+                channel.send_packet(_MSG_CHANNEL_WINDOW_ADJUST, more.to_bytes(4, "big"))
+        return True
 
     channel.process_packet = processed
 
@@ -164,7 +205,7 @@ async def connect(
         return await _as_the_user(machine, machine.login)
     assert key is not None, "a machine without a login knows the pool's key"
     sock = None if address.path is None else connected(address.path)
-    client = _Client()
+    client = Client()
     try:
         if sock is not None and interpose is not None:
             sock = await interpose(machine, sock)
@@ -229,7 +270,13 @@ async def through(stops: Sequence[login.Stop], options: dict[str, Any], *, to: l
             through = hops[-1] if hops else None  # None: nor what the configuration says, which is in `stops`
             try:
                 hop = await asyncssh.connect(
-                    stop.host, stop.port, tunnel=through, options=stop.options, config=None, **options
+                    stop.host,
+                    stop.port,
+                    tunnel=through,
+                    client_factory=Client,
+                    options=stop.options,
+                    config=None,
+                    **options,
                 )
             except (OSError, asyncssh.Error) as error:
                 if stop is to:

@@ -22,6 +22,7 @@ from .bootstrapped_route import BootstrappedRoute, BridgeOutput
 from .channels import Channel, Receiving, Sending
 from .connection_settings import ConnectionSettings
 from .login import ssh_refusal
+from .receive_window import ReceiveWindow
 from .route import ExecutorGone
 from .send_ahead import SendAhead
 from .ssh import RemoteShell
@@ -212,7 +213,16 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
         if isinstance(self._channel, Sending) and (trip_s := ssh.round_trip_s(chan.get_connection())) is not None:
             self._channel.limit(SendAhead(trip_s))
             ssh.tell_taken(chan, self._channel.taken)
+        if isinstance(self._channel, Receiving):
+            window = ReceiveWindow(chan.get_recv_window(), ssh.round_trip_s(chan.get_connection()))
+            ssh.take_data(chan, self._take, window)
         self._channel.connection_made(chan)
+
+    def _take(self, data: memoryview) -> None:
+        if isinstance(self._channel, Receiving) and self._channel.has_answer:
+            self._channel.data_received(data)  # it is written where it belongs: no copy of it
+        else:
+            self.data_received(bytes(data))
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:
         if datatype is None and (self._bridge is None or (data := self._bridge.begun(data))):

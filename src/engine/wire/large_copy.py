@@ -8,6 +8,7 @@ import mmap
 COPY_BYTES = 16 << 20  # at a time: an interrupt from the keyboard is seen between two
 PIECE_BYTES = 1 << 20  # at a time, where Python's lock is held
 HUGE_PAGE_BYTES = 2 << 20
+_POPULATE_WRITE = 23  # <linux/mman.h>: MADV_POPULATE_WRITE
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
@@ -30,6 +31,13 @@ def copy(target: memoryview, source: memoryview) -> None:
             _madvise(begin, whole, _HUGE)  # refused, it is copied all the same
     for at in range(0, size, COPY_BYTES):
         ctypes.memmove(to + at, of + at, min(COPY_BYTES, size - at))
+
+
+def make_ready(target: memoryview) -> None:
+    """Have the kernel give new memory, which begins with a page. What was written there stays. Kernels before 5.14 do
+    nothing.
+    """
+    _madvise(_address(target), len(target), _POPULATE_WRITE)
 
 
 def _address(view: memoryview) -> int:

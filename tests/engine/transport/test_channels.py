@@ -121,7 +121,7 @@ async def test_what_is_no_blob_is_an_error_of_its_transfer_at_once(said: bytes) 
 async def test_what_is_larger_than_it_may_be_is_refused_before_there_is_room_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channels, "huge_buffer", lambda _: pytest.fail("room was made"))
+    monkeypatch.setattr(channels, "MemoryAhead", lambda _: pytest.fail("room was made"))
     transfer = Receiving(TransferProgress(8, SIZE))
     transfer.data_received(encode(wire.Have("blob", SIZE + 1)) + b"some of it")
     with pytest.raises(ValueError, match="it has 70,001 bytes, and at most 70,000 are taken"):

@@ -1,16 +1,20 @@
-"""What goes out on an SSH connection: each packet alone, without one that is to be ignored before it."""
+"""What crosses an SSH connection: each packet alone, without one that is to be ignored before it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import asyncssh
 import pytest
 
 from outrider.engine.transport import ssh
+from outrider.engine.transport.packet_ends import TAG_BYTES
+from outrider.engine.transport.receive_window import ReceiveWindow
 from outrider.providers.base import Address, Machine, MachineId
 
 from .conftest import Serve, Site
+from .test_packet_ends import HANDSHAKE, sealed
 
 pytestmark = pytest.mark.anyio
 IGNORE, DEBUG = 2, 4  # RFC 4253, 11.2 and 11.3
@@ -82,4 +86,77 @@ async def test_what_the_server_has_passed_on_is_told(serve: Serve) -> None:
         writer.write_eof()
         assert await reader.read() == b"done\n"
         assert size_bytes / 2 < sum(told) <= size_bytes
+        connected.abort()
+
+
+async def test_what_comes_is_taken_a_packet_at_a_time(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = list[bytes]()
+    take = asyncssh.connection.SSHConnection.data_received
+
+    def taken(connection: asyncssh.connection.SSHConnection, data: bytes, datatype: int | None = None) -> None:
+        if connection.is_client():
+            pieces.append(data)
+        take(connection, data, datatype)
+
+    monkeypatch.setattr(asyncssh.connection.SSHConnection, "data_received", taken)
+    async with serve() as site:
+        key = asyncssh.read_private_key(site.folder / "key")
+        machine = Machine(MachineId("pool/m"), Address("127.0.0.1", site.port), site.public_key)
+        connected = await ssh.connect(machine, key)
+        assert connected.connection.get_extra_info("recv_cipher") == ssh.CIPHERS[0]
+        pieces.clear()
+        await ssh.RemoteShell(connected.connection).run(["true"])
+        connected.abort()
+    assert any(len(piece) == 4 + int.from_bytes(piece[:4], "big") + TAG_BYTES for piece in pieces)
+
+
+class Played:
+    """A connection of asyncssh that is closed by a packet that is wrong."""
+
+    def __init__(self) -> None:
+        self.taken = list[bytes]()
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:
+        del datatype
+        self.taken.append(data)
+
+    def get_extra_info(self, name: str) -> object:
+        if name == "recv_cipher":
+            return ssh.CIPHERS[0]
+        return None if self.taken and b"wrong" in self.taken[-1] else "a socket"
+
+
+def test_nothing_is_taken_behind_a_packet_that_ends_the_connection() -> None:
+    played = Played()
+    ssh.take_packets_alone(played)
+    played.data_received(HANDSHAKE)
+    first, wrong = sealed(100), sealed(100).replace(b"\xff" * 5, b"wrong", 1)
+    played.data_received(first + wrong + first)
+    assert played.taken == [HANDSHAKE, first, wrong]
+
+
+class Session(asyncssh.SSHClientSession[bytes]):
+    """Of a command whose output is taken packet by packet."""
+
+    def __init__(self) -> None:
+        self.came, self.window, self.over = bytearray(), ReceiveWindow(64 << 10, 0.0001), anyio.Event()
+
+    def connection_made(self, chan: Any) -> None:
+        ssh.take_data(chan, self.came.__iadd__, self.window)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.over.set()
+
+
+async def test_the_data_of_a_channel_comes_whole_through_a_window_that_is_smaller(serve: Serve) -> None:
+    async with serve() as site:
+        key = asyncssh.read_private_key(site.folder / "key")
+        machine = Machine(MachineId("pool/m"), Address("127.0.0.1", site.port), site.public_key)
+        connected = await ssh.connect(machine, key)
+        command = "seq 1 300000"
+        _, session = await connected.connection.create_session(Session, command, encoding=None, window=64 << 10)
+        assert isinstance(session, Session)
+        await session.over.wait()
+        assert session.came == "".join(f"{number}\n" for number in range(1, 300_001)).encode()
         connected.abort()

@@ -1,0 +1,75 @@
+"""The memory of a blob that comes, which the kernel gives a little ahead of its bytes, in a thread.
+
+A kernel clears memory when it is touched first, 0.1 s for 1 GB in huge pages. In a virtual machine that gives back what
+it does not use, such pages have to be found by the hypervisor first: up to 3 s for 1 GB, where small pages, of which
+the kernel has kept some, take 0.5.
+
+AHEAD-3: huge pages are taken until some are slow, and then small ones, unless these are slower still.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+
+from ...providers.threads import hand
+from ..serialization.payload import huge_buffer
+
+READY_BYTES = 32 << 20  # ahead of what was written
+STEP_BYTES = 4 << 20  # at a time: whatever else needs the kernel for this program's memory waits meanwhile
+SLOW = 1e-9  # seconds for a byte: ten times what huge pages take, and twice what small ones do
+_SMALL = getattr(mmap, "MADV_NOHUGEPAGE", None)
+
+
+class PageChoice:
+    """The size of the next pages: huge, or small. No I/O, and no clock."""
+
+    def __init__(self) -> None:
+        self.huge = True
+        self._slow_s = 0.0  # what a byte took in huge pages that were slow; 0: none were
+        self._chosen = False
+
+    def took(self, size_bytes: int, seconds: float) -> None:
+        if self._chosen:
+            return
+        each_s = seconds / size_bytes
+        if not self.huge:
+            self.huge, self._chosen = each_s > self._slow_s, True
+        elif each_s > SLOW:
+            self.huge, self._slow_s = False, each_s
+
+
+class MemoryAhead:
+    """A `huge_buffer` that is written to from its beginning on."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.buffer = huge_buffer(size_bytes)
+        self.view = memoryview(self.buffer)
+        self._written = 0
+        self._ready = 0 if size_bytes > STEP_BYTES else size_bytes  # which the kernel gives sooner than a thread begins
+        self._choice = PageChoice()
+        self._busy = False
+
+    def written(self, at_bytes: int) -> None:
+        """Handle that it is written to up to here."""
+        self._written = at_bytes
+        if self._ready < min(at_bytes + READY_BYTES, len(self.view)) and not self._busy:
+            self._busy = True
+            hand(self._make_ready)
+
+    def _make_ready(self) -> None:
+        from ..wire import large_copy  # ctypes, which few programs need
+
+        while (at := self._next()) < min(self._written + READY_BYTES, len(self.view)):
+            step = self.view[at : at + STEP_BYTES]
+            if not self._choice.huge and _SMALL is not None:
+                self.buffer.madvise(_SMALL, at, len(step))
+            began = time.thread_time()
+            large_copy.make_ready(step)
+            self._choice.took(len(step), time.thread_time() - began)
+            self._ready = at + len(step)
+        self._busy = False
+
+    def _next(self) -> int:
+        """Return where what is not there yet begins; who writes may have been faster."""
+        return max(self._ready, self._written // STEP_BYTES * STEP_BYTES)

@@ -1,0 +1,45 @@
+"""The part of a blob that a host may send before it hears that some was taken. No I/O, and no clock.
+
+It is enough for the network, and little to wait behind: whatever else comes over the connection, such as the result of
+a short task, comes behind what was sent before it. The window follows the rate, as `send_ahead` does the other way.
+
+AHEAD-4: once the rate is known, the window is `QUEUED_S` of it and twice the round trip, but no less than at first, and
+    no more than `MOST_BYTES`, unless it was more at first.
+"""
+
+from __future__ import annotations
+
+QUEUED_S = 0.004
+MOST_BYTES = 4 << 20  # as `ssh.WINDOW_BYTES`: sshd copies its buffer whenever that grows
+MEASURED_S = 0.02
+
+
+class ReceiveWindow:
+    def __init__(self, window_bytes: int, round_trip_s: float | None) -> None:
+        """``window_bytes``: what the host may send at first. ``round_trip_s``: None: it is not known."""
+        self.bytes = self._least = window_bytes
+        self._left = window_bytes  # of it
+        self._round_trip_s = round_trip_s
+        self._taken, self._since = 0, -1.0
+
+    def taken(self, count: int, now: float) -> int:
+        """Handle that so much was taken. Return how much more the host is told that it may send; 0: nothing yet."""
+        self._left -= count
+        self._follow_rate(count, now)
+        if 2 * self._left >= self.bytes:
+            return 0
+        more, self._left = self.bytes - self._left, self.bytes
+        return more
+
+    def _follow_rate(self, count: int, now: float) -> None:
+        if self._round_trip_s is None:
+            return
+        if self._since < 0:
+            self._since = now
+            return
+        self._taken += count
+        if (took_s := now - self._since) >= MEASURED_S:
+            rate = self._taken / took_s
+            self._taken, self._since = 0, now
+            wanted = int(rate * (QUEUED_S + 2 * self._round_trip_s))
+            self.bytes = max(self._least, min(wanted, MOST_BYTES))
