@@ -74,10 +74,10 @@ async def pipeline(pool: Pool, size_bytes: int) -> list[Figure]:
 
 
 async def rates(pool: Pool, host: LoopbackHost, size_bytes: int, rounds: int) -> list[Figure]:
-    """To the host and from it, each between runs of OpenSSH's client; short calls go on beside ours."""
+    """To the host and from it, with short calls beside them and without, each between runs of OpenSSH's client."""
     quiet = (await calm(pool)).p99_ms
     kept: Ref[Array] = await pool.run(made(7.0, size_bytes), keep=True)
-    numbers: dict[str, list[float]] = {name: [] for name in ("up", "down", "result", "p99", *THEIRS)}
+    numbers: dict[str, list[float]] = {name: [] for name in (*OURS, *THEIRS)}
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         source, sink = Path(folder, "source"), Path(folder, "sink")
         fill(source, size_bytes)
@@ -87,19 +87,23 @@ async def rates(pool: Pool, host: LoopbackHost, size_bytes: int, rounds: int) ->
                 there = await rate(size_bytes, partial(pool.run, call))
                 back = await rate(size_bytes, kept.get)
                 returned = await rate(size_bytes, partial(pool.run, made(8.0, size_bytes)))
-            found = [there / 1e6, back / 1e6, returned / 1e6, calls.p99_ms - quiet]
+            call = ends(np.full(size_bytes // 8, number + 0.5))
+            alone = [await rate(size_bytes, partial(pool.run, call)), await rate(size_bytes, kept.get)]
+            found = [each / 1e6 for each in (there, back, returned, *alone)] + [calls.p99_ms - quiet]
             found += [each / 1e6 for each in openssh_rates(host, source, sink, size_bytes)]
             if number:
                 for name, value in zip(numbers, found, strict=True):
                     numbers[name].append(value)
     at_least = Bar("ratio", "at least", 0.85)
     size = f"{size_bytes / 1e9:g} GB"
-    up, down, result, late, ssh_up, ssh_up_unkept, ssh_down, ssh_down_unkept = numbers.values()
+    up, down, result, up_alone, down_alone, late, ssh_up, ssh_up_unkept, ssh_down, ssh_down_unkept = numbers.values()
     return [
         summarize("s-up", f"{size} to a host", "MB/s", up, ssh_up, bar=at_least),
         summarize("s-up-unkept", f"{size} to a host, OpenSSH's to /dev/null", "MB/s", up, ssh_up_unkept),
         summarize("s-down", f"{size} from a host, by a Ref", "MB/s", down, ssh_down, bar=at_least),
         summarize("s-down-unkept", f"{size} from a host, OpenSSH's to /dev/null", "MB/s", down, ssh_down_unkept),
+        summarize("s-up-alone", f"{size} to a host, without short calls", "MB/s", up_alone, ssh_up),
+        summarize("s-down-alone", f"{size} from a host, without short calls", "MB/s", down_alone, ssh_down),
         summarize("s-result", f"{size} made there and returned", "MB/s", result, ssh_down),
         summarize("s-p99", "no-op meanwhile, 99th percentile: more than alone", "ms", late, bar=most(10)),
     ]
@@ -113,6 +117,7 @@ def fill(source: Path, size_bytes: int) -> None:
         file.truncate(size_bytes)
 
 
+OURS = ("up", "down", "result", "up alone", "down alone", "p99")
 THEIRS = ("ssh up", "ssh up, unkept", "ssh down", "ssh down, unkept")
 
 
