@@ -15,6 +15,7 @@ from typing import Any
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_S = 60.0
+LOOK_S = 0.02  # between looks at what is waited for: the page needs the processor itself
 
 # Chromium closes its connections whenever an interface of the computer comes or goes, as those of containers and of the
 # lab's hosts do. A page's stream is opened again by the page; what a page loads has to be loaded again.
@@ -86,6 +87,7 @@ class Chromium:
         until = time.monotonic() + PATIENCE_S
         while not self.evaluate(expression):
             assert time.monotonic() < until, f"never: {expression}"
+            time.sleep(LOOK_S)
 
     def screenshot(self, path: Path, *, of: str = "") -> None:
         """Write what is to be seen as a PNG file; or one element of the page, all of it, and larger."""

@@ -97,6 +97,7 @@ def test_the_panels_of_the_live_page_and_the_report_show_what_the_driver_says(br
             browser.show(ui.url.replace("/?", f"/runs/{run.id}?"))
             has_panels(browser)
             for title, values in FIGURES.items():
+                browser.wait(f"{_values(title)}.length === {len(values)}")  # a node tells of itself after the other
                 assert sorted(browser.evaluate(_values(title))) == pytest.approx(values, rel=1e-4), (
                     f"{title} of both nodes, with a GPU each"
                 )
