@@ -191,7 +191,9 @@ class NodeConnection:
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self.link.profiles.observe = settings.observe
-        self._heartbeat = Heartbeat(self._route, self.link.ping, self.cut, same_host=self.on_this_computer)
+        self._heartbeat = Heartbeat(
+            self._route, self.link.ping, self.cut, same_host=self.on_this_computer, beats=settings.beats
+        )
         self._silence = self._heartbeat.silence
         self.link.answered = self._answered
         self._facts: NodeFacts | None = None

@@ -12,6 +12,7 @@ from ...lazy_dataclass import dataclass
 from ...providers.base import Machine
 from . import requirement_check
 from .content_keys import ContentKeys
+from .heartbeat import Beats
 from .instance_views import InstanceViews
 from .memory_checkpoints import MemoryCheckpoints
 from .peer_transfers import PeerTransfers
@@ -47,6 +48,7 @@ class ConnectionSettings:
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     logins: SharedLogins = field(default_factory=SharedLogins)  # to the hosts that run commands for machines
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions
+    beats: Beats = field(default_factory=Beats)
     interpose: Callable[[], Interpose | None] = lambda: None
     object_bytes: tuple[int | None, int | None] = (None, None)  # that a node remembers in memory and on its disk
     keys: ContentKeys = field(default_factory=ContentKeys)

@@ -32,6 +32,9 @@ class PlainOrders:
     def send(self, message: wire.Message) -> None:
         raise NotImplementedError
 
+    def flush(self) -> None:
+        raise NotImplementedError
+
     def _schedule(self) -> None:
         raise NotImplementedError
 
@@ -57,7 +60,8 @@ class PlainOrders:
         self.send(wire.StopAt(*stop))
 
     def ping(self) -> None:
-        self.send(self.profiles.ping())
+        self.session.send(self.profiles.ping())
+        self.flush()
 
     def heard(self, attempt: AttemptId) -> float | None:
         return self.stacks.quiet_s(attempt)

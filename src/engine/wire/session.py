@@ -23,7 +23,7 @@ from .messages import Ack, BothWays, Hello, Message, Ping, Pong, Refused, Sample
 UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong, Sampled})
 FOR_NODES = frozenset(get_args(ToNode | BothWays)) - {Hello}  # which the server takes before there is a session
 FOR_CLIENTS = frozenset(get_args(ToClient | BothWays))
-ACK_EVERY = 64  # reliable frames received that make an `Ack` due; a heartbeat does, whatever their number
+ACK_EVERY = 64  # reliable frames received that make an `Ack` due; with a heartbeat a single one does
 # At a client, for one node: generous. An honest node that stalls leaves its tasks' orders, and a window of items for
 # each, unacknowledged: 400 tasks with the largest orders and items that ride in frames are 400 * 17 * 64 KiB = 425 MiB.
 KEPT_BYTES = 512 << 20
@@ -71,7 +71,8 @@ class Session:
             self._keep(frame)
         elif self.connected:
             self._out.append(frame)
-            self._acknowledge = True  # a heartbeat: the other end forgets what we have, at the latest now
+            if self.received != self._acked:  # a heartbeat: the other end forgets what we have, at the latest now
+                self._acknowledge = True
 
     def send_body(self, body: bytes) -> None:
         """Queue the body of a reliable frame that came from elsewhere: it is relayed as it is."""

@@ -58,6 +58,14 @@ def test_a_heartbeat_acknowledges(client: Session) -> None:
     assert client.flush() == encode(Ack(1)) + encode(Ping(5))
 
 
+def test_a_heartbeat_with_nothing_to_acknowledge_is_alone(client: Session) -> None:
+    client.feed(encode(Started(1)))
+    client.send(Ping(5))
+    client.flush()
+    client.send(Ping(6))
+    assert client.flush() == encode(Ping(6))
+
+
 def test_many_frames_are_acknowledged_without_one(client: Session) -> None:
     client.feed(encode(Started(1)) * (ACK_EVERY - 1))
     assert client.flush() == b""
