@@ -99,7 +99,7 @@ class Ref(Generic[M]):
     """The only way to reach an actor. Not thread-safe: use it on the actor's loop."""
 
     __slots__ = (
-        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_stopped", "_variables", "_wake"),
+        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_rests", "_stopped", "_variables", "_wake"),
         "name",
     )
 
@@ -107,10 +107,11 @@ class Ref(Generic[M]):
         self.name = name
         self._queue: deque[M] = deque()
         self._capacity = capacity
-        self._idle = False
+        self._idle = False  # it rests, and nothing has woken it
+        self._rests = False  # it handles no message, here or in its own task
         self._stopped = False
         self._wake = anyio.Event()
-        self._actor: Actor[M] | None = None  # set only while the actor is idle
+        self._actor: Actor[M] | None = None  # from when it has rested first until it ends
         self._failure: BaseException | None = None  # raised while it handled a message passed by ``tell_inline``
         self._asked: set[Reply[object]] = set()
         self._variables = copy_context()  # the context in which ``tell_inline`` runs the actor; `_serve` sets it
@@ -133,29 +134,37 @@ class Ref(Generic[M]):
             self._wake.set()
 
     def tell_inline(self, message: M) -> None:
-        """Do as ``tell``, but have an idle actor handle ``message`` before this returns, in the caller's stack.
+        """Do as ``tell``, but have an actor that rests handle ``message`` before this returns, in the caller's stack.
 
         This saves two turns of the event loop on the path that every task takes. Messages stay in order and are
-        handled one at a time: if the actor is busy or has mail, the message is queued. If the actor fails, its own task
-        raises that, as always. Actors must not call this: their own ``receive`` has not returned yet.
+        handled one at a time: mail that it has not begun to read is handled before, and what comes meanwhile after; if
+        the actor is busy, or has much mail, the message is queued. If the actor fails, its own task raises that, as
+        always. Actors must not call this: their own ``receive`` has not returned yet.
         What it costs is in docs/decisions/0001-synchronous-receive.md.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
         """
-        actor = self._actor
-        if not self._idle or actor is None:
+        actor, queue = self._actor, self._queue
+        if not self._rests or actor is None or len(queue) >= BATCH:
             self.tell(message)
             return
-        self._idle = False
+        self._idle = self._rests = False
         try:
-            self._variables.run(actor.receive, message)
+            if queue:
+                queue.append(message)
+                for _ in range(len(queue)):
+                    message = queue.popleft()
+                    self._variables.run(actor.receive, message)
+            else:
+                self._variables.run(actor.receive, message)
         except BaseException as error:  # noqa: BLE001 (raised again, where the actor serves)
             _bounce(message, error if isinstance(error, Exception) else ActorStopped(self.name))
             self._failure = error
             self._wake.set()
             return
-        if self._queue:
+        self._rests = True
+        if queue:
             self._wake.set()
         else:
             self._idle = True
@@ -219,7 +228,7 @@ async def _run(ref: Ref[M], make: Callable[[Context[M]], Actor[M]], children: Ta
         failure = sole(error)
         raise ActorFailed(ref.name) from failure
     finally:
-        ref._idle, ref._actor, ref._failure = False, None, None
+        ref._idle, ref._rests, ref._actor, ref._failure = False, False, None, None
         try:
             if actor is not None:
                 actor.stopped(failure)
@@ -242,8 +251,9 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
             await checkpoint()
             continue
         ref._wake = wake = anyio.Event()
-        ref._idle, ref._actor = True, actor
+        ref._idle, ref._rests, ref._actor = True, True, actor
         await wake.wait()
+        ref._idle = ref._rests = False
         if ref._failure is not None:
             failure, ref._failure = ref._failure, None
             raise failure

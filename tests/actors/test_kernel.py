@@ -242,9 +242,39 @@ async def test_what_is_handed_keeps_its_place_behind_what_was_told(made):
         await anyio.wait_all_tasks_blocked()
         ref.tell(Note("told", []))
         ref.tell_inline(Note("handed", []))
+        ref.tell_inline(Note("handed too", []))
+        assert made.actor.notes == ["told", "handed", "handed too"]
+        ref.tell(Note("told again", []))
+        await anyio.wait_all_tasks_blocked()
+        ref.tell_inline(Note("at rest", []))
+        assert made.actor.notes == ["told", "handed", "handed too", "told again", "at rest"]
+
+
+async def test_what_is_handed_behind_much_mail_is_queued(made):
+    async with running("c", made) as ref:
+        await ref.ask(Add(1))
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(BATCH):
+            ref.tell(Note("told", []))
+        ref.tell_inline(Note("handed", []))
         assert made.actor.notes == []
         await ref.ask(Add(1))
-        assert made.actor.notes == ["told", "handed"]
+        assert made.actor.notes == [*["told"] * BATCH, "handed"]
+
+
+async def test_a_message_behind_one_that_crashes_the_actor_is_never_handled(made):
+    crash, behind = Crash(), Add(1)
+    with failing():
+        async with running("c", made) as ref:
+            await ref.ask(Add(1))
+            await anyio.wait_all_tasks_blocked()
+            ref.tell(crash)
+            ref.tell_inline(behind)
+            with anyio.CancelScope(shield=True), pytest.raises(ValueError, match="boom"):
+                await crash.reply.wait()
+            await anyio.sleep_forever()
+    with pytest.raises(ActorStopped):
+        await behind.reply.wait()
 
 
 async def test_a_crash_over_a_handed_message_is_the_actors_and_not_the_tellers(made):
