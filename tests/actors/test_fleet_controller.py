@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -539,6 +539,7 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
     class Machine(FleetMachine):
         make = broken
 
+    seed(19)(Machine)  # from which all are found in two seconds; from most others it takes eight
     with pytest.raises(AssertionError, match=invariant):
         run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
 

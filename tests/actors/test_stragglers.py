@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -288,6 +288,7 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
     class Machine(LaggardsMachine):
         make = broken
 
+    seed(2)(Machine)  # from which all are found in a second; from most others it takes eight
     with pytest.raises(AssertionError, match=invariant):
         run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
 
