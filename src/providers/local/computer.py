@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 from pathlib import Path
 
 from ..base import LaunchRequest, MachineOffer
@@ -48,9 +47,14 @@ def refuse_too_much(request: LaunchRequest, directory: Path) -> None:
         raise BadRequest(f"vcpus={request.vcpus}, and this computer has {cpus}")
     if request.memory_gb > memory_gb:
         raise BadRequest(f"memory_gb={request.memory_gb:g}, and this computer has {memory_gb:.1f}")
-    if request.disk_gb and request.disk_gb > (free_gb := shutil.disk_usage(directory).free / GB):
+    if request.disk_gb and request.disk_gb > (free_gb := _free_gb(directory)):
         raise BadRequest(f"disk_gb={request.disk_gb}, and {directory} has room for {free_gb:.0f}")
     if request.architecture not in (None, architecture):
         raise BadRequest(f"architecture={request.architecture!r}, and this computer is {architecture}")
     if request.interconnect is not None:
         raise BadRequest(f"interconnect={request.interconnect!r}, and this computer has none: leave it out")
+
+
+def _free_gb(directory: Path) -> float:
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize / GB

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import warnings
 from collections.abc import Sequence
@@ -41,7 +40,11 @@ class Share:
 
 async def find_devices() -> list[Device]:
     """Return the GPUs that CUDA would show this process. nvidia-smi takes a second, so it runs only with a driver."""
-    if not _driver_is_loaded() or not (tool := shutil.which("nvidia-smi")):
+    if not _driver_is_loaded():
+        return []
+    from shutil import which  # which takes long, and computers without GPUs do without
+
+    if not (tool := which("nvidia-smi")):
         return []
     with anyio.move_on_after(20):
         done = await anyio.run_process([tool, *QUERY], check=False, stderr=subprocess.DEVNULL)

@@ -85,7 +85,6 @@ def supervise(
     ``lifeline`` is readable then. ``entry_points``: the fields of a `providers.base.EntryPoints`.
     """
     fork_server, executor, template, preload, shared = entry_points
-    control.sendall(json.dumps({"op": "supervisor", "pid": os.getpid()}).encode() + b"\n")
     processes.adopt_orphans()  # which a child does not inherit
     processes.ignore_hangups()
     processes.raise_descriptors()
@@ -148,6 +147,9 @@ class MachineSupervisor:
                 self.poll.register(fd, select.POLLIN)
 
     def serve(self) -> None:
+        if not self.poll.poll(0):  # the client is still importing
+            self.code.load()
+            processes.prepare_removal()
         while True:
             ready = {fd for fd, _ in self.poll.poll(self.until_next_ms())}
             if self.children.fileno() in ready:

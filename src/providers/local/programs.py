@@ -40,8 +40,8 @@ class Template(Protocol):
 
 
 class ForkServerCode:
-    """The code of fork servers and workers. It is imported when the first executors have been forked, which do without
-    it: they start on another core meanwhile.
+    """The code of fork servers and workers. It is imported while the supervisor waits for its client; if it need not
+    wait, when the first executors have been forked, which do without it: they start on another core meanwhile.
     """
 
     def __init__(self, fork_server: str, shared: Sequence[str]) -> None:

@@ -124,7 +124,9 @@ def sweep(pools: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    import shutil  # which takes long, and a pool begins without
+    if not os.access(directory, os.F_OK):  # the supervisor has removed it
+        return
+    import shutil  # which takes long
 
     shutil.rmtree(directory, ignore_errors=True)
 

@@ -17,12 +17,14 @@ import signal
 import socket
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from . import processes
 
 KILL_DEADLINE_S = 5.0
+START_MS = 500  # for which a pool that opens has better use for the processor
 ENDS_S = 15.0  # for the supervisor to end when its client has
 
 
@@ -54,6 +56,8 @@ def stand_by(control: socket.socket, client: int, directory: Path) -> int:
     supervisor = os.fork()
     if supervisor:
         os.close(lifeline)
+        with suppress(OSError):  # the client is gone
+            control.sendall(b'{"op": "supervisor", "pid": %d}\n' % supervisor)
         _Watchdog(supervisor, control, client, directory).guard()
     os.close(held)
     os.setpgid(0, 0)
@@ -68,11 +72,12 @@ class _Watchdog:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def guard(self) -> NoReturn:
-        processes.prepare_removal()
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         if self._client >= 0:
             poll.register(self._client, select.POLLIN)
+        poll.poll(START_MS)
+        processes.prepare_removal()
         end_at = float("inf")
         while True:
             wait_ms = None if end_at == float("inf") else max(0.0, end_at - time.monotonic()) * 1000
