@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .figures import Bar, Figure, summarize
 
-OURS = """
+ASYNC_WITH = """
 import sys, time
 import anyio
 from outrider import Local, Pool, compute
@@ -29,6 +29,21 @@ async def main():
     print(one, every, at_one, at_every, sep="|")
 
 anyio.run(main)
+"""
+WITH = """
+import time
+from outrider import Local, Pool, compute
+
+@compute
+def first() -> int:
+    return 1
+
+with Pool(provider=Local(), nodes=4, console="silent") as pool:
+    one = first() >> pool
+    at_one = time.time()
+    every = first() @ pool
+    at_every = time.time()
+print(one, every, at_one, at_every, sep="|")
 """
 THEIRS = """
 import multiprocessing, time
@@ -64,26 +79,40 @@ IDLE_TIMES, IDLE_S = 3, 10.0  # heartbeats are seconds apart; and of this comput
 
 
 def start(rounds: int) -> list[Figure]:
-    """a: seconds after the process was started, and after its last result until it was gone.
+    """a: seconds after the process was started, and after its last result until it was gone; by ``with``, as an
+    executor pool is used, and by ``async with`` in a program that imports anyio.
 
     What an executor pool takes of the same machine is what a machine's speed is taken from; decision 79 has figures.
     """
-    ours, theirs = [], []
+    programs = {"with": WITH, "async with": ASYNC_WITH}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ("theirs", *programs)}
     for _ in range(rounds + 1):
-        theirs.append(lifetime(THEIRS))
-        ours.append(lifetime(OURS))
-    a, b = list(zip(*ours[1:], strict=True)), list(zip(*theirs[1:], strict=True))
-    return [
-        summarize(
-            "a-first",
-            "start to the first result, 4 nodes up",
-            "s",
-            a[0],
-            b[0],
-            bar=Bar("ratio", "at most", 5.5, goal=4),
-        ),
-        summarize("a-exit", "last result to the end of the process", "s", a[1], b[1], bar=Bar("ratio", "at most", 6)),
-    ]
+        for name, program in {"theirs": THEIRS, **programs}.items():
+            taken[name].append(lifetime(program))
+    theirs = list(zip(*taken["theirs"][1:], strict=True))
+    figures = []
+    for name in programs:
+        first, exit_ = zip(*taken[name][1:], strict=True)
+        key = name.replace(" ", "-")
+        figures += [
+            summarize(
+                f"a-first-{key}",
+                f"`{name}`: start to the first result, 4 nodes up",
+                "s",
+                first,
+                theirs[0],
+                bar=Bar("ratio", "at most", 5.5, goal=4),
+            ),
+            summarize(
+                f"a-exit-{key}",
+                f"`{name}`: last result to the end of the process",
+                "s",
+                exit_,
+                theirs[1],
+                bar=Bar("ratio", "at most", 6),
+            ),
+        ]
+    return figures
 
 
 def lifetime(program: str) -> tuple[float, float]:

@@ -140,9 +140,9 @@ def __getattr__(name: str) -> Any:
 def _imported(room: str) -> Any:
     from importlib import import_module
 
-    from . import collector
+    from .collector import at_rest  # `from . import collector` would ask for an attribute first, and explain its lack
 
-    with collector.at_rest():
+    with at_rest():
         return import_module(f"{__name__}.{room}")
 
 

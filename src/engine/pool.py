@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from inspect import Parameter, Signature
@@ -260,6 +259,8 @@ class Pool(PoolLife):
     def submit_group(self, group: MixedGroup[A, Any], /) -> Job[A]: ...
     def submit_group(self, group: Any, /) -> Job[Any]:
         """`run_group` without waiting."""
+        import asyncio  # a local pool begins before it is imported
+
         return asyncio.ensure_future(self.run_group(group))
 
     def stream_group(self, group: GroupStream[T], /) -> AsyncGenerator[T, None]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from ..collector import at_rest
 from .api.checks import check_known
 from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
 from .api.printable import one_line
 from .api.tracebacks import cut
 from .client.opening import Opening
-from .client.signals import TaskHold
 from .pool_options import DEFAULTS, PoolOptions, checked
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ..providers.base import Provider
     from .api.settings import ConsoleOption, Spec
     from .client.open_pool import OpenPool
@@ -47,6 +48,7 @@ class PoolLife(Runner):
         self._core: OpenPool | None = None
         self._ended = False
         self._called_off = False  # before it began to open
+        self._begun_opening: Opening | None = None  # by `with`, before there is a loop
         self._opening: asyncio.Future[None] | None = None  # done: it is open, or opening it has failed
         self._closing: asyncio.Future[None] | None = None  # done: nothing is left of it, as far as is known
         self._leaving: asyncio.Task[None] | None = None  # which closes it, where nobody waits for that
@@ -77,6 +79,8 @@ class PoolLife(Runner):
             await self._exit(self._core, error, of_block=False)
 
     async def __aenter__(self) -> Self:
+        import asyncio  # `with Pool(...)` begins before it is imported
+
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -93,6 +97,8 @@ class PoolLife(Runner):
             self._opening.set_result(None)
 
     async def _enter(self) -> Self:
+        from .client.signals import TaskHold
+
         self._hold = TaskHold()
         self.unusable = "" if self._sync is None else OPEN_FOR_THREADS
         try:
@@ -150,6 +156,8 @@ class PoolLife(Runner):
         `close`. That of a block's end goes on, and the cancellation is raised afterwards: Ctrl-C cancels the main task,
         and were its block left, asyncio would cancel the other task, and with it what ends the machines.
         """
+        import asyncio
+
         from .client.cleanup import finished, raise_or_add
 
         end = self._closing or self._opening
@@ -189,25 +197,34 @@ class PoolLife(Runner):
 
         if self._opening is not None:
             await finished(self._opening)
+        if self._begun_opening is not None:
+            await self._take_opening().drop()
         if self._core is not None and not self._ended:
             await self.__aexit__(type(error), error, None)
 
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
         """Return what a block ends with, or the opening of its pool; in place of a cancellation its reason, if any."""
+        import asyncio
+
         if isinstance(error, asyncio.CancelledError) and self._interrupt is not None:
             return self._interrupt
         return self._hold.cause_of(error)
 
     async def _open(self) -> None:
-        opening = Opening(self._settings)
+        opening = self._take_opening()
         try:
             await self._open_core(opening)
         finally:
             await opening.drop()
 
+    def _take_opening(self) -> Opening:
+        opening, self._begun_opening = self._begun_opening or Opening(self._settings), None
+        return opening
+
     async def _open_core(self, opening: Opening) -> None:
-        from .client.open_pool import OpenPool  # takes long: the provider's processes start meanwhile
-        from .observe.observer import Observer
+        with at_rest():  # this takes long: the provider's processes start meanwhile
+            from .client.open_pool import OpenPool
+            from .observe.observer import Observer
 
         observer = Observer(self._console, slots=self._settings.worker.concurrency)
         pool: Any = self
@@ -261,10 +278,25 @@ class PoolLife(Runner):
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
 
     def __enter__(self) -> SyncPool:
-        from .sync import SyncPool
-
+        self.check_unopened()
         pool: Any = self
-        return SyncPool(pool).open()
+        try:
+            self._begun_opening = Opening(self._settings)
+            with at_rest():  # an event loop takes long to import: the provider's processes start meanwhile
+                from .sync import SyncPool
+
+            return SyncPool(pool).open()
+        finally:
+            if self._begun_opening is not None:
+                self._drop_in_thread(self._take_opening())
+
+    @staticmethod
+    def _drop_in_thread(opening: Opening) -> None:
+        """End what has begun, where an interrupt came before there was a loop. Without a thread it ends by itself."""
+        from anyio.from_thread import start_blocking_portal
+
+        with suppress(RuntimeError), start_blocking_portal("asyncio") as portal:
+            portal.call(opening.drop)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

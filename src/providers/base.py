@@ -297,7 +297,8 @@ class Provider(Protocol):
         """Enter to get a pool's fleet; leaving terminates every machine it ever launched, shielded and confirmed.
 
         This is quick, and so is entering, which the caller does in any case: they start what can be started before the
-        first ``launch``, and the caller imports meanwhile. Errors are raised by entering.
+        first ``launch``, and the caller imports meanwhile. Errors are raised by entering. Where ``local`` holds, this
+        may be called outside of an event loop; entering is always within one.
         Leaving may take long where the cloud does not answer: the fleet's ``events`` go on until it is done, so that
         somebody can be told.
 

@@ -64,7 +64,6 @@ DECLARING = (
     "providers.local",
     "providers.option_names",
     "providers.private",
-    "providers.threads",
 )
 RUNNING = (
     *DECLARING,
@@ -106,6 +105,7 @@ RUNNING = (
     "engine.wire",
     "providers.nvidia_smi",
     "providers.pool_lock",
+    "providers.threads",
     "providers.watching",
 )
 LIBRARIES = {"anyio", "cloudpickle", "msgpack", "sniffio", "typing_extensions"}

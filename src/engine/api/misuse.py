@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from .calls import Callee, pending
 from .errors import NotACall, SpecError
 from .pending_base import called_with
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 ENDED = "The pool has ended with its block: open another one."
 CALLED_OFF = "The pool was closed while it was being opened: open another one."
@@ -41,6 +43,8 @@ def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
     Raises:
         SpecError
     """
+    from asyncio import get_running_loop  # a local pool begins before it is imported
+
     try:
         if get_running_loop() is own:
             return

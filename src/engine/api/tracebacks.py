@@ -6,7 +6,6 @@ import linecache
 import os
 import re
 import sys
-from asyncio import CancelledError
 from types import TracebackType
 
 from .errors import OutriderError, RemoteTraceback
@@ -21,6 +20,8 @@ def cut(error: BaseException) -> None:
     task's nor told by us keeps them all where it has no frame of the user's: it is a defect, which they explain. An
     interrupt, and a cancellation, are none: where the wait for a call was interrupted is of no interest.
     """
+    from asyncio import CancelledError  # a local pool begins before it is imported
+
     interrupt = isinstance(error, KeyboardInterrupt | CancelledError)
     if os.environ.get(FULL) or not (interrupt or isinstance(error, Exception)):
         return

@@ -6,8 +6,6 @@ import os
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING
 
-import anyio
-
 from ..api.settings import unique
 from .from_settings import entry_points
 
@@ -41,6 +39,8 @@ class Opening:
         """End what has begun, where nobody has taken it."""
         begun, self._begun = self._begun, None
         if begun is not None:
+            import anyio  # when the provider has begun
+
             with anyio.CancelScope(shield=True), suppress(Exception):  # whoever drops it has an error already
                 async with begun:
                     pass

@@ -1,30 +1,24 @@
-"""The client's end of one supervisor, from its start to its end: requests, what it says, and that it stands still."""
+"""The client's end of one supervisor, until that has ended: requests, what it says, and that it stands still."""
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from ..base import EntryPoints
 from ..errors import ProviderError
-from ..inherited_files import keep_here
+from .supervisor_start import LOG, StartedSupervisor
 
 CLOSE_DEADLINE_S = 10.0
 KILL_DEADLINE_S = 8.0  # for the watchdog to end what a supervisor had, which has 5 s to be gone
 READ_BYTES = 64 * 1024
-LOWEST_FD = 10  # of what the supervisor is given: its own numbers are below
-CONTROL_FD, CLIENT_FD = 3, 4  # there
 
 
 class SupervisorGone(ProviderError):
@@ -37,23 +31,17 @@ class SupervisorClient:
     def __init__(
         self,
         directory: Path,
-        entry_points: EntryPoints,
-        work_mib: int | None,
+        started: StartedSupervisor,
         *,
         worked: bool,
         heard: Callable[[dict[str, Any]], None],
         over: Callable[[], None],
     ) -> None:
-        """Start a supervisor. ``worked``: whether one of this pool has ever done so, as another will then, too.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        self._log = directory / "supervisor.log"
+        """``worked``: whether a supervisor of this pool has ever done so, as another will then, too."""
+        self._log = directory / LOG
         self._heard, self._over = heard, over
-        self._control, self._pid = _spawn(directory, entry_points, work_mib)
-        keep_here(self._control)
-        self._supervisor = self._pid  # the pid above is the watchdog's; until it says its own
+        self._control, self._pid = started
+        self._supervisor = self._pid  # that is the watchdog's; until the supervisor says its own
         self.worked = worked
         self._numbers = itertools.count(1)
         self._taken: dict[int, anyio.Event] = {}
@@ -210,59 +198,3 @@ def _collect(pid: int) -> str:
         return describe(os.waitpid(pid, 0)[1])
     except ChildProcessError:  # the application collects every child, or ignores SIGCHLD
         return "died"
-
-
-def _spawn(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> tuple[socket.socket, int]:
-    """Start the supervisor in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
-
-    What it is given stays closed to other children, also to those that another thread starts meanwhile.
-    """
-    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
-    given: list[tuple[int, int]] = []  # our number of it, and the supervisor's
-    control, theirs = socket.socketpair()
-    try:
-        with theirs:
-            _give(given, theirs.fileno(), CONTROL_FD)
-        client = _give_ourselves(given)
-        _give_opened(given, os.open(os.devnull, os.O_RDWR), 0, 1)
-        _give_opened(given, os.open(directory / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
-        arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
-        found = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # it collects nothing while it only imports
-        code = f"{found}; from {__package__}.watchdog import main; main{arguments!r}"
-        control.setblocking(False)
-        pid = os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-c", code],
-            os.environ,
-            file_actions=[(os.POSIX_SPAWN_DUP2, ours, there) for ours, there in given],
-            setsid=True,
-        )
-    except BaseException:
-        control.close()
-        raise
-    finally:
-        for ours in {ours for ours, _ in given}:
-            os.close(ours)
-    return control, pid
-
-
-def _give(given: list[tuple[int, int]], fd: int, *there: int) -> None:
-    ours = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_FD)
-    given += [(ours, number) for number in there]
-
-
-def _give_opened(given: list[tuple[int, int]], fd: int, *there: int) -> None:
-    try:
-        _give(given, fd, *there)
-    finally:
-        os.close(fd)
-
-
-def _give_ourselves(given: list[tuple[int, int]]) -> int:
-    """A pidfd: a pid would mean another process one day."""
-    try:
-        ourselves = os.pidfd_open(os.getpid())
-    except OSError:  # before Linux 5.3, and in sandboxes: then the socket alone tells
-        return -1
-    _give_opened(given, ourselves, CLIENT_FD)
-    return CLIENT_FD

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ...lazy_dataclass import dataclass
-from ..base import Address, EntryPoints, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
+from ..base import Address, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
 from ..errors import NoCapacity, ProviderError
 from ..threads import in_thread
 from .client import SupervisorClient, SupervisorGone
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from ..nvidia_smi import Device
+    from .supervisor_start import StartedSupervisor
 
 NOTICES = ("signal,USR1=30,USR2=withdrawn",)  # to the machine's process group; 30 s: the shortest that a cloud gives
 LAUNCH_DEADLINE_S = 30.0
@@ -49,15 +50,16 @@ class LocalFleet:
     def __init__(
         self,
         directory: PoolDirectory,
-        entry_points: EntryPoints,
+        started: StartedSupervisor,
         *,
+        start: Callable[[], StartedSupervisor],
         shared_memory: bool,
-        as_remote: bool = False,
-        work_mib: int | None = None,
+        as_remote: bool,
     ) -> None:
+        """``start`` starts another supervisor, and raises an OSError where it cannot."""
         self._directory, self._shared_memory, self._as_remote = directory, shared_memory, as_remote
-        self._entry_points, self._work_mib = entry_points, work_mib
-        self._supervisor = self._new_supervisor(worked=False)  # first: it may be all that fails
+        self._start_supervisor = start
+        self._supervisor = self._client_of(started, worked=False)
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
         self._host_keys: dict[str, str] = {}  # of machines that are reached by SSH: their public ones
@@ -71,14 +73,9 @@ class LocalFleet:
         self._listen()
         tasks.start_soon(partial(in_thread, sweep, self._directory.path.parent, abandon=True))
 
-    def _new_supervisor(self, *, worked: bool) -> SupervisorClient:
+    def _client_of(self, started: StartedSupervisor, *, worked: bool) -> SupervisorClient:
         return SupervisorClient(
-            self._directory.path,
-            self._entry_points,
-            self._work_mib,
-            worked=worked,
-            heard=self._heard,
-            over=self._supervisor_ended,
+            self._directory.path, started, worked=worked, heard=self._heard, over=self._supervisor_ended
         )
 
     def _listen(self) -> None:
@@ -92,10 +89,11 @@ class LocalFleet:
         """
         if self._supervisor.ended:
             try:
-                self._supervisor = self._new_supervisor(worked=self._supervisor.worked)
+                started = self._start_supervisor()
             except OSError as error:
                 what = f"the process that keeps local nodes cannot be started ({error})"
                 raise ProviderError(what, retry_after_s=1.0) from error
+            self._supervisor = self._client_of(started, worked=self._supervisor.worked)
             self._listen()
         return self._supervisor
 

@@ -6,20 +6,31 @@ import errno
 import os
 import resource
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-
-import anyio
+from typing import TYPE_CHECKING
 
 from ...lazy_dataclass import dataclass
+from ...lazy_named_tuple import NamedTuple
 from ..base import EntryPoints, LaunchRequest, MachineOffer
 from ..errors import BadRequest, JournalError, ProviderError, UnknownOption
 from ..option_names import checking_options
 from ..private import state_root
-from .fleet import LocalFleet
 from .state import PoolDirectory
+from .supervisor_start import StartedSupervisor, start_supervisor
+
+if TYPE_CHECKING:
+    from .fleet import LocalFleet
+
+
+class _Begun(NamedTuple):
+    """A pool that has its directory and its supervisor. ``start`` starts another supervisor, should that one end."""
+
+    directory: PoolDirectory
+    start: Callable[[], StartedSupervisor]
+    supervisor: StartedSupervisor
 
 
 @partial(checking_options, error=UnknownOption)
@@ -104,41 +115,46 @@ class Local:
             BadRequest: by entering; not on Linux.
             JournalError: by entering; the state directory cannot be written, or others may write there.
         """
-        begun: LocalFleet | ProviderError
+        begun: _Begun | ProviderError
         try:
             begun = self._begin(pool, entry_points)
         except ProviderError as error:
             begun = error
-        return _opened(begun)
+        return self._opened(begun)
 
-    def _begin(self, pool: str, entry_points: EntryPoints) -> LocalFleet:
+    def _begin(self, pool: str, entry_points: EntryPoints) -> _Begun:
         if sys.platform != "linux":
             raise BadRequest(f"local nodes need Linux (PR_SET_PDEATHSIG, memfd), and this is {sys.platform}")
         try:
             directory = PoolDirectory(self.state, pool)
+            start = partial(start_supervisor, directory.path, entry_points, self.work_mib)
             try:
-                return LocalFleet(
-                    directory,
-                    entry_points,
-                    shared_memory=self.shared_memory,
-                    as_remote=self.as_remote,
-                    work_mib=self.work_mib,
-                )
+                return _Begun(directory, start, start())
             except OSError:
                 directory.discard()
                 raise
         except OSError as error:
             raise JournalError(self._why_not(error)) from error
 
+    @asynccontextmanager
+    async def _opened(self, begun: _Begun | ProviderError) -> AsyncIterator[LocalFleet]:
+        if isinstance(begun, ProviderError):
+            raise begun
+        import anyio  # what takes long is imported when the supervisor has been started
 
-@asynccontextmanager
-async def _opened(fleet: LocalFleet | ProviderError) -> AsyncIterator[LocalFleet]:
-    if isinstance(fleet, ProviderError):
-        raise fleet
-    async with anyio.create_task_group() as tasks:
-        fleet.start(tasks)
-        try:
-            yield fleet
-        finally:
-            with anyio.CancelScope(shield=True):
-                await fleet.close()
+        from .fleet import LocalFleet
+
+        fleet = LocalFleet(
+            begun.directory,
+            begun.supervisor,
+            start=begun.start,
+            shared_memory=self.shared_memory,
+            as_remote=self.as_remote,
+        )
+        async with anyio.create_task_group() as tasks:
+            fleet.start(tasks)
+            try:
+                yield fleet
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await fleet.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from outrider import Local, Pool, Spec
+from outrider.engine import sync
 from outrider.engine.client.opening import Opening
 from outrider.providers.base import EntryPoints
 from outrider.providers.errors import ProviderError
@@ -19,7 +22,7 @@ from outrider.providers.local.processes import children
 pytestmark = pytest.mark.anyio
 
 BEGINS = """
-import asyncio, sys
+import sys
 from outrider import Local, Pool
 
 class Begun(BaseException):
@@ -27,11 +30,11 @@ class Begun(BaseException):
 
 class Watched(Local):
     def open(self, pool, entry_points):
-        print(*(name for name in ("outrider.actors.pool", "outrider.engine.client.open_pool") if name in sys.modules))
+        print(*({late} & sys.modules.keys()))
         raise Begun
 
 try:
-    asyncio.run(Pool(provider=Watched(), nodes=1).__aenter__())
+    {open}
 except Begun:
     print("begun")
 """
@@ -42,8 +45,20 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_the_provider_begins_before_the_pool_imports_its_actors() -> None:
-    done = subprocess.run([sys.executable, "-c", BEGINS], capture_output=True, text=True, check=True)
+OURS = {"outrider.actors.pool", "outrider.engine.client.open_pool"}
+
+
+@pytest.mark.parametrize(
+    ("open_pool", "late"),
+    [
+        ("import asyncio; asyncio.run(Pool(provider=Watched(), nodes=1).__aenter__())", {*OURS, "anyio"}),
+        ("Pool(provider=Watched(), nodes=1).__enter__()", {*OURS, "anyio", "asyncio", "concurrent.futures"}),
+    ],
+    ids=["async with", "with"],
+)
+def test_the_provider_begins_before_what_takes_long_is_imported(open_pool: str, late: set[str]) -> None:
+    program = BEGINS.format(open=open_pool, late=late)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["begun"]
 
 
@@ -54,6 +69,40 @@ async def test_a_supervisor_that_no_pool_takes_is_ended_and_leaves_no_directory(
     assert [each.name for each in (tmp_path / "local").iterdir()] == [opening.tag]
     await opening.drop()
     assert set(children()) == before
+    assert not list((tmp_path / "local").iterdir())
+
+
+@pytest.mark.parametrize("moment", ["open", "_wait"])
+def test_what_with_has_begun_is_ended_where_an_interrupt_comes_before_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def interrupted(pool: Any, *given: Any) -> Any:
+        if len(given) == 2:  # what undoes the opening
+            return pool._result(pool._start(*given))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sync.SyncPool, moment, interrupted)
+    before = set(children())
+    with pytest.raises(KeyboardInterrupt):
+        Pool(provider=Local(state=tmp_path), nodes=1).__enter__()
+    assert set(children()) == before
+    assert not list((tmp_path / "local").iterdir())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody closes its socket
+def test_what_with_has_begun_ends_by_itself_where_no_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = set(children())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="new thread"):
+            Pool(provider=Local(state=tmp_path), nodes=1).__enter__()
+    (supervisor,) = set(children()) - before
+    os.waitpid(supervisor, 0)
     assert not list((tmp_path / "local").iterdir())
 
 

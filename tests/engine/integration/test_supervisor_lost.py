@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from outrider import CapacityError, Local, Pool, compute, events
-from outrider.providers.local.fleet import LocalFleet
 
 pytestmark = pytest.mark.anyio
 
@@ -62,11 +61,11 @@ async def test_a_pool_whose_supervisor_is_killed_goes_on_and_what_tasks_have_sta
 
 
 async def test_where_no_node_comes_the_error_says_why_the_last_one_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(self: LocalFleet, *, worked: bool) -> None:
+    def none(*given: object, **options: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
     async with Pool(provider=Local(), nodes=1, console="silent", replace_timeout=1) as pool:
-        monkeypatch.setattr(LocalFleet, "_new_supervisor", none)
+        monkeypatch.setattr(os, "posix_spawn", none)
         await kill_supervisor(pool)
         cause = r"cannot be started \(.*Resource temporarily unavailable\): so no replacement came"
         said = ""

@@ -1,0 +1,85 @@
+"""The start of a supervisor, which is the first thing that opening a local pool does: it needs no event loop."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+from dataclasses import astuple
+from pathlib import Path
+
+from ...lazy_named_tuple import NamedTuple
+from ..base import EntryPoints
+from ..inherited_files import keep_here
+
+LOWEST_FD = 10  # of what the supervisor is given: its own numbers are below
+CONTROL_FD, CLIENT_FD = 3, 4  # there
+LOG = "supervisor.log"  # in the pool's directory: what the supervisor and its machines have written
+
+
+class StartedSupervisor(NamedTuple):
+    """A supervisor that was just started. It ends by itself when ``control`` is closed."""
+
+    control: socket.socket
+    watchdog: int  # pid of its parent, which is our child
+
+
+def start_supervisor(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> StartedSupervisor:
+    """Start the supervisor in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
+
+    What it is given stays closed to other children, also to those that another thread starts meanwhile.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
+    given: list[tuple[int, int]] = []  # our number of it, and the supervisor's
+    control, theirs = socket.socketpair()
+    try:
+        with theirs:
+            _give(given, theirs.fileno(), CONTROL_FD)
+        client = _give_ourselves(given)
+        _give_opened(given, os.open(os.devnull, os.O_RDWR), 0, 1)
+        _give_opened(given, os.open(directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+        arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
+        found = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # it collects nothing while it only imports
+        code = f"{found}; from {__package__}.watchdog import main; main{arguments!r}"
+        control.setblocking(False)
+        keep_here(control)
+        watchdog = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", code],
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, ours, there) for ours, there in given],
+            setsid=True,
+        )
+    except BaseException:
+        control.close()
+        raise
+    finally:
+        for ours in {ours for ours, _ in given}:
+            os.close(ours)
+    return StartedSupervisor(control, watchdog)
+
+
+def _give(given: list[tuple[int, int]], fd: int, *there: int) -> None:
+    ours = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_FD)
+    given += [(ours, number) for number in there]
+
+
+def _give_opened(given: list[tuple[int, int]], fd: int, *there: int) -> None:
+    try:
+        _give(given, fd, *there)
+    finally:
+        os.close(fd)
+
+
+def _give_ourselves(given: list[tuple[int, int]]) -> int:
+    """A pidfd: a pid would mean another process one day."""
+    try:
+        ourselves = os.pidfd_open(os.getpid())
+    except OSError:  # before Linux 5.3, and in sandboxes: then the socket alone tells
+        return -1
+    _give_opened(given, ourselves, CLIENT_FD)
+    return CLIENT_FD
