@@ -198,12 +198,14 @@ class _GroupTeardown:
     def wait(self, distributed: Any) -> None:
         """Wait until the last group is gone, before the next one is made.
 
-        A group that is not initialized any more may still be clearing what the next one would write.
+        A group that is not initialized any more may still be clearing what the next one would write. One that is still
+        there after `GONE_S` is in the way of every later task as well: they would wait for each other for ever.
         """
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(GONE_S)
-        if distributed.is_initialized() or (thread is not None and thread.is_alive()):
+        if self._thread is not None:
+            self._thread.join(GONE_S)
+            if not self._thread.is_alive():
+                self._thread = None
+        if distributed.is_initialized() or self._thread is not None:
             raise RuntimeError("an earlier task left its torch process group in this worker, which cannot be ended")
 
 
