@@ -298,7 +298,8 @@ async def test_a_blob_whose_channel_is_closing_has_come_no_further() -> None:
     assert sending._progress.at_bytes == sum(map(len, carrier.written)) < 4 * STEP_BYTES
 
 
-async def test_a_blob_goes_only_so_far_ahead_of_what_its_host_has_passed_on() -> None:
+async def test_a_blob_goes_only_so_far_ahead_of_what_its_host_has_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "SILENT_S", 3600.0)
     sending, carrier, ahead = Sending([bytes(4 * STEP_BYTES)], TransferProgress(1)), Carrier(), SendAhead(0.0)
     sending.limit(ahead)
     sending.connection_made(carrier)
@@ -307,8 +308,17 @@ async def test_a_blob_goes_only_so_far_ahead_of_what_its_host_has_passed_on() ->
     sending.taken(channels.SLICE_BYTES)
     await asyncio.sleep(0.001)
     assert sum(map(len, carrier.written)) == MOST_BYTES + channels.SLICE_BYTES
+    sending.connection_lost(None)
+    assert sending._silence is None
+
+
+async def test_a_blob_goes_on_where_its_host_says_nothing() -> None:
+    sending, carrier = Sending([bytes(4 * STEP_BYTES)], TransferProgress(1)), Carrier()
+    sending.limit(SendAhead(0.0))
+    sending.connection_made(carrier)
+    sending.begin()
     async with asyncio.timeout(60):
-        while sum(map(len, carrier.written)) < 4 * STEP_BYTES:  # it says nothing more, and is sent all the same
+        while sum(map(len, carrier.written)) < 4 * STEP_BYTES:
             await asyncio.sleep(0.01)
     sending.connection_lost(None)
     assert sending._silence is None
