@@ -164,7 +164,7 @@ async def test_tasks_have_their_steps_devices_and_variables(cluster, slurm):
         ours = [port for host in made.hosts for port in host.listening() if port not in {22, 6817, 6818}]
         assert [port for port in ours if not 60001 <= port <= 60999] == []  # srun's own
         began = time.monotonic()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10.0
     assert living(made) == []
     assert left(made) == []
 

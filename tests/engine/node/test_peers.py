@@ -186,16 +186,17 @@ async def test_a_source_that_is_silent_is_given_up_and_one_that_waits_itself_is_
     ends: list[End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, _ = ends
-    monkeypatch.setattr(peer_connections, "SILENCE_S", 0.4)
+    monkeypatch.setattr(peers, "IDLE_S", 0.05)
+    monkeypatch.setattr(peer_connections, "SILENCE_S", 1.5)
     arrival = first.begins("a", DATA[:1000])
     port = await first.serves("a")
     second.pulls(port)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(2.0):
             await second.said.get()
     monkeypatch.setattr(peers, "IDLE_S", 60.0)
     silent = await second.heard()
-    assert silent == m.Arrived("mine", 1000, "", True, "nothing came for 0.4 s")
+    assert silent == m.Arrived("mine", 1000, "", True, "nothing came for 1.5 s")
     first.arrivals.take(arrival, DATA[1000:], 1000)
     second.pulls(port)
     assert (await second.heard()).digest == DIGEST

@@ -119,7 +119,7 @@ async def test_a_machine_that_is_terminated_while_it_starts_is_gone_at_once(orph
     async with opened(EntryPoints("orphaning:serve", "orphaning:execute")) as fleet:
         for _ in range(20):
             (machine,) = await fleet.launch(request_, 1)
-            with anyio.fail_after(2):
+            with anyio.fail_after(4):
                 await fleet.terminate([machine.id])
             assert not table.of(machine)
 

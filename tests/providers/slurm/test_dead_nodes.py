@@ -152,7 +152,7 @@ async def test_a_pool_whose_nodes_all_answer_is_left_by_slurms_word(
 
 
 async def test_a_long_epilog_is_not_waited_for(site: Dying) -> None:
-    with anyio.fail_after(2.5):
+    with anyio.fail_after(6):
         async with Slurm().open("p", EntryPoints()) as fleet:
             await reached(fleet, await fleet.launch(REQUEST, 2))
             site.dead = {"the epilog runs, on nodes that answer"}
@@ -175,7 +175,7 @@ async def test_a_job_that_slurm_ends_is_told_of_soon_and_its_nodes_are_made_free
         assert not any("scancel" in each for each in site.said)
         site.dead = {"Slurm takes long to clean up, on nodes that answer"}
         began = anyio.current_time()
-    assert anyio.current_time() - began < 1.0, "it has waited for Slurm's clean-up"
+    assert anyio.current_time() - began < endings.CONFIRM_S / 2, "it has waited for Slurm's clean-up"
 
 
 async def test_tasks_of_a_job_that_slurm_ends_keep_their_time_where_the_pool_has_lost_it_first(
@@ -187,7 +187,7 @@ async def test_tasks_of_a_job_that_slurm_ends_keep_their_time_where_the_pool_has
         machines = await fleet.launch(REQUEST, 2)
         await reached(fleet, machines)
         site.jobs["1"]["state"] = "COMPLETING"
-        with anyio.fail_after(0.6):
+        with anyio.fail_after(5):
             await fleet.terminate([machine.id for machine in machines])
         assert site.steps == {"c0", "c1"}
         with anyio.fail_after(10):

@@ -352,16 +352,16 @@ def test_it_ends_when_nobody_has_renewed_its_lease(job):
     for before, after in (("FIRST_LEASE_S = 30.0", "FIRST_LEASE_S = 0.5"), ("LOOK_S = 1.0", "LOOK_S = 0.05")):
         job.change(programs.SERVER, before, after)
     began = time.monotonic()
-    server = job.start("--lease=1")
+    server = job.start("--lease=2")
     lease = Path(job.said()["lease"])
-    while time.monotonic() < began + 3:
+    while time.monotonic() < began + 4:
         assert server.poll() is None
         lease.touch()
         time.sleep(0.1)
     renewed = time.monotonic()
     code, said = ended(server)
-    assert (code, "nobody has renewed its lease for 1 s" in said) == (0, True)
-    assert 0.9 < time.monotonic() - renewed < 5
+    assert (code, "nobody has renewed its lease for 2 s" in said) == (0, True)
+    assert 1.9 < time.monotonic() - renewed < 15
     assert job.left() == []
 
 
@@ -472,6 +472,7 @@ def test_a_relay_waits_for_a_step_that_has_just_begun(job):
 
 def test_a_relay_that_waits_for_a_step_ends_when_its_client_hangs_up(job):
     """Where it is in a job of its user's that is about to end, Slurm would wait for it."""
+    job.change(programs.RELAY, "WAIT_S = 5.0", "WAIT_S = 60.0")
     began = time.monotonic()
     ours, theirs = socket.socketpair()
     for written in (os.pipe(), (theirs.detach(), ours.detach())):
@@ -485,7 +486,7 @@ def test_a_relay_that_waits_for_a_step_ends_when_its_client_hangs_up(job):
             assert done.poll() is None
             os.close(writes)
             assert b"nobody wants the connection" in done.communicate(timeout=WITHIN_S)[1]
-    assert time.monotonic() - began < 4.0, "it has waited as for a step"
+    assert time.monotonic() - began < 30.0, "it has waited as for a step"
 
 
 # --- the invariants, and what breaks them -----------------------------------------------------------------------------
