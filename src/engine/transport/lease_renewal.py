@@ -14,6 +14,7 @@ from ...actors.interfaces import ConnectFailed
 from ..image.commands import CommandRunner
 
 RENEWALS = 4  # in the time of one lease: some may fail
+MOST_S = 15.0  # between two: a machine that a dead client has left may have a shorter lease than this pool's
 CHECK_S = 10.0  # for an answer that comes before that of a bootstrap, unless tries at it fail
 
 # The watch makes the file when it is armed, and sees a renewal by the file's inode and time. The argument is the file.
@@ -35,7 +36,7 @@ class LeaseRenewal:
     """
 
     def __init__(self, shell: CommandRunner, file: str, lease_s: float, *, checked: bool) -> None:
-        self._shell, self._file, self._every_s = shell, file, lease_s / RENEWALS
+        self._shell, self._file, self._every_s = shell, file, min(lease_s / RENEWALS, MOST_S)
         self._armed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if not checked:
             self._armed.set_result(True)

@@ -112,6 +112,16 @@ async def test_a_failure_is_silent_and_tried_again(tmp_path: Path) -> None:
         await touched(file)
 
 
+async def test_a_long_lease_is_renewed_as_often_as_a_shorter_one_of_an_adopted_machine_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_renewal, "MOST_S", 0.01)
+    (file := tmp_path / "lease").touch()
+    async with renewing(Here(), file, 3600.0):
+        await touched(file)
+        await touched(file)
+
+
 async def test_a_command_that_hangs_is_given_up_and_started_again() -> None:
     stuck = Stuck(3)
     async with renewing(stuck, Path("/lease"), 0.01 * RENEWALS):
