@@ -155,5 +155,7 @@ def serve(tmp_path: Path) -> Serve:
             for command in site.commands:  # also one that is about to start its process
                 command.cancel()
             await asyncio.gather(*site.commands, return_exceptions=True)
+            for child in site.children:  # all are killed; a command that was cancelled again has not waited for its own
+                await child.wait()
 
     return serving

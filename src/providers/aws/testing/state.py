@@ -90,8 +90,10 @@ class CloudState:
             thread.start()
 
     def advance(self, seconds: float) -> None:
-        until = self.clock.now() + seconds
         with self.clock.held():
+            while self._settle():  # what is being powered on or off now is so at the beginning of these seconds
+                pass
+            until = self.clock.now() + seconds
             while self._settle() or self.clock.step(until):
                 pass
 

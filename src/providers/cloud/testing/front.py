@@ -151,8 +151,10 @@ class CloudFront(ABC):
 
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass at once; everything that was due has happened when this returns."""
-        until = self.clock.now() + seconds
         with self.clock.held():
+            while self.store.settle():  # what is being powered on or off now is so at the beginning of these seconds
+                pass
+            until = self.clock.now() + seconds
             while self.store.settle() or self.clock.step(until):
                 pass
 
