@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from outrider.providers.base import Address, EntryPoints, LaunchRequest, Machine, MachineEvent, MachineId
 
@@ -60,7 +61,9 @@ class PlayedFleet:
             assert self.server.stdin is not None
             assert self.server.stdout is not None
             await self.server.stdin.send(f"{request.client_key}\n".encode())
-            self.serves = (await self.server.stdout.receive()).decode().split(maxsplit=1)
+            # It may come in parts.
+            said = await BufferedByteReceiveStream(self.server.stdout).receive_until(b"\n", 4096)
+            self.serves = said.decode().split(maxsplit=1)
         first = len(self.machines)
         self.machines += [self.machine(number) for number in range(first, first + count)]
         return self.machines[first:]
