@@ -33,6 +33,7 @@ def test_a_program_that_has_none_gets_none() -> None:
 
 
 def test_what_was_made_counts_as_old_and_is_collected_with_the_rest() -> None:
+    gc.unfreeze()  # what another test of this process may have frozen
     with collector.at_rest():
         made: list[object] = []
         made.append(made)
