@@ -9,9 +9,10 @@ AHEAD-4: once the rate is known, the window is `QUEUED_S` of it and twice the ro
 
 from __future__ import annotations
 
+from .send_ahead import Rate
+
 QUEUED_S = 0.004
 MOST_BYTES = 4 << 20  # as `ssh.WINDOW_BYTES`: sshd copies its buffer whenever that grows
-MEASURED_S = 0.02
 
 
 class ReceiveWindow:
@@ -20,7 +21,7 @@ class ReceiveWindow:
         self.bytes = self._least = window_bytes
         self._left = window_bytes  # of it
         self._round_trip_s = round_trip_s
-        self._taken, self._since = 0, -1.0
+        self._rate = Rate()
 
     def taken(self, count: int, now: float) -> int:
         """Handle that so much was taken. Return how much more the host is told that it may send; 0: nothing yet."""
@@ -34,12 +35,7 @@ class ReceiveWindow:
     def _follow_rate(self, count: int, now: float) -> None:
         if self._round_trip_s is None:
             return
-        if self._since < 0:
-            self._since = now
-            return
-        self._taken += count
-        if (took_s := now - self._since) >= MEASURED_S:
-            rate = self._taken / took_s
-            self._taken, self._since = 0, now
+        rate = self._rate.taken(count, now)
+        if rate is not None:
             wanted = int(rate * (QUEUED_S + 2 * self._round_trip_s))
             self.bytes = max(self._least, min(wanted, MOST_BYTES))

@@ -21,12 +21,35 @@ SILENT_S = 0.02
 _MIN_RTT_AT = 148  # <linux/tcp.h>: struct tcp_info, tcpi_min_rtt, microseconds
 
 
+class Rate:
+    """Measures how fast bytes are taken, over `MEASURED_S` at a time."""
+
+    def __init__(self) -> None:
+        self._taken, self._since = 0, -1.0
+
+    def taken(self, count: int, now: float) -> float | None:
+        """Return the bytes in a second, if they have been measured for long enough."""
+        if self._since < 0:
+            self._since = now
+            return None
+        self._taken += count
+        if (took_s := now - self._since) < MEASURED_S:
+            return None
+        rate = self._taken / took_s
+        self._taken, self._since = 0, now
+        return rate
+
+    def restart(self) -> None:
+        """Handle that nothing was taken for a while that is not to count."""
+        self._since = -1.0
+
+
 class SendAhead:
     def __init__(self, round_trip_s: float) -> None:
         self._round_trip_s = round_trip_s
         self.most_bytes = window(MOST_BYTES, round_trip_s)
         self.under_way = 0
-        self._taken, self._since = 0, -1.0
+        self._rate = Rate()
 
     @property
     def room(self) -> bool:
@@ -39,20 +62,15 @@ class SendAhead:
         """Handle that the server has passed on so many bytes, or before the first of them that it takes so many."""
         count = min(count, self.under_way)
         self.under_way -= count
-        if self._since < 0:
-            self._since = now
-            return
-        self._taken += count
-        if (took_s := now - self._since) >= MEASURED_S:
-            rate = self._taken / took_s
-            self._taken, self._since = 0, now
+        rate = self._rate.taken(count, now)
+        if rate is not None:
             queued = min(max(rate * QUEUED_S, LEAST_BYTES), MOST_BYTES)
             self.most_bytes = int(queued + 2 * rate * self._round_trip_s)
 
     def silent(self) -> None:
         """Handle that nothing was passed on for `SILENT_S` while there was no room."""
         self.most_bytes *= 2
-        self._since = -1.0
+        self._rate.restart()
 
 
 def window(near_bytes: int, round_trip_s: float) -> int:
