@@ -10,7 +10,10 @@ import inspect
 import os
 import signal
 import sys
+import weakref
+from asyncio.base_subprocess import BaseSubprocessTransport
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -40,6 +43,7 @@ PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 DECIDERS = {"Gang", "FaultInjector", "Observer"}  # where all of a pool's tasks wait for a word, these know whose
 TOLD = 3000
+PROCESSES: weakref.WeakSet[Any] = weakref.WeakSet()  # asyncio's transports, of all that tests started here
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -67,10 +71,37 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """Orphans go to init again after a test of something that adopts them, run here: nobody would wait for them."""
+    """Nothing of a test is left to the next one: neither orphans that its process has adopted, nor its processes.
+
+    Orphans go to init again after a test of something that adopts them, run here: nobody would wait for them.
+    """
     yield
     if LIBC is not None:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0)
+    ended = [each for each in PROCESSES if not each._closed and (each._loop is None or each._loop.is_closed())]
+    left = [repr(each) for each in ended if not _is_over(each)]
+    for each in ended:
+        with suppress(RuntimeError):  # its loop is closed
+            each.close()  # else the collector warned of it in the middle of another test, and failed that one
+    if left:
+        pytest.fail(f"The test ended before the processes that it started: {left}")
+
+
+def _is_over(process: Any) -> bool:
+    """Whether only its loop's last turns are missing: the process has ended, and its pipes are closed."""
+    return process._returncode is not None and all(each and each.pipe._pipe is None for each in process._pipes.values())
+
+
+def _remembered(begin: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(begin)
+    def beginning(process: Any, *args: Any, **options: Any) -> None:
+        begin(process, *args, **options)
+        PROCESSES.add(process)
+
+    return beginning
+
+
+BaseSubprocessTransport.__init__ = _remembered(BaseSubprocessTransport.__init__)  # type: ignore[method-assign]
 
 
 def _limited(test: Callable[..., Awaitable[None]], limit_s: float) -> Callable[..., Awaitable[None]]:

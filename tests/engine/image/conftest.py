@@ -96,6 +96,7 @@ class LocalShell:
                 await feeding
             running.stdin.close()
             errors.cancel()
+            await asyncio.shield(running.wait())  # a cancelled command ends by itself, as its stdin has ended
 
     async def _feed(self, pipe: asyncio.StreamWriter, data: bytes | AsyncIterable[bytes]) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):
