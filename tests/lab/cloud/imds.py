@@ -12,7 +12,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import NamedTuple
@@ -25,6 +26,7 @@ LONGEST_TTL_S = 21600
 ITEMS, USER_DATA = "/latest/meta-data", "/latest/user-data"
 GOOGLE = "/computeMetadata/v1/"
 HEAD_LIMIT = 16384
+HEAD_END = b"\r\n\r\n"
 CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -106,7 +108,7 @@ class MetadataService:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._servers: dict[int, asyncio.Server] = {}
-        self._answering: dict[int, set[asyncio.Task[None]]] = {}  # a machine may be gone in the middle of its question
+        self._asked: dict[int, set[asyncio.Transport]] = {}  # a machine may be gone in the middle of its question
         self._thread = threading.Thread(target=self._loop.run_forever, name="metadata", daemon=True)
         self._thread.start()
 
@@ -126,37 +128,64 @@ class MetadataService:
             return
         for pid in list(self._servers):
             self.close(pid)
+        asyncio.run_coroutine_threadsafe(self._end_connections(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _serve(self, pid: int, listening: socket.socket, metadata: Metadata) -> None:
-        answering: set[asyncio.Task[None]] = set()
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            answering.add(task)
-            task.add_done_callback(answering.discard)
-            try:
-                writer.write(_respond(metadata, await reader.readuntil(b"\r\n\r\n")))
-                await writer.drain()
-            except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                pass  # who asks like that hears nothing
-            finally:
-                writer.close()
-
-        self._servers[pid] = await asyncio.start_server(answer, sock=listening, limit=HEAD_LIMIT)
-        self._answering[pid] = answering
+        asked: set[asyncio.Transport] = set()
+        self._asked[pid] = asked
+        self._servers[pid] = await self._loop.create_server(lambda: _Question(metadata, asked), sock=listening)
 
     async def _stop(self, pid: int) -> None:
         server = self._servers.pop(pid, None)
         if server is not None:
+            for listening in server.sockets:
+                self._loop.remove_reader(listening.fileno())
+            await asyncio.sleep(0)  # a connection that is taken in fails halfway where its server is closed
             server.close()
-            for task in (left := self._answering.pop(pid)):
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-            await asyncio.sleep(0)  # then their connections are closed as well
+            _abort(self._asked[pid])
+
+    async def _end_connections(self) -> None:
+        """End those too that were taken in just before their server closed: each is a task of the loop for a moment."""
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        while left := [transport for asked in self._asked.values() for transport in asked]:
+            _abort(left)
+            await asyncio.sleep(0)
+
+
+def _abort(connections: Iterable[asyncio.Transport]) -> None:
+    for each in list(connections):
+        each.abort()
+
+
+class _Question(asyncio.Protocol):
+    """One connection, and the one request that comes on it. ``asked``: those that are open, this one too."""
+
+    def __init__(self, metadata: Metadata, asked: set[asyncio.Transport]) -> None:
+        self._metadata = metadata
+        self._asked = asked
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._asked.add(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        self._head += data
+        end = self._head.find(HEAD_END)
+        if end >= 0:
+            with suppress(ValueError):  # who asks like that hears nothing
+                self._transport.write(_respond(self._metadata, self._head[: end + len(HEAD_END)]))
+        if end >= 0 or len(self._head) > HEAD_LIMIT:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._asked.discard(self._transport)
 
 
 def _respond(metadata: Metadata, head: bytes) -> bytes:
