@@ -71,7 +71,9 @@ def _lazy(
         annotations = get_annotations(cls)
         known = all(isinstance(text, str) and not text.startswith(_LEFT_TO_STANDARD) for text in annotations.values())
         if slots and known and not others and "self" not in annotations:
-            return _Definition(cls, annotations, frozen=frozen, kw_only=kw_only).make(eq=eq, repr=repr, init=init)
+            namespace = dict(vars(cls))
+            declared = _own(namespace, annotations, kw_only=kw_only)
+            return _Definition(cls, _inherited(cls) | declared, frozen=frozen).make(namespace, eq, repr, init)
         made: type = _standard(frozen=frozen, slots=slots, eq=eq, repr=repr, init=init, kw_only=kw_only, **others)(cls)
         return made
 
@@ -85,19 +87,21 @@ else:
 
 
 class _Definition:
-    """One class: its fields, and its methods."""
+    """One class: its fields, and its `__init__`. What else it needs is shared by all classes, so that there are no
+    functions of its own for Python's collector to look through.
+    """
 
-    def __init__(self, cls: type, annotations: dict[str, str], *, frozen: bool, kw_only: bool) -> None:
-        self.cls, self.frozen = cls, frozen
+    __slots__ = ("cls", "fields", "filled", "first_init", "frozen", "init")
+
+    def __init__(self, cls: type, fields: dict[str, Field[Any]], *, frozen: bool) -> None:
+        self.cls, self.fields, self.frozen = cls, fields, frozen
         self.init: Callable[..., None] | None = None  # as soon as it is written
         self.filled = 0  # objects
-        self.namespace = dict(cls.__dict__)
-        self.fields = _inherited(cls) | _own(self.namespace, annotations, kw_only=kw_only)
-        _check_order(cls, self.fields.values())
+        _check_order(cls, fields.values())
 
-    def make(self, *, eq: bool, repr: bool, init: bool) -> type:  # noqa: A002
+    def make(self, namespace: dict[str, Any], eq: bool, repr: bool, init: bool) -> type:  # noqa: A002
         """Return the class: with slots it is another one than that which was decorated."""
-        old, namespace = self.cls, self.namespace
+        old = self.cls
         for name in ("__dict__", "__weakref__"):
             namespace.pop(name, None)
         taken = {slot for base in old.__mro__[1:-1] for slot in base.__dict__.get("__slots__", ())}
@@ -110,39 +114,20 @@ class _Definition:
             namespace["__signature__"] = _Signature(self)
         namespace.setdefault("__replace__", _replace)
         if repr:
-            namespace.setdefault("__repr__", _repr_of([field.name for field in self.fields.values() if field.repr]))
+            namespace.setdefault("__repr__", _repr)
         if eq:
-            self._compare()
+            own_hash = namespace.get("__hash__") is not None
+            namespace.setdefault("__eq__", _eq)
+            namespace["__compared__"], namespace["__hashed__"] = _COMPARED, _HASHED
+            if not own_hash:
+                namespace["__hash__"] = _hash if self.frozen else None
         if self.frozen:
-            self._refuse_changes()
+            namespace["__setattr__"], namespace["__delattr__"] = _refuse_assignment, _refuse_deletion
+            namespace.setdefault("__getstate__", _state)
+            namespace.setdefault("__setstate__", _set_state)
         self.cls = type(old)(old.__name__, old.__bases__, namespace)
         self.cls.__qualname__ = old.__qualname__
         return self.cls
-
-    def _compare(self) -> None:
-        fields = self.fields.values()
-        own_hash = self.namespace.get("__hash__") is not None
-        self.namespace.setdefault("__eq__", _eq_of(_values_of([field.name for field in fields if field.compare])))
-        if not own_hash:
-            hashed = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
-            self.namespace["__hash__"] = _hash_of(_values_of(hashed)) if self.frozen else None
-
-    def _refuse_changes(self) -> None:
-        def check(changed: object, name: str, verb: str) -> None:
-            if type(changed) is self.cls or name in self.fields:
-                raise FrozenInstanceError(f"cannot {verb} field {name!r}")
-
-        def __setattr__(self: object, name: str, value: object) -> None:  # noqa: N807
-            check(self, name, "assign to")
-            object.__setattr__(self, name, value)
-
-        def __delattr__(self: object, name: str) -> None:  # noqa: N807
-            check(self, name, "delete")
-            object.__delattr__(self, name)
-
-        self.namespace["__setattr__"], self.namespace["__delattr__"] = __setattr__, __delattr__
-        self.namespace.setdefault("__getstate__", _state)
-        self.namespace.setdefault("__setstate__", _set_state)
 
     def _first_init(self) -> Callable[..., None]:
         definition = self
@@ -228,6 +213,8 @@ class _Definition:
 class _Signature:
     """The answer to `inspect.signature` of a class. It needs `__init__` to be written, and is wanted seldom."""
 
+    __slots__ = ("definition",)
+
     def __init__(self, definition: _Definition) -> None:
         self.definition = definition
 
@@ -295,6 +282,31 @@ def _parameters(fields: Iterable[Field[Any]]) -> list[str]:
 # --- methods ----------------------------------------------------------------------------------------------------------
 
 
+class _Values:
+    """The values that `==` or `hash` looks at. All classes have the same two of these, until the first use of one puts
+    a function there that gives the values of an object.
+    """
+
+    def __init__(self, name: str, chosen: Callable[[Field[Any]], bool | None]) -> None:
+        """``name``: of the attribute of the class."""
+        self.name, self.chosen = name, chosen
+
+    def __get__(self, instance: object, owner: type) -> Callable[[object], Any]:
+        cls: Any = _who_has(self.name, self, owner)
+        values = _values_of([field.name for field in dataclasses.fields(cls) if self.chosen(field)])
+        type.__setattr__(cls, self.name, values)
+        return values
+
+
+_COMPARED = _Values("__compared__", lambda field: field.compare)
+_HASHED = _Values("__hashed__", lambda field: field.compare if field.hash is None else field.hash)
+
+
+def _who_has(name: str, value: object, cls: type) -> type:
+    """Return the class that ``cls`` has this attribute from: itself, or what it inherits from."""
+    return next(each for each in cls.__mro__ if vars(each).get(name) is value)
+
+
 def _values_of(names: list[str]) -> Callable[[object], Any]:
     """Return a function that gives an object's values of these attributes as a tuple."""
     if len(names) > 1:
@@ -302,26 +314,39 @@ def _values_of(names: list[str]) -> Callable[[object], Any]:
     return (lambda one: (getattr(one, names[0]),)) if names else lambda _: ()
 
 
-def _eq_of(values: Callable[[object], Any]) -> Callable[[object, object], Any]:
-    def __eq__(self: object, other: object) -> Any:  # noqa: N807
-        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-
-    return __eq__
-
-
-def _hash_of(values: Callable[[object], Any]) -> Callable[[object], int]:
-    def __hash__(self: object) -> int:  # noqa: N807
-        return hash(values(self))
-
-    return __hash__
+def _eq(self: Any, other: Any) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    values = self.__class__.__compared__
+    return values(self) == values(other)
 
 
-def _repr_of(names: list[str]) -> Callable[[object], str]:
-    @recursive_repr()
-    def __repr__(self: object) -> str:  # noqa: N807
-        return f"{self.__class__.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+def _hash(self: Any) -> int:
+    return hash(self.__class__.__hashed__(self))
 
-    return __repr__
+
+@recursive_repr()
+def _repr(self: object) -> str:
+    fields = dataclasses.fields(_who_has("__repr__", _repr, type(self)))
+    shown = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields if field.repr)
+    return f"{self.__class__.__qualname__}({shown})"
+
+
+def _refuse_assignment(self: object, name: str, value: object) -> None:
+    _check_frozen(self, "__setattr__", _refuse_assignment, f"assign to field {name!r}", name)
+    object.__setattr__(self, name, value)
+
+
+def _refuse_deletion(self: object, name: str) -> None:
+    _check_frozen(self, "__delattr__", _refuse_deletion, f"delete field {name!r}", name)
+    object.__delattr__(self, name)
+
+
+def _check_frozen(changed: object, method: str, its: object, what: str, name: str) -> None:
+    """Refuse to change a field of a frozen class, and anything of an object that is of no subclass of it."""
+    cls: Any = _who_has(method, its, type(changed))
+    if type(changed) is cls or name in cls.__dataclass_fields__:
+        raise FrozenInstanceError(f"cannot {what}")
 
 
 def _replace(self: Any, /, **changes: Any) -> Any:

@@ -64,28 +64,23 @@ class _Meta(type):
             raise TypeError(f"{name}: a field without a default follows one that has a default")
         namespace |= {field: _Getter(index, None) for index, field in enumerate(fields)}
         namespace |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
-        namespace["__new__"] = _first_new(lambda: made, fields, defaults)
-        made: Any = type(name, (_Methods,), namespace)
-        return made
+        namespace |= {"__new__": _first_new, "_made": 0}
+        return type(name, (_Methods,), namespace)
 
 
-def _first_new(kind: Callable[[], Any], fields: tuple[str, ...], defaults: dict[str, Any]) -> Callable[..., Any]:
-    """Return what makes the first objects of a class. Arguments that are refused are left to what is written."""
-    made = 0
-
-    def __new__(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        nonlocal made
-        made += 1
-        if made <= FEW:
-            if not kwargs and len(args) == len(fields):
-                return tuple.__new__(cls, args)
-            given = {**dict(zip(fields, args, strict=False)), **kwargs}
-            if len(given) == len(args) + len(kwargs) and given.keys() <= {*fields} <= given.keys() | defaults.keys():
-                whole = defaults | given
-                return tuple.__new__(cls, [whole[field] for field in fields])
-        return _written_new(kind())(cls, *args, **kwargs)
-
-    return __new__
+def _first_new(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Make one of the first objects of a class. Arguments that are refused are left to what is written."""
+    kind = next(each for each in cls.__mro__ if "_made" in vars(each))  # it, or what it inherits from
+    kind._made += 1
+    if kind._made <= FEW:
+        fields, defaults = kind._fields, kind._field_defaults
+        if not kwargs and len(args) == len(fields):
+            return tuple.__new__(cls, args)
+        given = {**dict(zip(fields, args, strict=False)), **kwargs}
+        if len(given) == len(args) + len(kwargs) and given.keys() <= {*fields} <= given.keys() | defaults.keys():
+            whole = defaults | given
+            return tuple.__new__(cls, [whole[field] for field in fields])
+    return _written_new(kind)(cls, *args, **kwargs)
 
 
 def _written_new(kind: Any) -> Callable[..., Any]:
