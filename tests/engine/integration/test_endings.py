@@ -18,6 +18,7 @@ from outrider import Local, NodeLost, Pool, PoolClosed, TaskKilled, VersionMisma
 from outrider.actors import fleet_controller
 
 pytestmark = pytest.mark.anyio
+PATIENCE_S = 60.0
 
 
 @compute
@@ -26,9 +27,18 @@ def pid() -> int:
 
 
 @compute
-def sleep_for(seconds: float) -> int:
-    time.sleep(seconds)
-    return instance_info().attempt
+def hold(folder: str) -> int:
+    """Leave a file for each attempt that has begun, and wait for one that is named "go"."""
+    info = instance_info()
+    (Path(folder) / f"{info.job}-{info.attempt}").touch()
+    while not (Path(folder) / "go").exists():
+        time.sleep(0.01)
+    return info.attempt
+
+
+async def begun(folder: Path, count: int) -> None:
+    while len(list(folder.iterdir())) < count:
+        await asyncio.sleep(0.01)
 
 
 def descendants(root: int) -> set[int]:
@@ -55,30 +65,32 @@ def descendants(root: int) -> set[int]:
 def nothing_left() -> Iterator[None]:
     before = descendants(os.getpid())
     yield
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while (left := descendants(os.getpid()) - before) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not left, [Path(f"/proc/{p}/cmdline").read_bytes() for p in left if Path(f"/proc/{p}").exists()]
 
 
-async def test_a_killed_process_is_a_typed_error(pool: Pool) -> None:
+async def test_a_killed_process_is_a_typed_error(pool: Pool, tmp_path: Path) -> None:
     victim = await pool.run(pid(), on=1)
-    job = pool.submit(sleep_for(60), on=1)
-    await asyncio.sleep(0.05)
+    job = pool.submit(hold(str(tmp_path)), on=1)
+    await begun(tmp_path, 1)
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(TaskKilled) as caught:
-        await asyncio.wait_for(job, 30)
+        await asyncio.wait_for(job, PATIENCE_S)
     assert caught.value.signal == signal.SIGKILL
     assert await pool.run(pid(), on=1) != victim
 
 
 @pytest.mark.usefixtures("nothing_left")
-async def test_a_killed_nodes_task_runs_again_elsewhere() -> None:
+async def test_a_killed_nodes_task_runs_again_elsewhere(tmp_path: Path) -> None:
     async with Pool(provider=Local(), nodes=2, console="silent") as pool:
-        jobs = [pool.submit(sleep_for(0.5), on=rank) for rank in range(2)]
-        await asyncio.sleep(0.2)
+        jobs = [pool.submit(hold(str(tmp_path)), on=rank) for rank in range(2)]
+        await begun(tmp_path, 2)
         group = next(int(node.facts["group"]) for node in pool.snapshot().nodes if node.facts)
         os.killpg(group, signal.SIGKILL)
+        await begun(tmp_path, 3)
+        (tmp_path / "go").touch()
         assert sorted([await job for job in jobs]) == [1, 2]  # the lost one is on its second attempt
         while pool.snapshot().ready < 2:  # the node is replaced
             await asyncio.sleep(0.01)
@@ -86,10 +98,10 @@ async def test_a_killed_nodes_task_runs_again_elsewhere() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-async def test_at_most_once_is_lost_with_its_node() -> None:
+async def test_at_most_once_is_lost_with_its_node(tmp_path: Path) -> None:
     async with Pool(nodes=1, console="silent") as pool:
-        job = pool.submit(sleep_for(60).with_(retry="never"))
-        await asyncio.sleep(0.2)
+        job = pool.submit(hold(str(tmp_path)).with_(retry="never"))
+        await begun(tmp_path, 1)
         os.killpg(int(pool.snapshot().nodes[0].facts["group"]), signal.SIGKILL)  # type: ignore[index]
         with pytest.raises(NodeLost):
             await job
@@ -135,10 +147,10 @@ async def test_cancelling_the_awaiter_ends_the_task_and_its_children(pool: Pool)
 
 
 @pytest.mark.usefixtures("nothing_left")
-async def test_leaving_the_block_ends_what_runs() -> None:
+async def test_leaving_the_block_ends_what_runs(tmp_path: Path) -> None:
     async with Pool(nodes=2, console="silent") as pool:
-        job = pool.submit(sleep_for(60))
-        await asyncio.sleep(0.1)
+        job = pool.submit(hold(str(tmp_path)))
+        await begun(tmp_path, 1)
     with pytest.raises(PoolClosed):
         await job
 
@@ -195,22 +207,24 @@ async def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.Mo
 
 
 CLIENT = """
-import asyncio, signal, sys, time, subprocess
+import asyncio, os, signal, sys, time, subprocess
 from outrider import Pool, compute
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 
 @compute
-def work():
-    import subprocess, time
+def work(marks):
+    import subprocess, tempfile, time
     subprocess.Popen(["sleep", "4444"], start_new_session=True)
+    tempfile.mkstemp(dir=marks)
     time.sleep(600)
 
 async def main():
     async with Pool(nodes=3, console="silent") as pool:
         for _ in range(3):
-            pool.submit(work())
-        await asyncio.sleep(0.3)
+            pool.submit(work(sys.argv[1]))
+        while len(os.listdir(sys.argv[1])) < 3:
+            await asyncio.sleep(0.01)
         print("up", flush=True)
         await asyncio.sleep(600)
 
@@ -221,21 +235,23 @@ asyncio.run(main())
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_killed_client_leaves_no_process_and_no_file(sent: signal.Signals, tmp_path: Path) -> None:
-    environment = {**os.environ, "OUTRIDER_STATE": str(tmp_path)}
-    command = [sys.executable, "-c", CLIENT]
+    (marks := tmp_path / "marks").mkdir()
+    (state := tmp_path / "state").mkdir()
+    environment = {**os.environ, "OUTRIDER_STATE": str(state)}
+    command = [sys.executable, "-c", CLIENT, str(marks)]
     client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
     assert client.stdout is not None
     assert client.stdout.readline() == b"up\n"
     below = descendants(client.pid)
     assert len(below) > 9
     client.send_signal(sent)
-    client.wait(timeout=30)
+    client.wait(timeout=PATIENCE_S)
     client.stdout.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while (alive := {p for p in below if is_alive(p)}) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive
-    assert list(tmp_path.rglob("*")) == [tmp_path / "local"]
+    assert list(state.rglob("*")) == [state / "local"]
 
 
 def is_alive(process: int) -> bool:

@@ -19,6 +19,7 @@ import asyncssh
 import pytest
 
 from outrider import Local, OutriderError, Pool, compute, instance_info
+from outrider.engine.client import from_settings
 from outrider.engine.transport import heartbeat, ssh
 from outrider.engine.transport.channels import Channel
 from outrider.engine.transport.ssh import new_key
@@ -27,15 +28,24 @@ from outrider.providers.base import EntryPoints, Fleet, LaunchRequest, Machine
 
 pytestmark = pytest.mark.anyio
 LARGE_BYTES = 40_000_000
+PATIENCE_S = 60.0
 
 
 @compute
-def mark(directory: str, number: int, seconds: float = 0.0) -> int:
+def mark(directory: str, number: int) -> int:
     """Leave one byte per execution."""
     fd = os.open(f"{directory}/{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(fd, b"x")
     os.close(fd)
-    time.sleep(seconds)
+    return number
+
+
+@compute
+def mark_and_hold(directory: str, number: int, gate: str) -> int:
+    """The same, and wait for a file."""
+    mark.local(directory, number)
+    while not Path(gate).exists():
+        time.sleep(0.01)
     return number
 
 
@@ -86,8 +96,8 @@ def executions(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in directory.iterdir()}
 
 
-async def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    async with asyncio.timeout(within_s):
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -95,21 +105,30 @@ async def until(condition: Callable[[], object], within_s: float = 60.0) -> None
 WAYS = {"local": Local(), "without shared memory": Local(shared_memory=False), "as remote": Local(as_remote=True)}
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is not lost while a busy computer keeps it from answering."""
+    monkeypatch.setattr(from_settings, "RECONNECT_S", PATIENCE_S)
+
+
 @pytest.fixture(params=WAYS.values(), ids=WAYS)
-async def two(request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
+async def two(request: pytest.FixtureRequest, _patient: None) -> AsyncIterator[Pool]:
     async with Pool(provider=request.param, nodes=2, console="silent") as pool:
         yield pool
         assert {node.machine for node in pool.snapshot().nodes} == {f"{pool._opened().id}/n{n}" for n in range(2)}
 
 
 async def test_results_are_collected_after_a_reconnect(two: Pool, tmp_path: Path) -> None:
-    jobs = [two.submit(mark(str(tmp_path), number, 0.3)) for number in range(4)]
-    await until(lambda: len(executions(tmp_path)) == 2)  # two run, two wait
+    (marks := tmp_path / "marks").mkdir()
+    gate = tmp_path / "gate"
+    jobs = [two.submit(mark_and_hold(str(marks), number, str(gate))) for number in range(4)]
+    await until(lambda: len(executions(marks)) == 2)  # two run, two wait
     for _ in range(3):
         cut(two)
         await until(lambda: all(each._control is not None for each in connections(two)))
+    gate.touch()
     assert [await job for job in jobs] == [0, 1, 2, 3]
-    assert executions(tmp_path) == {str(number): 1 for number in range(4)}
+    assert executions(marks) == {str(number): 1 for number in range(4)}
 
 
 async def test_small_tasks_in_flight_are_neither_lost_nor_repeated(two: Pool, tmp_path: Path) -> None:
@@ -146,6 +165,7 @@ async def test_a_connection_lost_again_while_it_is_opened_costs_no_node(
     assert [await two.submit(attempt()) for _ in range(4)] == [1] * 4
 
 
+@pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize("way", ["without shared memory", "as remote"])
 async def test_large_transfers_in_flight_start_over(way: str, tmp_path: Path) -> None:
     data = os.urandom(LARGE_BYTES)
@@ -154,7 +174,7 @@ async def test_large_transfers_in_flight_start_over(way: str, tmp_path: Path) ->
         await until(lambda: connections(pool)[0].link.objects._placing)
         await asyncio.sleep(0.01)  # some of it is on the way
         cut(pool)
-        await until((tmp_path / "large").exists, 20)
+        await until((tmp_path / "large").exists)
         await until(lambda: connections(pool)[0].link._fetching)
         await asyncio.sleep(0.01)
         cut(pool)
@@ -183,29 +203,34 @@ async def test_streams_of_large_items_go_on_after_a_reconnect(two: Pool) -> None
 async def test_a_stall_is_no_death_and_a_longer_one_is(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGSTOP of one node's group for half of the time of silence, then for good: its task runs elsewhere, and nothing
-    of it is left.
+    """SIGSTOP of one node's group for three heartbeats, then for good: its task runs elsewhere, and nothing of it is
+    left. The time of silence is long at first: a busy computer makes stalls of its own.
     """
-    if way == "local":  # and the other one by the usual times
-        for name in ("HEARTBEAT_S", "QUIET_S", "SILENCE_S"):
-            monkeypatch.setattr(heartbeat, name, getattr(heartbeat, name) / 4)
+    (marks := tmp_path / "marks").mkdir()
+    gate = tmp_path / "gate"
+    quiet_s, silence_s = heartbeat.QUIET_S / 4, heartbeat.SILENCE_S / 4
+    for name, value in {"HEARTBEAT_S": 0.5, "QUIET_S": PATIENCE_S, "SILENCE_S": PATIENCE_S}.items():
+        monkeypatch.setattr(heartbeat, name, value)
     async with Pool(provider=WAYS[way], nodes=2, console="silent", boot_timeout=30) as pool:
         machines = {node.node: node for node in pool.snapshot().nodes}
-        job = pool.submit(mark(str(tmp_path), 1, 0.5), on=0)
-        await until(lambda: executions(tmp_path))
+        job = pool.submit(mark_and_hold(str(marks), 1, str(gate)), on=0)
+        await until(lambda: executions(marks))
         head = next(node for node in machines.values() if node.rank == 0)
         assert head.facts is not None
         group = int(head.facts["group"])
         os.killpg(group, signal.SIGSTOP)
-        await asyncio.sleep(heartbeat.SILENCE_S / 2)
+        await asyncio.sleep(3 * heartbeat.HEARTBEAT_S)
         os.killpg(group, signal.SIGCONT)
+        gate.touch()
         assert await job == 1
-        assert executions(tmp_path) == {"1": 1}
+        assert executions(marks) == {"1": 1}
         assert {node.node for node in pool.snapshot().nodes} == set(machines)
 
+        monkeypatch.setattr(heartbeat, "QUIET_S", quiet_s)
+        monkeypatch.setattr(heartbeat, "SILENCE_S", silence_s)
         os.killpg(group, signal.SIGSTOP)
-        async with asyncio.timeout(60):
-            assert await pool.run(attempt(), on=0) == 2
+        async with asyncio.timeout(PATIENCE_S):
+            assert await pool.run(attempt(), on=0) >= 2
         assert head.node not in {node.node for node in pool.snapshot().nodes if node.state == "ready"}
         await until(lambda: not _group_lives(group))
 

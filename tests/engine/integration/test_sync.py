@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -69,19 +71,23 @@ def test_an_iterator_of_a_rank_that_is_closed_or_forgotten_ends_its_rank(pool: s
         assert double(2) @ pool == [4, 4]  # every slot is free again
 
 
-def test_a_ranks_error_is_raised_by_its_iterator(pool: sky.SyncPool) -> None:
+def test_a_ranks_error_is_raised_by_its_iterator(pool: sky.SyncPool, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
     @sky.compute
     def bad() -> Iterator[int]:
         yield 1
         if sky.instance_info().rank:
+            while not gate.exists():
+                time.sleep(0.01)
             raise KeyError("bad")
         threading.Event().wait()
 
     other, failed = bad() @ pool
-    assert next(failed) == 1
+    assert (next(failed), next(other)) == (1, 1)
+    gate.touch()
     with pytest.raises(KeyError, match="bad"):
         next(failed)
-    assert next(other) == 1
     with pytest.raises(sky.TaskStopped):
         next(other)
 
