@@ -25,7 +25,7 @@ def on_a_terminal(program: str, look: Callable[[str], object] = lambda seen: Non
             while piece := os.read(ours, 65536):
                 seen += piece
                 look(seen.decode(errors="replace"))
-        assert process.wait(30) == 0, seen.decode(errors="replace")
+        assert process.wait(60) == 0, seen.decode(errors="replace")
     os.close(ours)
     return seen.decode()
 

@@ -19,6 +19,7 @@ from .arrivals import Arrival
 
 CONNECT_S = 3.0  # for another node to be reached, and to show that it has the key
 SILENCE_S = 1.5  # without a byte, and the other node counts as gone
+LATE_S = 0.02  # by which a timer may be late; more is time for which this process stood still, and heard nobody
 KEEP_S = 10.0  # that a connection is kept without being used
 MOST_KEPT = 8  # of one node
 PIECE_BYTES = 256 << 10
@@ -66,10 +67,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.transport.write(codec.encode(GetRest(ticket, offset)))
         try:
             while not over.done():
-                rest_s = self._heard_at + SILENCE_S - self._loop.time()
-                if rest_s <= 0:
+                heard_at, due_at = self._heard_at, self._heard_at + SILENCE_S
+                await asyncio.wait([over], timeout=max(0.0, due_at - self._loop.time()))
+                late_s = self._loop.time() - due_at
+                if over.done() or self._heard_at > heard_at or late_s < 0:
+                    continue
+                if late_s <= LATE_S:
                     raise OSError(f"nothing came for {SILENCE_S:g} s")
-                await asyncio.wait([over], timeout=rest_s)
+                self._heard_at += late_s
             over.result()
         finally:
             self._take, self._over, self._buffer = None, None, _IDLE

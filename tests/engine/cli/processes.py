@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def processes(state: Path) -> dict[int, str]:

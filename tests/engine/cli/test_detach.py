@@ -153,18 +153,16 @@ def test_it_outlives_its_terminal_and_its_shell(state: Path, tmp_path: Path) -> 
 def test_it_is_ended_in_order_and_leaves_no_process(state: Path, by: str) -> None:
     run = detached("--nodes", "2", "train.py", FOREVER, "0")
     until(lambda: len(printed(run)) == 2)
-    began = time.monotonic()
     if by == "stop":
         code, out, err = outrider("stop", run.id, "--json")
         assert (code, err) == (0, "")
         told = json.loads(out)
         assert (told["stopped"], told["program_ended"]) == (True, True)
-        assert told["took_s"] <= 5.0
+        assert told["took_s"] <= PATIENCE_S
     else:
         os.kill(read_json(run.directory / "run.json")["owner"]["pid"], signal.Signals[by])
         until(lambda: run.owner == "dead")
-        assert time.monotonic() - began <= 5.0
-    assert processes(state) == {}
+    until(lambda: not processes(state))
     assert list((state / "local").iterdir()) == []
     assert outrider("wait", run.id)[0] == {"stop": 143, "SIGTERM": 143, "SIGHUP": 129}[by]
     code, _, err = outrider("stop", run.id)
@@ -181,7 +179,7 @@ def test_it_can_be_stopped_from_the_first_moment_on(state: Path) -> None:
     words = [sys.executable, "slow.py", "run", "--detach", "train.py", FOREVER, "0"]
     run = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     assert outrider("stop", run)[0] == 0
-    assert processes(state) == {}
+    until(lambda: not processes(state))
     assert outrider("wait", run)[0] == 143
 
 

@@ -16,6 +16,9 @@ import pytest
 from outrider import Local, Pool, SpecError, Worker, compute, instance_info, log_metrics, profile, should_stop
 from outrider.engine.cli import profile as command
 from outrider.engine.cli.profile import profile as outrider_profile
+from outrider.engine.node import context
+
+from .processes import until
 
 
 @compute
@@ -26,6 +29,8 @@ def work(folder: str) -> int:
     while not Path(folder, "end").exists():
         if Path(folder, f"leave-{rank}").exists():
             return rank
+        if context.on_profile_step is not None:
+            Path(folder, f"profiled-{rank}").touch()
         rest()
         log_metrics({"loss": 1.0}, step=step)
         step += 1
@@ -65,8 +70,11 @@ def record(folder: Path) -> Path:
 
 
 def test_all_ranks_are_in_one_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = taken(capsys, steps=4)
-    assert [row["rank"] for row in said["ranks"]] == [0, 1]
+    for _ in range(20):  # on a busy computer one may have taken its steps before the other begins
+        said = taken(capsys, steps=4)
+        assert [row["rank"] for row in said["ranks"]] == [0, 1]
+        if said["steps"] >= 3:
+            break
     assert said["steps"] in (3, 4), "those that they took at the same time"
     assert (said["steps_by"], said["missing"], said["stragglers"]) == ("metrics", [], [])
     assert said["clock_error_s"] < 1
@@ -89,24 +97,31 @@ def test_all_ranks_are_in_one_trace(folder: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_second_one_meanwhile_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = threading.Thread(target=lambda: outrider_profile("steps", steps=0, seconds=1.5))
-    first.start()
-    while not list((folder / "state").rglob("profile-*.json*")) and first.is_alive():
-        if outrider_profile("steps", steps=1) == 2:
+    for seconds in (1.5, 6.0, 24.0):  # on a busy computer the second one may be asked for after the first
+        first = threading.Thread(target=outrider_profile, args=("steps",), kwargs={"steps": 0, "seconds": seconds})
+        first.start()
+        while first.is_alive() and outrider_profile("steps", steps=1) != 2:
+            pass
+        first.join()
+        if "refuses: a profile is being taken, for" in capsys.readouterr().err:
             break
-    said = capsys.readouterr().err
-    first.join()
-    assert "refuses: a profile is being taken, for" in said
+    else:
+        pytest.fail("none was refused")
     assert outrider_profile("steps", steps=1) == 0, "and later it is not"
 
 
 def test_a_rank_that_ends_is_in_it_as_far_as_it_went(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    threading.Timer(0.5, (folder / "leave-1").touch).start()
+    def leave() -> None:
+        until((folder / "profiled-1").exists)
+        (folder / "leave-1").touch()
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
     said = taken(capsys, steps=0, seconds=1.5)
+    leaving.join()
     assert [row["rank"] for row in said["ranks"]] == [0, 1]
     assert said["missing"] == []
-    again = taken(capsys, steps=1)
-    assert [row["rank"] for row in again["ranks"]] == [0], "it has ended"
+    until(lambda: [row["rank"] for row in taken(capsys, steps=1)["ranks"]] == [0], "it does not end")
 
 
 def test_tasks_in_threads_have_one_profile_at_a_time(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +129,10 @@ def test_tasks_in_threads_have_one_profile_at_a_time(state: Path, capsys: pytest
         calls = [work(str(state)) > pool for _ in range(2)]
         while sum("work" in each.text for each in pool.stacks()) < 2:
             time.sleep(0.005)
-        said = taken(capsys, steps=3)
+        for _ in range(20):  # on a busy computer the first one's may be over when the second one is asked for
+            said = taken(capsys, steps=3)
+            if said["missing"]:
+                break
         (state / "end").touch()
         assert [call.result() for call in calls] == [0, 0]
     (missing,) = said["missing"]

@@ -169,7 +169,7 @@ def test_on_a_terminal_it_goes_on_until_one_leaves_and_the_terminal_is_as_before
             os.write(terminal, leave)
         else:
             process.send_signal(leave)
-        assert process.wait(30) == 0, seen
+        assert process.wait(60) == 0, seen
         assert termios.tcgetattr(terminal) == before
 
 
@@ -180,7 +180,7 @@ def test_on_a_terminal_new_samples_are_shown_and_the_end_of_the_run_ends_it(run:
         _until(terminal, r"75%")
         run.close()
         _until(terminal, r"its owner died")
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 class Top:

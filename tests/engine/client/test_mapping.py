@@ -91,7 +91,7 @@ async def test_items_may_depend_on_the_results_before_them(ordered: bool) -> Non
 
     queue.put_nowait(1)
     seen: list[int] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for result in mapped(items(), ordered=ordered):
             seen.append(result)
             queue.put_nowait(result if result < 64 else None)
@@ -119,7 +119,7 @@ async def test_results_come_while_the_next_item_is_waited_for() -> None:
         await results_of.aclose()  # type: ignore[attr-defined]
         return results
 
-    assert await asyncio.wait_for(first_five(), 30) == [0, 2, 4, 6, 8]
+    assert await asyncio.wait_for(first_five(), 60) == [0, 2, 4, 6, 8]
     assert closed
 
 

@@ -64,7 +64,7 @@ async def test_calls_that_run_together_end_when_one_of_them_cannot_be_sent(pool:
     ):
         with pytest.raises(SerializationError):
             await together
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await pool.broadcast(double(1)) == [2] * 4, "every slot is free"
 
 

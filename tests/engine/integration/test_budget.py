@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -51,33 +52,39 @@ def forever() -> None:
 
 
 async def test_a_pool_that_costs_too_much_is_ended() -> None:
-    pool = Pool(provider=Priced(3600.0), max_cost=3.0, console="silent")  # 1 USD a second, for 3 s from the launch on
-    told: list[Any] = []
-
-    async def watch() -> None:
-        told.extend([event async for event in pool.events()])
-
-    with pytest.raises(BudgetExceeded, match=r"may cost 3\.00 \(max_cost\)") as exceeded:
-        async with asyncio.timeout(30), pool:
-            watching = asyncio.ensure_future(watch())
-            with pytest.raises(PoolClosed):
-                await pool.run(forever())
-    await watching
-    error = exceeded.value
-    assert (error.what, error.limit) == ("max_cost", 3.0)
-    assert 3.0 <= error.spent < 6.0
-    (mostly,) = [event for event in told if isinstance(event, BudgetMostlySpent)]
-    assert 2.4 <= mostly.spent <= 3.0
-    assert (mostly.limit, mostly.hourly) == (3.0, 3600.0)
+    """1 USD a second, from the launch on. On a busy computer a pool may be open, or be warned, only after 3 s."""
+    for most in (3.0, 12.0, 48.0):
+        pool = Pool(provider=Priced(3600.0), max_cost=most, console="silent")
+        told: list[BudgetMostlySpent] = []
+        watching: list[asyncio.Future[None]] = []
+        began = time.monotonic()
+        with pytest.raises(BudgetExceeded, match=rf"may cost {most:.2f} \(max_cost\)") as exceeded:
+            async with asyncio.timeout(120), pool:
+                watching.append(asyncio.ensure_future(warnings(pool, told)))
+                with pytest.raises(PoolClosed):
+                    await pool.run(forever())
+        await asyncio.gather(*watching)
+        error = exceeded.value
+        assert (error.what, error.limit) == ("max_cost", most)
+        assert most <= error.spent <= time.monotonic() - began
+        if told:
+            break
+    (mostly,) = told
+    assert 0.8 * most <= mostly.spent <= error.spent
+    assert (mostly.limit, mostly.hourly) == (most, 3600.0)
     assert pool.cost.hourly == 0
     spent = pool.cost.spent
     await asyncio.sleep(0)
     assert pool.cost.spent == spent >= error.spent
 
 
+async def warnings(pool: Pool, told: list[BudgetMostlySpent]) -> None:
+    told += [event async for event in pool.events() if isinstance(event, BudgetMostlySpent)]
+
+
 async def test_a_pool_that_is_open_too_long_is_ended() -> None:
     with pytest.raises(BudgetExceeded, match="its max_lifetime") as exceeded:
-        async with asyncio.timeout(30), Pool(max_lifetime=1.5, console="silent") as pool:
+        async with asyncio.timeout(60), Pool(max_lifetime=1.5, console="silent") as pool:
             with pytest.raises(PoolClosed):
                 await pool.run(forever())
     assert (exceeded.value.what, exceeded.value.spent) == ("max_lifetime", 0.0)

@@ -147,7 +147,7 @@ def test_so_it_is_in_a_block_without_await() -> None:
 
 async def test_a_limit_says_no_more_than_is_known() -> None:
     with pytest.raises(BudgetExceeded, match="it was ended") as caught:
-        async with asyncio.timeout(30), Pool(provider=Sticky(not_gone()), max_lifetime=1.0, console="silent") as pool:
+        async with asyncio.timeout(60), Pool(provider=Sticky(not_gone()), max_lifetime=1.0, console="silent") as pool:
             with pytest.raises(PoolClosed):
                 await pool.run(forever())
     error = caught.value
@@ -159,7 +159,7 @@ async def test_a_limit_says_no_more_than_is_known() -> None:
     assert "whole" not in note
 
     with pytest.raises(BudgetExceeded, match="it was ended") as caught:
-        async with asyncio.timeout(30), Pool(provider=Sticky(None), max_lifetime=1.0, console="silent") as pool:
+        async with asyncio.timeout(60), Pool(provider=Sticky(None), max_lifetime=1.0, console="silent") as pool:
             with pytest.raises(PoolClosed):
                 await pool.run(forever())
     assert caught.value.cleanup is None
@@ -168,7 +168,7 @@ async def test_a_limit_says_no_more_than_is_known() -> None:
 
 async def test_a_defect_says_no_more_than_is_known() -> None:
     with pytest.raises(PoolClosed, match=r"defect of Outrider's own \(KeyError") as caught:
-        async with asyncio.timeout(30), Pool(provider=Sticky(not_gone()), console="silent") as pool:
+        async with asyncio.timeout(60), Pool(provider=Sticky(not_gone()), console="silent") as pool:
             assert pool._core is not None
             assert pool._core._ref is not None
             from outrider.actors.messages import Happened  # by something that no actor survives

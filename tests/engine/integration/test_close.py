@@ -21,7 +21,7 @@ from outrider.engine.api.plugin import PluginContext
 from outrider.engine.client.open_pool import OpenPool
 from outrider.providers.threads import in_thread
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @compute

@@ -242,11 +242,16 @@ def test_a_pool_is_closed_though_not_all_could_be_kept(
 async def test_keeping_ends_in_time_where_the_program_is_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    loop, late = asyncio.get_running_loop(), threading.Event()
+
+    def slowly(*_: Any) -> None:
+        """End when the time to keep files, which began before, is over."""
+        loop.call_soon_threadsafe(loop.call_later, file_transfer.KEEP_S, late.set)
+        late.wait()
+
     monkeypatch.setattr(file_transfer, "KEEP_S", 0.1)
-    monkeypatch.setattr(file_transfer, "_write", lambda writer, parts: never.wait())
+    monkeypatch.setattr(file_transfer, "_write", slowly)
     monkeypatch.chdir(tmp_path)
-    never = threading.Event()
-    threading.Timer(2.0, never.set).start()
     with pytest.raises(asyncio.CancelledError) as raised:
         async with Pool(provider=Local(), keep="outputs", console="silent") as pool:
             await pool.run(write("outputs"))

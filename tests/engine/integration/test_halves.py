@@ -161,7 +161,7 @@ async def test_forwarded_ports_are_closed_before_the_halves_on_nodes_are_taken_d
     assert await reader.readline() == b"hello\n"
     ending = asyncio.create_task(pool.__aexit__(None, None, None))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await reader.read() == b""
         with pytest.raises(OSError, match=r"refused|failed"):
             await asyncio.open_connection(host, int(port))
@@ -368,7 +368,7 @@ async def test_a_half_whose_message_cannot_be_unpickled_has_left() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             handle.site.tell(joined.node, "say something")
-            assert await asyncio.wait_for(handle.until(1, Left), 30) == [Left(joined.node)]
+            assert await asyncio.wait_for(handle.until(1, Left), 60) == [Left(joined.node)]
         (said,) = [str(each.message) for each in caught if "half on node 0 cannot be read" in str(each.message)]
         assert "(ValueError: invalid literal for int() with base 10: 'no number')" in said
         assert (await pool.run(surroundings()))[0] is None  # functions run all the same

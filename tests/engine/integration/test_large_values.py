@@ -35,7 +35,7 @@ def _loaded(content: bytes) -> int:
 
 def wait_for_the_loop() -> None:
     BEGUN.set()
-    assert GO_ON.wait(10), "the event loop stands still"
+    assert GO_ON.wait(60), "the event loop stands still"
 
 
 class Broken:
@@ -73,7 +73,7 @@ async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
 
 
 async def begun() -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not BEGUN.is_set():
             await asyncio.sleep(0.001)
 

@@ -72,6 +72,7 @@ def until_told_otherwise(directory: str) -> bool:
 
 @compute
 def until_file(path: str) -> int:
+    Path(path).with_name("began").touch()
     deadline = time.monotonic() + PATIENCE_S
     while not Path(path).exists() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -82,6 +83,7 @@ def until_file(path: str) -> int:
 def saves(directory: str) -> None:
     """A training loop that knows nothing of notices; its callback does."""
     saved = Path(directory) / "saved"
+    (Path(directory) / "began").touch()
 
     @on_preemption
     def save(notice: Preemption) -> None:
@@ -97,11 +99,11 @@ def trains(directory: str) -> tuple[int, str]:
     import torch
     import torch.distributed as dist
 
-    (Path(directory) / f"began-{instance_info().rank}").touch()
     steps = 0
     while not should_stop(everywhere=True):
         dist.all_reduce(torch.ones(1))
         steps += 1
+        (Path(directory) / f"began-{instance_info().rank}").touch()
         time.sleep(0.002 * instance_info().rank)
     notice = preemption(everywhere=True)
     return steps, "" if notice is None else f"{notice.source} {notice.node}"
@@ -177,7 +179,7 @@ async def test_a_withdrawn_notice_brings_the_node_back_and_nothing_is_replaced_t
     async with watched(nodes=2) as (pool, seen):
         directory, _, _ = await pool.run(place(), on=0)
         busy = pool.submit(until_file(str(tmp_path / "go")), on=0)
-        await asyncio.sleep(0.05)
+        await until(tmp_path / "began")
         file = Path(directory) / "preempt"
         file.write_text("600")
         await seen.wait(events.NodeReady, 2)
@@ -223,6 +225,7 @@ async def test_a_callback_saves_while_the_loop_goes_on(tmp_path: Path) -> None:
     async with watched(nodes=1) as (pool, _):
         directory, _, _ = await pool.run(place())
         job = pool.submit(saves(str(tmp_path)))
+        await until(tmp_path / "began")
         (Path(directory) / "preempt").write_text("30")
         await job
         assert (tmp_path / "saved").read_text().split()[0::2] == ["file", "0"]
@@ -234,7 +237,6 @@ async def test_all_ranks_stop_at_the_same_step_when_any_of_them_will_be_taken(tm
         job = asyncio.ensure_future(pool.broadcast(trains(str(tmp_path))))
         for rank in range(3):
             await until(tmp_path / f"began-{rank}")
-        await asyncio.sleep(0.2)
         (Path(places[1][0]) / "preempt").write_text("60")
         ranks = await asyncio.wait_for(job, PATIENCE_S)
         assert len({steps for steps, _ in ranks}) == 1

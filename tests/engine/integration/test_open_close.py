@@ -20,7 +20,7 @@ from outrider.engine import sync
 from outrider.engine.api.plugin import PluginContext
 from outrider.providers.threads import in_thread
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @compute

@@ -89,6 +89,9 @@ def test_a_test_reads_what_tasks_print_and_its_report_shows_it(tmp_path: Path) -
     tests = """
         import pytest
         from outrider import Local, Pool, compute
+        from outrider.engine.observe import sink
+
+        sink.PATIENCE_S = 60.0  # a busy computer may keep the thread that prints for longer than the loop waits for it
 
         @pytest.fixture(scope="module")
         def pool():

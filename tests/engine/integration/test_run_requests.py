@@ -19,7 +19,7 @@ from outrider.errors import RunStopped
 from outrider.providers.base import EntryPoints
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @compute

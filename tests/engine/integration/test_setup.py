@@ -192,7 +192,7 @@ BEGAN, GO = threading.Event(), threading.Event()
 
 def wait_for_go() -> str:
     BEGAN.set()
-    assert GO.wait(20)
+    assert GO.wait(60)
     return "made"
 
 
@@ -211,12 +211,12 @@ def test_a_thread_that_waits_for_the_setup_of_another_can_be_ended_alone(monkeyp
     making, waiting = threading.Thread(target=program._set_up, args=(setup,)), threading.Thread(target=wait)
     try:
         making.start()
-        assert BEGAN.wait(20)
+        assert BEGAN.wait(60)
         waiting.start()
-        assert entered.wait(20)
+        assert entered.wait(60)
         assert waiting.ident is not None
         raise_in(waiting.ident)
-        assert ended.wait(10)
+        assert ended.wait(60)
     finally:
         GO.set()
         making.join()
@@ -232,9 +232,9 @@ def test_a_setup_does_not_wait_for_another_one(monkeypatch: pytest.MonkeyPatch) 
     other = threading.Thread(target=program._set_up, args=(pickle.dumps(dict),))
     try:
         making.start()
-        assert BEGAN.wait(20)
+        assert BEGAN.wait(60)
         other.start()
-        other.join(10)
+        other.join(60)
         assert not other.is_alive()
     finally:
         GO.set()

@@ -33,7 +33,7 @@ def meet(directory: str, number: int) -> tuple[int, int]:
     """Returns when ``number`` tasks have met in ``directory``."""
     info = instance_info()
     (Path(directory) / f"{info.node}.{info.worker}").touch()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(list(Path(directory).iterdir())) < number:
         if time.monotonic() > deadline:
             raise TimeoutError("the others did not come")

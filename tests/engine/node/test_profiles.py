@@ -36,6 +36,19 @@ def begun(path: str, end: str) -> str:
     return wait_for(end)
 
 
+def begun_and_steps(path: str, end: str) -> str:
+    """The same, and it makes steps once it is told to."""
+    Path(path).touch()
+    while context.on_profile_step is None:
+        time.sleep(0.005)
+    Path(f"{path}-profiled").touch()
+    wait_for(f"{path}-steps")
+    while not Path(end).exists():
+        context.stepped("step")
+        time.sleep(0.005)
+    return end
+
+
 async def exists(client: Any, path: Path) -> None:
     while not path.exists():
         await client.turn()
@@ -142,11 +155,12 @@ async def test_a_task_in_c_code_is_waited_for_so_long_and_then_goes_on(
 
 async def test_a_second_one_of_the_same_process_is_refused(make: Any, tmp_path: Path) -> None:
     client = await make()
-    attempt = client.run(begun, str(tmp_path / "a"), str(tmp_path / "end"))
+    attempt = client.run(begun_and_steps, str(tmp_path / "a"), str(tmp_path / "end"))
     await exists(client, tmp_path / "a")
-    client.send(m.Profile(attempt, "first", 0, 1.0))
+    client.send(m.Profile(attempt, "first", 2, 600.0))
     await exists(client, tmp_path / "a-profiled")
     assert (await answer(client, attempt, name="second")).said == "another profile of its process is under way"
+    (tmp_path / "a-steps").touch()
     await client.until(lambda: [each for each in client.of(attempt, m.Profiled) if each.profile == "first"])
     assert (await answer(client, attempt, name="third")).artifact
     (tmp_path / "end").touch()

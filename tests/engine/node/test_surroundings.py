@@ -153,6 +153,7 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
 @pytest.mark.skipif(not os.access(CGROUPS / "cgroup.procs", os.W_OK), reason="needs a memory cgroup (v1) and root")
+@pytest.mark.usefixtures("kills_of_all")
 async def test_a_task_killed_for_memory_says_so(make: Any) -> None:
     group = CGROUPS / f"outrider-test-{os.getpid()}"
 
@@ -291,7 +292,7 @@ def test_children_are_found_though_a_thread_ends_meanwhile(monkeypatch: pytest.M
         time.sleep(60)
     try:
         assert pid in process.children(os.getpid())
-        assert len(walks) == 2
+        assert len(walks) >= 2
     finally:
         process.kill_tree(pid)
         os.waitpid(pid, 0)

@@ -23,7 +23,7 @@ BARRIERS: dict[str, threading.Barrier] = {"two": threading.Barrier(2), "three": 
 
 
 def meet() -> int:
-    BARRIERS["three"].wait(10)
+    BARRIERS["three"].wait(60)
     return os.getpid()
 
 
@@ -63,7 +63,7 @@ async def test_each_has_its_own_output(make: Any) -> None:
 
 
 def meet_one() -> None:
-    BARRIERS["two"].wait(10)
+    BARRIERS["two"].wait(60)
 
 
 def spin(seconds: float) -> None:
@@ -89,7 +89,7 @@ async def test_so_is_one_that_runs_too_long(make: Any) -> None:
 
 
 def meet_and_spin(_failed: bool) -> None:
-    BARRIERS["two"].wait(10)
+    BARRIERS["two"].wait(60)
     spin(60)
 
 

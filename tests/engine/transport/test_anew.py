@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import Mock
@@ -11,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from outrider.actors.interfaces import Lost, NodeFacts, NodeId
-from outrider.engine.transport import ssh
+from outrider.engine.transport import heartbeat, ssh
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.heartbeat import HEARTBEAT_S, QUIET_S, SILENCE_S
@@ -21,6 +20,7 @@ from outrider.providers.base import Address, Machine, MachineId
 from .any_settings import settings
 
 pytestmark = pytest.mark.anyio
+NOW = 1000.0  # of the heartbeats' clock, which stands still
 
 
 class Dialling:
@@ -46,8 +46,9 @@ async def dialling(monkeypatch: pytest.MonkeyPatch) -> Dialling:
 
 
 @pytest.fixture
-async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
+async def node(dialling: Dialling, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeConnection]:
     """Connected, and heard a moment ago."""
+    monkeypatch.setattr(heartbeat, "time", Mock(monotonic=lambda: NOW))
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")
     node = NodeConnection(NodeId(0), machine, settings(), Mock(), owner=Mock())
     node._facts = NodeFacts("h", "10.0.0.1", ())
@@ -69,7 +70,7 @@ async def reach(node: NodeConnection) -> ssh.Connected | None:
 
 
 def beat(node: NodeConnection, silent_s: float) -> None:
-    node._silence.answered(time.monotonic() - silent_s)
+    node._silence.answered(NOW - silent_s)
     node._heartbeat.beat()
 
 
@@ -90,7 +91,7 @@ async def test_it_changes_over_once_it_is_reached(node: NodeConnection, dialling
     over = await lost(node)
     assert over is not None
     assert not over.silent
-    assert over.early_s == pytest.approx(SILENCE_S - QUIET_S - 0.5, abs=0.3)
+    assert over.early_s == pytest.approx(SILENCE_S - QUIET_S - 0.5)
     assert await reach(node) is dialling.made[0]
     assert dialling.begun == 1
     dialling.made[0].abort.assert_not_called()
@@ -99,7 +100,7 @@ async def test_it_changes_over_once_it_is_reached(node: NodeConnection, dialling
 async def test_one_that_is_heard_again_keeps_its_connection(node: NodeConnection, dialling: Dialling) -> None:
     beat(node, QUIET_S + 0.5)
     await rest()
-    node._silence.answered(time.monotonic())
+    node._silence.answered(NOW)
     dialling.through.set()
     assert await lost(node) is None
     dialling.made[0].abort.assert_called_once()

@@ -44,6 +44,14 @@ class Line:
             raise ConnectionRefusedError(number)
         return number
 
+    async def has_begun(self, count: int) -> None:
+        """So many tries are under way."""
+        async with asyncio.timeout(60):
+            while self.begun < count:
+                await asyncio.sleep(SOON_S)
+        for _ in range(3):  # turns of the loop
+            await asyncio.sleep(0)
+
     async def first(self, at_once: int = 3) -> int:
         return await ssh.hedged(self.begin, self.discarded.append, every_s=SOON_S, at_once=at_once)
 
@@ -65,6 +73,7 @@ async def test_one_that_hangs_is_overtaken_and_cancelled() -> None:
 async def test_no_more_at_once_than_allowed_and_the_first_may_still_come() -> None:
     line = Line("hangs")
     waiting = asyncio.ensure_future(line.first(at_once=2))
+    await line.has_begun(2)
     await asyncio.sleep(20 * SOON_S)
     assert line.begun == 2
     line.released.set()
@@ -84,7 +93,7 @@ async def test_a_failure_is_told_and_ends_the_others() -> None:
 async def test_cancelled_it_leaves_none() -> None:
     line = Line("hangs", "stubborn")
     waiting = asyncio.ensure_future(line.first())
-    await asyncio.sleep(5 * SOON_S)
+    await line.has_begun(2)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

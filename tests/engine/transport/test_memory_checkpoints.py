@@ -202,7 +202,7 @@ async def test_a_node_that_says_nothing_holds_up_a_generation_for_a_time_alone(
     played.at[3], played.generation = 4, 2
     played.nodes[silent].silent = True
     monkeypatch.setattr(memory_checkpoints, "WAIT_S", 0.01)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await played.offers() == [((), ())] * 4
     assert played.copies() == 0
     monkeypatch.undo()
@@ -221,7 +221,7 @@ async def test_a_node_that_never_gives_what_it_has_holds_up_a_generation_for_a_t
     played.at[3], played.generation = 4, 2
     played.nodes[4].slow = asyncio.Event()
     monkeypatch.setattr(memory_checkpoints, "WAIT_S", 0.01)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await played.offers() == [((), ())] * 4
 
 
@@ -325,5 +325,5 @@ async def test_a_part_that_only_unknown_nodes_have_is_not_chosen_again_and_again
     (version,) = of.versions.values()
     version.parts[2].at = {NodeId(77): "nowhere"}
     played.generation = 2
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await played.offers() == [((), ())] * 4

@@ -125,15 +125,15 @@ async def service() -> AsyncIterator[Any]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asks as often as a test wants to wait, and loses patience as soon."""
+    """Asks as often as a test wants to wait."""
     from outrider.engine.node.notices import aws, azure, gcp, sources
 
     for place, values in (
-        (aws, {"WITHIN_S": 0.25}),
+        (aws, {"WITHIN_S": PATIENCE_S}),
         (aws.Imds, {"every_s": 0.005}),
-        (azure, {"WITHIN_S": 0.25, "FIRST_WITHIN_S": 5.0}),
+        (azure, {"WITHIN_S": PATIENCE_S, "FIRST_WITHIN_S": PATIENCE_S}),
         (azure.ScheduledEvents, {"every_s": 0.005}),
-        (gcp, {"EVERY_S": 0.005, "WITHIN_S": 0.25}),
+        (gcp, {"EVERY_S": 0.005, "WITHIN_S": PATIENCE_S}),
         (gcp.Preempted, {"every_s": 0.0}),
         (gcp.Maintenance, {"every_s": 0.0}),
     ):

@@ -23,6 +23,11 @@ from outrider.engine.wire import messages as m
 pytestmark = pytest.mark.anyio
 
 WORLD = {"generation": 2, "world_size": 4, "node": 1}
+BUSY_S = 10.0  # that may pass until the time that is left is told
+
+
+def about(seconds: float) -> Any:
+    return pytest.approx(seconds - BUSY_S / 2, abs=BUSY_S / 2 + 0.1)
 
 
 def wait_for_one() -> Preemption:
@@ -31,13 +36,15 @@ def wait_for_one() -> Preemption:
     return notice
 
 
-def steps(everywhere: bool = True, pause_s: float = 0.001) -> int:
-    """How many there were before it was told to stop."""
+def steps(everywhere: bool = True, pause_s: float = 0.001, folder: str = "") -> int:
+    """How many there were before it was told to stop. Each leaves a file in the folder."""
     done = 0
     while not should_stop(everywhere=everywhere):
         if done == 2:
             print("on its way", flush=True)
         done += 1
+        if folder:
+            (Path(folder) / f"{done}").touch()
         time.sleep(pause_s)
     return done
 
@@ -57,11 +64,11 @@ async def test_a_notice_reaches_the_client_and_the_tasks_that_run(make: Any, kin
     attempts = [client.run(wait_for_one) for _ in range(2)]
     await client.turn()
     client.server._watcher.notice("signal", 30.0)
-    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("signal", pytest.approx(30.0, abs=0.1))
+    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("signal", about(30))
     for attempt in attempts:
         notice = client.result(await client.answer(attempt))
         assert (notice.source, notice.node) == ("signal", 0)
-        assert 25 < notice.seconds_left <= 30
+        assert 0 < notice.seconds_left <= 30
         assert notice.budget_s == pytest.approx(notice.seconds_left - 5, abs=0.1)
     client.server._watcher.notice("signal", None)
     assert await client.until(lambda: m.PreemptionNotice("signal", None) in client.heard)
@@ -79,7 +86,7 @@ async def test_callbacks_run_in_their_task_and_its_answer_waits_for_them(make: A
             time.sleep(0.05)
             print(f"{name} saved for {notice.source}")
 
-        assert told.wait(20)
+        assert told.wait(60)
         return name
 
     client = await make(slots=2, kind=kind)
@@ -114,7 +121,7 @@ async def test_the_file_of_a_node_is_a_source(make: Any, tmp_path: Path, monkeyp
     client = await make()
     file = tmp_path / "preempt"
     file.write_text("120")
-    await client.until(lambda: client.heard[-1] == m.PreemptionNotice("file", pytest.approx(120, abs=0.1)))
+    await client.until(lambda: client.heard[-1] == m.PreemptionNotice("file", about(120)))
     file.unlink()
     await client.until(lambda: client.heard[-1] == m.PreemptionNotice("file", None))
 
@@ -129,7 +136,7 @@ async def test_the_clouds_that_its_setup_names_are_asked(make: Any, service: Any
     assert service.asked == []
     client.setup["notices"] = [f"gcp,url={service.url}"]
     await client.connect()
-    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("gcp", pytest.approx(30, abs=0.1))
+    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("gcp", about(30))
 
 
 async def test_no_setup_no_question(make: Any, monkeypatch: Any) -> None:
@@ -163,7 +170,7 @@ async def test_signals_that_announce_the_end_end_nothing(make: Any) -> None:
     await client.connect()
     worker = await client.call(told_as_well)
     os.kill(os.getpid(), signal.SIGUSR1)
-    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("slurm", pytest.approx(120, abs=0.1))
+    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("slurm", about(120))
     assert await client.call(os.getpid) == worker
     os.kill(os.getpid(), signal.SIGUSR2)
     await client.until(lambda: client.heard[-1] == m.PreemptionNotice("slurm", None))
@@ -187,7 +194,7 @@ async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any) ->
     client = await make()
     client.server._watcher.start([Broken(), Cloud()])
     for source, seconds in (("cloud", 5), ("broken", 7)):
-        said = m.PreemptionNotice(source, pytest.approx(seconds, abs=0.1))
+        said = m.PreemptionNotice(source, about(seconds))
         await client.until(lambda said=said: said in client.heard)
     assert capfd.readouterr().err.count("broken has failed") == 1
 
@@ -258,19 +265,21 @@ async def test_a_peers_notice_can_be_read_and_is_not_ones_own(make: Any) -> None
     client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 1, 3)))
     notice, own, stop = client.result(await client.answer(attempt))
     assert (notice.source, notice.node, own, stop) == ("gcp", 3, None, False)
-    assert 25 < notice.seconds_left <= 30
+    assert 0 < notice.seconds_left <= 30
     for told in (rank(0, 3), None):  # the next generation's, and a task without one
         assert await client.call(lambda: preemption(everywhere=True), world=told) is None
 
 
-async def test_a_peers_notice_that_is_withdrawn_lets_the_ranks_go_on(make: Any) -> None:
+async def test_a_peers_notice_that_is_withdrawn_lets_the_ranks_go_on(make: Any, tmp_path: Path) -> None:
+    (made := tmp_path / "made").mkdir()
     client = await make()
-    attempt = client.run(steps, world=rank())
+    attempt = client.run(steps, True, 0.001, str(made), world=rank())
     await on_its_way(client, attempt)
     client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 1, 3)))
     asked = (await client.expect(m.Asked)).asked
     client.send(m.PreemptionNotice("gcp", None, m.Peer(7, 2, 1, 3)))
-    await asyncio.sleep(0.05)
+    while not (made / f"{asked + 3}").exists():
+        await client.turn()
     client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 2, 3)))
     again = await client.until(lambda: [x for x in client.heard if isinstance(x, m.Asked)][1:])
     assert again[0].asked > asked + 1, "it went on meanwhile"

@@ -135,7 +135,7 @@ async def started(core: ActedCore, plan: Chaos) -> AsyncIterator[FaultInjector]:
 
 
 async def turns(enough: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not enough():
             await asyncio.sleep(0)
 
@@ -155,7 +155,7 @@ class Line:
 
     async def hear(self) -> Any:
         """None: they have hung up."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             line = await self._reader.readline()
         return json.loads(line) if line else None
 
