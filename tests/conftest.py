@@ -79,17 +79,29 @@ def pytest_runtest_teardown() -> Iterator[None]:
     if LIBC is not None:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0)
     ended = [each for each in PROCESSES if not each._closed and (each._loop is None or each._loop.is_closed())]
-    left = [repr(each) for each in ended if not _is_over(each)]
+    left = [repr(each) for each in ended if _runs(each)]
     for each in ended:
-        with suppress(RuntimeError):  # its loop is closed
-            each.close()  # else the collector warned of it in the middle of another test, and failed that one
+        _let_go(each)
     if left:
         pytest.fail(f"The test ended before the processes that it started: {left}")
 
 
-def _is_over(process: Any) -> bool:
-    """Whether only its loop's last turns are missing: the process has ended, and its pipes are closed."""
-    return process._returncode is not None and all(each and each.pipe._pipe is None for each in process._pipes.values())
+def _runs(process: Any) -> bool:
+    """Whether it does, and not whether its loop has heard of its end."""
+    return process._returncode is None and process._proc is not None and process._proc.poll() is None
+
+
+def _let_go(process: Any) -> None:
+    """Close what its loop had no turn left for: the collector warned of it amid another test, and failed that one.
+
+    A pipe stays open until what the process had started has ended too, which on a busy computer is a little later.
+    """
+    with suppress(RuntimeError):  # its loop is closed
+        process.close()
+    for each in process._pipes.values():
+        if each is not None and (pipe := each.pipe._pipe) is not None:
+            each.pipe._pipe = None
+            pipe.close()
 
 
 def _remembered(begin: Callable[..., None]) -> Callable[..., None]:

@@ -157,5 +157,7 @@ def serve(tmp_path: Path) -> Serve:
             await asyncio.gather(*site.commands, return_exceptions=True)
             for child in site.children:  # all are killed; a command that was cancelled again has not waited for its own
                 await child.wait()
+            for _ in range(5):  # turns of the loop, in which their pipes are closed
+                await asyncio.sleep(0)
 
     return serving
