@@ -31,7 +31,7 @@ class Account:
             region_name=region,
             aws_access_key_id=key,
             aws_secret_access_key="secret",
-            config=Config(**{"retries": {"total_max_attempts": 1}, "read_timeout": 5, **config}),
+            config=Config(**{"retries": {"total_max_attempts": 1}, "read_timeout": 60, **config}),
         )
         self._clients.append(client)
         return client
