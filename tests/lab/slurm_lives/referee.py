@@ -77,7 +77,7 @@ def _client(client: Ended) -> list[str]:
     found = ends.judged(client)
     asked = sum(job.nodes for job in client.jobs)
     if asked > client.nodes + client.surplus:
-        jobs = ", ".join(f"{job.id} of {job.nodes}" for job in client.jobs)
+        jobs = ", ".join(f"{job.id} of {job.nodes} ({job.state})" for job in client.jobs)
         found.append(f"SLURM-2: jobs {jobs}, where {client.nodes} nodes are wanted, and {client.surplus} more")
     took_s = client.left_in_s
     if client.leaving_s is not None and took_s is not None and took_s > client.leaving_s:

@@ -1,4 +1,4 @@
-"""Programs that are killed at a moment drawn from a seed: whatever they were at, no container outlives its lease."""
+"""Clients that are killed at a moment drawn from a seed: whatever they were at, no container outlives its lease."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from outrider.providers.cloud.testing.kills import Client, kill_all, moments
+
 from .podman import IMAGE, USR, Podman
 
 pytestmark = pytest.mark.anyio
@@ -20,6 +22,9 @@ LEASE_S = 2.0
 FIRST_LEASE_S = 30.0  # longer by so much until a client has renewed it
 LIVES_S = 5.0  # in which a program starts its pool, uses it and leaves it
 MORE_S = 30.0  # for Podman to remove them on a busy machine
+MANY, AT_ONCE = 200, 25
+COMMANDS = 7  # that a client runs which is not killed, from its beginning to its end
+SEED = int(os.environ.get("OUTRIDER_SEED", "1"))
 PROGRAM = """
 import sys
 from outrider import Containers, Pool, compute
@@ -45,25 +50,35 @@ async def killed(program: Path, seed: int) -> None:
         await anyio.to_thread.run_sync(process.wait)
 
 
-async def nothing_is_left_after(seeds: range, containers: Podman, folder: Path) -> None:
-    (folder / "program.py").write_text(PROGRAM)
-    async with anyio.create_task_group() as tasks:
-        for seed in seeds:
-            tasks.start_soon(killed, folder / "program.py", seed)
+async def nothing_is_left(containers: Podman) -> float:
+    """Wait until every container has ended by its lease; return how long it took, in seconds."""
     died_at = time.monotonic()
     until = died_at + LEASE_S + FIRST_LEASE_S + MORE_S
     # First those who might make one: a `podman run` outlives its client.
     while left := await anyio.to_thread.run_sync(lambda: containers.at_work or containers.names):
-        assert time.monotonic() < until, f"seeds {seeds}: {left}"
+        assert time.monotonic() < until, left
         await anyio.sleep(0.5)
-    print(f"seeds {seeds}: {len(seeds)} clients killed, nothing left {time.monotonic() - died_at:.1f} s after the last")
+    return time.monotonic() - died_at
 
 
-async def test_killed_clients_leave_no_container(containers: Podman, tmp_path: Path) -> None:
-    await nothing_is_left_after(range(3), containers, tmp_path)
+async def test_killed_programs_leave_no_container(containers: Podman, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    async with anyio.create_task_group() as tasks:
+        for seed in range(3):
+            tasks.start_soon(killed, tmp_path / "program.py", seed)
+    await nothing_is_left(containers)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("first", range(0, 200, 5))
-async def test_many_killed_clients_leave_no_container(containers: Podman, tmp_path: Path, first: int) -> None:
-    await nothing_is_left_after(range(first, first + 5), containers, tmp_path)
+@pytest.mark.parametrize("first", range(0, MANY, AT_ONCE))
+async def test_clients_killed_at_any_command_leave_no_container(containers: Podman, first: int) -> None:
+    """`make nightly` kills 200; ``OUTRIDER_SEED`` chooses other moments."""
+    client = Client(
+        provider="containers",
+        options={"image": IMAGE, "runtime": "podman", "network": False, "volumes": [USR]},
+        call="outrider.providers.login_host:Here.run",
+        request={"lease_s": LEASE_S},
+    )
+    dead = await kill_all(client, moments(MANY, calls=COMMANDS, seed=SEED)[first : first + AT_ONCE])
+    took_s = await nothing_is_left(containers)
+    print(f"from {first}: {dead} of {AT_ONCE} clients killed, nothing left {took_s:.1f} s after the last")

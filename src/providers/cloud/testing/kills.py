@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from ....lazy_dataclass import dataclass
@@ -16,8 +17,8 @@ from ....lazy_dataclass import dataclass
 CLIENT_S = 120.0  # of which, without a kill, it needs a few
 DELAYS_S = (0.0, 0.01, 0.05, 0.2)
 # A client that launches two machines, ends one, and leaves, whether or not the cloud answers. Its arguments: its
-# provider's name in the registry, the options, the pool, "module:Class.method" of a call of its cloud, the number of
-# the call at which it dies, when, and lines to run before all that.
+# provider's name in the registry, the options, what else it asks of its machines, the pool, "module:Class.method" of a
+# call of its cloud, the number of the call at which it dies, when, and lines to run before all that.
 _CLIENT = """
 import asyncio, importlib, json, os, signal, sys, threading
 from contextlib import suppress
@@ -26,7 +27,7 @@ from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.errors import ProviderError
 from outrider.providers.registry import provider_class
 
-name, options, pool, where, number, delay, before = sys.argv[1:]
+name, options, request, pool, where, number, delay, before = sys.argv[1:]
 exec(before)
 module, _, path = where.partition(":")
 owner, method = path.split(".")
@@ -51,7 +52,7 @@ async def counted(*given, **more):
 async def main():
     async with provider_class(name)(**json.loads(options)).open(pool, EntryPoints()) as fleet:
         with suppress(ProviderError):
-            first, *_ = await fleet.launch(LaunchRequest("ssh-ed25519 CLIENT", 2), 2)
+            first, *_ = await fleet.launch(LaunchRequest("ssh-ed25519 CLIENT", 2, **json.loads(request)), 2)
             await fleet.terminate([first.id])
 
 setattr(owner, method, counted)
@@ -69,12 +70,17 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """The clients to kill. ``call``: what is counted, as ``"module:Class.method"``. ``before``: lines of Python."""
+    """The clients to kill.
+
+    ``call``: what is counted, as ``"module:Class.method"``. ``before``: lines of Python. ``request``: what its
+    `LaunchRequest` has beside the key and the number of machines, which is two.
+    """
 
     provider: str
     options: Mapping[str, Any]
     call: str
     before: str = ""
+    request: Mapping[str, Any] = field(default_factory=dict)
 
 
 def moments(count: int, *, calls: int, seed: int) -> list[Kill]:
@@ -98,8 +104,8 @@ async def kill_all(client: Client, kills: Sequence[Kill], *, at_once: int = 2) -
     async def run(number: int, kill: Kill) -> bool:
         async with turn:
             arguments = (
-                *(client.provider, json.dumps(dict(client.options)), f"killed-{number}", client.call),
-                *(str(kill.number), kill.delay, client.before),
+                *(client.provider, json.dumps(dict(client.options)), json.dumps(dict(client.request))),
+                *(f"killed-{number}", client.call, str(kill.number), kill.delay, client.before),
             )
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", _CLIENT, *arguments, stderr=subprocess.PIPE
