@@ -73,12 +73,20 @@ def judge(facts: Facts) -> list[str]:
     return found + [f"SLURM-6: left: {each}; gc said: {facts.gc_text}" for each in facts.left]
 
 
+def _told(job: Job, ended_at: float) -> str:
+    """Describe a job, with its times in seconds before the end of its client."""
+    times = [f"{word} {ended_at - at:.0f}" for word, at in (("started", job.started), ("ended", job.ended)) if at]
+    return f"{job.id} of {job.nodes} ({', '.join([job.state, *times])})"
+
+
 def _client(client: Ended) -> list[str]:
     found = ends.judged(client)
     asked = sum(job.nodes for job in client.jobs)
-    if asked > client.nodes + client.surplus:
-        jobs = ", ".join(f"{job.id} of {job.nodes} ({job.state})" for job in client.jobs)
-        found.append(f"SLURM-2: jobs {jobs}, where {client.nodes} nodes are wanted, and {client.surplus} more")
+    preempted = sum(job.nodes for job in client.jobs if job.state == "PREEMPTED")  # a substitute's job may be as well
+    surplus = max(client.surplus, preempted)
+    if asked > client.nodes + surplus:
+        jobs = ", ".join(_told(job, client.ended_at) for job in client.jobs)
+        found.append(f"SLURM-2: jobs {jobs}, where {client.nodes} nodes are wanted, and {surplus} more")
     took_s = client.left_in_s
     if client.leaving_s is not None and took_s is not None and took_s > client.leaving_s:
         found.append(f"SLURM-3: it left in {took_s:.1f} s")
