@@ -106,7 +106,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandMade:
 async def left_by_a_client(site: HandMade, jobs: int) -> list[Machine]:
     """Return the machines of a client that died: its jobs run on, and its journal has them."""
     found: list[Machine] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with Slurm().open("p", EntryPoints()) as fleet:
             for _ in range(jobs):
                 await fleet.launch(REQUEST, 2)

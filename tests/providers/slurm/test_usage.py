@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+import trio.testing
 
 from outrider.providers.base import MachineId, MachineUsage, UsageUnknown
 from outrider.providers.errors import HostAway
@@ -20,8 +21,8 @@ RUNS = ONE_NODE.replace("2|COMPLETED", "2|RUNNING")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
 
 
 @pytest.fixture
