@@ -118,7 +118,7 @@ def table(tmp_path: Path) -> Iterator[Table]:
     processes.adopt_orphans()  # what outlives its pool is below us then, and seen
     table = Table()
     yield table
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (left := table.below().keys() - table.before) and time.monotonic() < deadline:
         time.sleep(0.005)
     assert not left

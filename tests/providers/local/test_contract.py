@@ -25,6 +25,6 @@ async def test_it_passes_the_contract(check, as_remote, tmp_path, request_, tabl
     provider = Local(state=tmp_path, as_remote=as_remote)
     await check(
         contract.Subject(
-            provider=provider, request=request_, entry_points=ENTRY_POINTS, alive=alive, kill=kill, within_s=10
+            provider=provider, request=request_, entry_points=ENTRY_POINTS, alive=alive, kill=kill, within_s=60
         )
     )
