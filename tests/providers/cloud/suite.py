@@ -127,9 +127,12 @@ def unguarded() -> Callable[[pytest.MonkeyPatch], None]:
 )
 async def test_contract(check: contract.Check, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract, "count", lambda first: count(first, SOME))
+    # Where the end of a machine was confirmed to begin, a list that is older than the machine lacks it as one does that
+    # is newer than its end: it may end a moment later than that was told.
+    ended = {*subject.ended, "shutting-down"} if subject.front.times.stale_s else subject.ended
 
     async def alive() -> int:
-        return len([each for each in subject.front.machines() if each.state not in subject.ended])
+        return len([each for each in subject.front.machines() if each.state not in ended])
 
     async def kill(machine: Machine) -> None:
         while subject.front.machine(machine.id).state == "pending":
@@ -138,7 +141,9 @@ async def test_contract(check: contract.Check, subject: Subject, monkeypatch: py
 
     provider: Any = subject.provider(**subject.options)
     request = replace(subject.request, nodes=2)
-    await check(contract.Subject(provider=provider, request=request, alive=alive, kill=kill, within_s=20))
+    await check(contract.Subject(provider=provider, request=request, alive=alive, kill=kill, within_s=60))
+    if subject.front.times.stale_s:
+        subject.front.advance(1.0)  # in which ends that have begun are over
     assert subject.left() == []
     assert Journal.open().records() == []
 
@@ -205,7 +210,7 @@ def dead_pool(subject: Subject, outrider: Command) -> Callable[[Kill], dict[str,
 async def events(fleet: Fleet, count: int) -> list[MachineEvent]:
     """The next events."""
     found: list[MachineEvent] = []
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with aclosing(fleet.events()) as coming:  # type: ignore[type-var]  # it is a generator
             async for event in coming:
                 found.append(event)

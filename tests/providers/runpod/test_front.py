@@ -58,12 +58,12 @@ def test_a_stopped_pod_can_only_be_started_or_ended() -> None:
 
 
 def test_lists_have_pages_and_may_be_old() -> None:
-    with RunPodCloud(Times(stale_s=10), page=2) as cloud:
+    with RunPodCloud(Times(stale_s=100), page=2) as cloud:
         ask = asking(cloud)
         for number in range(3):
             ask("POST", "/pods", json={**POD, "name": f"pod-{number}"})
         assert ask("GET", "/pods").json()["pods"] == []
-        cloud.advance(11)
+        cloud.advance(101)
         first = ask("GET", "/pods").json()
         assert first["pagination"]["hasNextPage"]
         second = ask("GET", "/pods", params={"cursor": first["pagination"]["nextCursor"]}).json()

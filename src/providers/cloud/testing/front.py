@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import field
+from dataclasses import field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -157,6 +157,11 @@ class CloudFront(ABC):
             until = self.clock.now() + seconds
             while self.store.settle() or self.clock.step(until):
                 pass
+
+    def catch_up(self) -> None:
+        """Let lists be up to date from now on."""
+        with self.store.lock:
+            self.store.times = replace(self.times, stale_s=0.0, wavering=False)
 
     def machines(self, *states: State) -> list[FrontMachine]:
         """All machines, including terminated ones; or only those in these states."""

@@ -26,7 +26,7 @@ from .machines import FrontMachine, State
 E = TypeVar("E", bound=Exception)
 EVENT = TypeVar("EVENT")
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 GRACE_S = 0.3  # in place of the minute for which lists may lack a machine
 
 
