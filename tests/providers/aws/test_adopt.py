@@ -33,7 +33,7 @@ async def left(provider: AWS, monkeypatch: pytest.MonkeyPatch, count: int) -> Se
         async with provider.open("train", NOWHERE) as fleet:
             await fleet.launch(REQUEST, count)
             reached: list[Machine] = []
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 async for event in fleet.events():
                     if isinstance(event, MachineReachable):
                         reached.append(event.machine)
@@ -51,11 +51,11 @@ async def test_machines_that_run_are_taken_over_and_all_others_end(
     with book.own("train", "aws", adopt=True):
         async with aws().open("train", NOWHERE) as fleet:
             never_heard_of = third
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while [each.id for each in cloud.instances("running")].count(second.id):
                     await anyio.sleep(0.01)
             assert await fleet.adopt([first, second], 2) == [first]
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while {each.id for each in cloud.instances("pending", "running")} != {first.id}:
                     await anyio.sleep(0.01)
             (new,) = await fleet.launch(REQUEST, 1)  # the pool's group and template are there already
@@ -75,7 +75,7 @@ async def test_a_machine_that_was_never_reached_is_ended(
     with Journal.open(journal_path).own("train", "aws", adopt=True):
         async with aws().open("train", NOWHERE) as fleet:
             assert await fleet.adopt([replace(machine, address=None)], 1) == []
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while cloud.instances("pending", "running"):
                     await anyio.sleep(0.01)
     assert cloud.left() == []
@@ -88,7 +88,7 @@ async def test_no_more_are_taken_over_than_are_wanted(
     with Journal.open(journal_path).own("train", "aws", adopt=True):
         async with aws().open("train", NOWHERE) as fleet:
             assert await fleet.adopt(machines, 1) == machines[:1]
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while [each.id for each in cloud.instances("pending", "running")] != [machines[0].id]:
                     await anyio.sleep(0.01)
     assert cloud.left() == []

@@ -355,7 +355,7 @@ async def test_an_unanswered_try_is_told_whatever_was_before_it(cloud: Cloud, ap
     cloud.will(ok(), fails("RequestLimitExceeded", status=503), hangs)
     await api.call("describe_vpcs")
     with pytest.raises(CallRefused, match="whether it was done is not known") as caught:
-        await api.call("create_vpc", CidrBlock="10.0.0.0/16", timeout_s=2)
+        await api.call("create_vpc", CidrBlock="10.0.0.0/16", timeout_s=5)
     assert caught.value.code == "TimedOut"
 
 

@@ -39,7 +39,7 @@ async def test_aws_fleet_passes_the_contract(check: contract.Check, cloud: EC2, 
 
     await check(
         contract.Subject(
-            provider=aws(), request=REQUEST, entry_points=EntryPoints(), alive=alive, kill=kill, within_s=20
+            provider=aws(), request=REQUEST, entry_points=EntryPoints(), alive=alive, kill=kill, within_s=60
         )
     )
     assert cloud.left() == []

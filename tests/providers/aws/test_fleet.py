@@ -42,7 +42,7 @@ pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 4)
 ONE_TYPE = {"instance_types": ["m7i.large"]}
 ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
-WITHIN_S = 20.0
+WITHIN_S = 120.0
 Provider = Callable[..., AWS]
 
 
@@ -159,7 +159,7 @@ async def test_launches_of_one_shape_share_a_template(cloud: EC2, aws: Provider)
 async def test_a_template_that_somebody_deleted_is_made_again(
     cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleets, "LAG_S", 0.3)
+    monkeypatch.setattr(fleets, "LAG_S", 9.0)  # the third of it is longer than a busy computer needs for a call
     monkeypatch.setattr(fleets, "AGAIN_S", 0.1)
     async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         await fleet.launch(REQUEST, 1)

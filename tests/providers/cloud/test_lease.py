@@ -24,7 +24,7 @@ from outrider.providers.cloud.userdata import lease_script, user_data
 PATIENCE_S = 60.0
 TOOLS = ("stat", "touch", "rm", "mkdir", "timeout", "setsid", "cat")  # all that the script can reach
 SHELLS = ("dash", "busybox", "bash")  # Debian's and Ubuntu's sh, the smallest images', Amazon Linux's
-NOBODY = 65533  # a user who runs nothing else
+NOBODY = 60_000 + os.getpid() % 5_000  # a user who runs nothing else, nor does one of another process of the tests
 PROCESSES = 8  # that it may have
 
 ASK = """\

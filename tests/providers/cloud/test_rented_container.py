@@ -31,7 +31,7 @@ CLIENT = "ssh-ed25519 " + "C" * 68
 ASK = 'echo asked >>"$OUTRIDER_ROOT/asked"; test -e "$OUTRIDER_ROOT/agrees"'
 SSHD = '#!/bin/sh\necho "$@" >>"$OUTRIDER_ROOT/sshd"\nwhile :; do date +%N >"$OUTRIDER_ROOT/ticks"; sleep 0.05; done\n'
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 def _no_namespaces() -> bool:
@@ -152,15 +152,26 @@ def test_when_the_lease_is_over_all_is_killed_and_the_cloud_is_asked_until_it_ag
     assert (container.root / "sshd").read_text().count("\n") == 1
 
 
+# The lease's seconds are the test's: each ends when the test says so.
+SECONDS = """#!/bin/sh
+[ "$1" = 1 ] || exec /bin/sleep "$1"
+until mv "$OUTRIDER_ROOT/second" "$OUTRIDER_ROOT/over" 2>/dev/null; do /bin/sleep 0.02; done
+"""
+
+
 @alone
 def test_who_renews_keeps_it_and_its_lifetime_ends_it_all_the_same(container: Container) -> None:
+    container.has("sleep", SECONDS)
     container.start(command(lease_s=2.0, max_lifetime_s=6.0))
-    began = time.monotonic()
-    while not container.asked:
-        assert time.monotonic() < began + WITHIN_S, "its lifetime does not end it"
+    until(lambda: (container.run / "lease").exists(), "there is no lease")
+    for _ in range(5):
         (container.run / "lease").touch()
-        time.sleep(0.2)
-    assert time.monotonic() - began > 4.0
+        (container.root / "second").touch()
+        until(lambda: not (container.root / "second").exists(), "it does not go on")
+    assert container.asked == 0
+    (container.run / "lease").touch()
+    (container.root / "second").touch()
+    until(lambda: container.asked, "its lifetime does not end it")
 
 
 @pytest.mark.parametrize("manager", ["apt-get", "apk", "dnf"])

@@ -40,7 +40,7 @@ async def test_gcp_fleet_passes_the_contract(check: contract.Check, cloud: GCE, 
 
     await check(
         contract.Subject(
-            provider=gcp(), request=REQUEST, entry_points=EntryPoints(), alive=alive, kill=kill, within_s=20
+            provider=gcp(), request=REQUEST, entry_points=EntryPoints(), alive=alive, kill=kill, within_s=60
         )
     )
     assert await alive() == 0

@@ -32,7 +32,7 @@ from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.cloud import teardown
 from outrider.providers.gcp import api
 
-pool, endpoint_url, number, delay, machines = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+pool, endpoint_url, which, delay, machines = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])
 teardown.AGAIN_S, api.PAUSES = (0.02,), (0.02,)
 call, calls = api.Api.call, 0
 
@@ -42,7 +42,7 @@ def die():
 async def counted(self, *operation, **parameters):
     global calls
     calls += 1
-    mine = calls == number
+    mine = which in (str(calls), operation[0])
     if mine and delay == "before":
         die()
     try:
@@ -66,9 +66,9 @@ def moments(count: int) -> list[tuple[int, str]]:
     return [(dice.randint(1, CALLS), dice.choice(["before", "0", "0.02", "0.1"])) for _ in range(count)]
 
 
-def killed(cloud: GCE, pool: str, number: int, delay: str) -> bool:
-    """Run a client that is to be killed; False: it has ended before."""
-    given = [pool, cloud.endpoint_url, str(number), delay, str(MACHINES)]
+def killed(cloud: GCE, pool: str, which: int | str, delay: str) -> bool:
+    """Run a client that is to be killed at a call, by its number or its method; False: it has ended before."""
+    given = [pool, cloud.endpoint_url, str(which), delay, str(MACHINES)]
     code = subprocess.run([sys.executable, "-c", CLIENT, *given], check=False, timeout=120).returncode
     assert code in {0, -signal.SIGKILL}
     return code != 0
@@ -107,7 +107,7 @@ def test_clients_killed_at_any_moment_leave_nothing_that_gc_does_not_end(count: 
 
 
 def test_ps_and_gc_know_machines_of_google(cloud: GCE) -> None:
-    assert killed(cloud, "left", 14, "0.3")
+    assert killed(cloud, "left", "DELETE", "before")  # when it has its machines
     for each in cloud.machines("running")[:1]:
         cloud.hypervisor.shut_down(each.id)  # type: ignore[attr-defined]
     shown = json.loads(outrider("ps", "--json"))

@@ -45,7 +45,7 @@ def test_buckets_run_dry_and_fill_again(open_account: Open):
     for _ in range(5):
         account.ec2.run_instances(**said)
     with pytest.raises(ClientError, match="RequestLimitExceeded"):
-        for _ in range(20):  # two a second come back meanwhile
+        for _ in range(200):  # two a second come back meanwhile
             account.ec2.run_instances(**said)
     account.ec2.describe_instances(MaxResults=5)  # each action has a bucket of its own
     account.cloud.advance(10)
