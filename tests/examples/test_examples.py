@@ -100,7 +100,8 @@ SAYS["13_preemptions"] = [
 ]
 
 SAYS["15_by_load"] = [
-    r"0 -> 1: \d tasks? waits?\n1 -> 4: 4 tasks wait\n(.*\n)*frames: 5\n(.*\n)*\d -> 0: no work for 1 s"
+    # On a busy computer the first node may have done some of them before the others are asked for.
+    r"0 -> 1: \d tasks? waits?\n1 -> [2-4]: \d tasks? waits?\n(.*\n)*frames: 5\n(.*\n)*\d -> 0: no work for 1 s"
 ]
 
 ELSEWHERE = ["aws_spot"]  # on machines of a cloud: tests/lab/test_aws_training.py runs it on one

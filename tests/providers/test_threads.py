@@ -33,14 +33,14 @@ async def test_what_is_returned_or_raised_is_the_callers() -> None:
 
 async def test_more_calls_than_threads_wait_for_one() -> None:
     together = threading.Barrier(threads.THREADS)
-    await asyncio.gather(*(in_thread(together.wait, 30) for _ in range(2 * threads.THREADS)))
+    await asyncio.gather(*(in_thread(together.wait, 100) for _ in range(2 * threads.THREADS)))
 
 
 async def test_a_cancelled_caller_waits_for_the_end_unless_it_may_abandon_it() -> None:
     goes_on, ended = threading.Event(), threading.Event()
 
     def blocks() -> None:
-        goes_on.wait(30)
+        goes_on.wait(100)
         ended.set()
 
     with anyio.CancelScope() as scope:
@@ -48,7 +48,7 @@ async def test_a_cancelled_caller_waits_for_the_end_unless_it_may_abandon_it() -
         await in_thread(blocks, abandon=True)
     assert not ended.is_set()
     goes_on.set()
-    await in_thread(ended.wait, 30)
+    await in_thread(ended.wait, 100)
     ended.clear()
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -62,7 +62,7 @@ async def test_a_caller_that_asyncio_cancels_waits_for_the_end_too() -> None:
 
     def blocks() -> None:
         loop.call_soon_threadsafe(begun.set)
-        goes_on.wait(30)
+        goes_on.wait(100)
         ended.set()
 
     waiting = asyncio.ensure_future(in_thread(blocks))

@@ -107,7 +107,7 @@ def draw(seed: int, only: str | None = None) -> Life:
         template=any("template" in strike.fault for strike in strikes) or dice.random() < 0.2,
         shared_memory=dice.random() < 0.8,
         as_remote=any("server" in strike.fault.split("-") for strike in strikes) or dice.random() < 0.1,
-        lease_s=dice.choice((6.0, 20.0, 120.0)),
+        lease_s=dice.choice((12.0, 20.0, 120.0)),
         limit=limit,
         ending=ending,
         end_s=dice.uniform(0.3, 1.0) * seconds if ending != OPENING else dice.uniform(0.0, 1.5),

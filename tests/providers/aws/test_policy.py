@@ -33,7 +33,7 @@ VOLUME_POLICY = PAGE.with_name("aws-volume-policy.json")
 POLICY_CHARACTERS = 6144  # of a managed policy, white space not counted: "IAM and AWS STS quotas", IAM User Guide
 POOL = "outrider:pool"
 OURS, STRANGERS = {POOL: "pool"}, {"Name": "somebody else's"}
-WITHIN_S = 20.0
+WITHIN_S = 120.0
 # What EC2 asks for besides the action that is called: CreateFleet starts its machines, tags come with each create, and
 # an account's first spot machine makes a role.
 IMPLIED = {"ec2:RunInstances", "ec2:CreateTags", "iam:CreateServiceLinkedRole"}

@@ -34,7 +34,7 @@ async def test_a_shell_and_commands_run_in_the_containers(containers: Podman, mo
             [each.encode() for each in containers.names],
         )
         everywhere = await outrider(*command)
-        with anyio.fail_after(60):  # the record, by which nodes are found, is written by a thread
+        with anyio.fail_after(120):  # the record, by which nodes are found, is written by a thread
             while any(name not in everywhere.stdout for name in names):  # they are in the words of the lease
                 await anyio.sleep(0.1)
                 everywhere = await outrider(*command)

@@ -35,5 +35,6 @@ async def test_containers_pass(check: provider_contract.Check, containers: Podma
             alive=alive,
             kill=kill,
             request=LaunchRequest(client_key="", nodes=2),
+            within_s=120.0,
         )
     )

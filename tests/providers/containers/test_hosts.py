@@ -78,7 +78,7 @@ async def test_commands_run_in_a_container_of_a_host(
     async with Pool(provider=over(host), name="there", console="silent", run="there") as pool:
         assert len(await pool.broadcast(networks())) == 1
         command = [sys.executable, "-m", "outrider", "exec", "there", "--", "hostname"]
-        with anyio.fail_after(60):  # the record, by which nodes are found, is written by a thread
+        with anyio.fail_after(120):  # the record, by which nodes are found, is written by a thread
             while not (done := await anyio.run_process(command, check=False)).stdout:
                 await anyio.sleep(0.1)
         assert done.stdout.decode().removeprefix("[node 0] ").strip() in containers("ps", "--no-trunc", "--quiet")

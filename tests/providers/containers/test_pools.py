@@ -109,7 +109,7 @@ async def test_a_container_whose_client_was_killed_ends_by_its_lease(containers:
         program.send_signal(signal.SIGKILL)
     killed_at = time.monotonic()
     while containers.names:
-        assert time.monotonic() < killed_at + 20.0
+        assert time.monotonic() < killed_at + 90.0
         await anyio.sleep(0.1)
 
 

@@ -117,4 +117,4 @@ async def test_a_pool_that_has_no_descriptors_says_so_and_leaves_nothing(provide
             async with provider.open("p", entry_points):
                 pass
         assert list((tmp_path / "local").glob("*")) == []
-        assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+        assert len(list(Path("/proc/self/fd").iterdir())) <= open_before

@@ -97,10 +97,8 @@ class Subject:
         return {"account": self.account, "endpoint_url": self.front.endpoint_url}
 
 
-async def launched(
-    fleet: Fleet, request: LaunchRequest, count: int, tries: list[ProviderError] | None = None
-) -> Sequence[Machine]:
-    """Launch, again and again as a pool does, within `WITHIN_S`. ``tries`` gets the errors of tries that failed.
+async def launched(fleet: Fleet, request: LaunchRequest, count: int) -> Sequence[Machine]:
+    """Launch, again and again as a pool does, within `WITHIN_S`.
 
     Raises:
         ProviderError: one after which a pool gives up.
@@ -112,8 +110,6 @@ async def launched(
             except ProviderError as error:
                 if error.retry_after_s is None:
                     raise
-                if tries is not None:
-                    tries.append(error)
                 await anyio.sleep(min(error.retry_after_s, 0.05))
 
 

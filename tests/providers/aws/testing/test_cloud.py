@@ -55,7 +55,7 @@ def test_nothing_is_left_after_the_block(session: boto3.session.Session):
         cloud.advance(1)
         assert len(paper.on) == 3
     assert paper.on == {}
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads  # a thread of an earlier test may have ended
     with pytest.raises(OSError, match="refused"):
         urlopen(cloud.checkip_url)
 
