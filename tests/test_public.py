@@ -33,8 +33,8 @@ def fresh(code: str) -> str:
 
 
 def test_importing_is_quick() -> None:
-    """50 ms and not the promised 150: it measures 3, and a shared machine must not make this fail."""
-    code = "import time; began = time.perf_counter(); import outrider; print(time.perf_counter() - began)"
+    """50 ms of a processor and not the promised 150: it takes 3, and a shared machine must not make this fail."""
+    code = "import time; began = time.process_time(); import outrider; print(time.process_time() - began)"
     assert min(float(fresh(code)) for _ in range(3)) < 0.05
 
 

@@ -168,7 +168,7 @@ async def test_a_port_where_nothing_listens(box: Workstation) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        error = await told(SSH([f"ml@127.0.0.1:{port}"], key=box.key, connect_timeout=0.5))
+        error = await told(SSH([f"ml@127.0.0.1:{port}"], key=box.key, connect_timeout=2))
     assert isinstance(error, CapacityError)
     assert str(error) == (
         f"The only host that was given cannot be reached: 127.0.0.1 port {port} refuses the connection, as nothing "

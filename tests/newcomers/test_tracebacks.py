@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -67,20 +68,37 @@ def wait() -> None:
 
 
 @compute
-def wait_for_values() -> Iterator[int]:
+def begin_and_wait(begun: Path) -> None:
+    begun.touch()
+    time.sleep(60)
+
+
+@compute
+def begin_and_wait_for_values(begun: Path) -> Iterator[int]:
+    begun.touch()
     time.sleep(60)
     yield 1
 
 
 @pytest.mark.parametrize("verb", ["run", "stream"])
-def test_an_interrupt_comes_from_the_users_line(pool: SyncPool, verb: str) -> None:
-    ways = {"run": lambda: pool.run(wait()), "stream": lambda: list(pool.stream(wait_for_values()))}
-    main = threading.main_thread().ident or 0
-    interrupt = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
-    interrupt.start()
+def test_an_interrupt_comes_from_the_users_line(pool: SyncPool, verb: str, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    ways = {
+        "run": lambda: pool.run(begin_and_wait(begun)),
+        "stream": lambda: list(pool.stream(begin_and_wait_for_values(begun))),
+    }
+
+    def interrupt() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        time.sleep(0.3)  # the call has been sent, and is waited for soon
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt, daemon=True)
     with pytest.raises(KeyboardInterrupt) as caught:
+        interrupting.start()
         ways[verb]()
-    interrupt.join()
+    interrupting.join()
     assert frames_of_ours(caught.value) == []
 
 
