@@ -232,6 +232,7 @@ async def test_a_damaged_file_in_a_hosts_cache_is_sent_again(shell: Any, bring: 
 # --- packages -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("uv_itself")
 async def test_packages_of_a_local_folder_are_installed_once(
     shell: Any, bring: Any, make_wheel: Any, wheels: Path
 ) -> None:
@@ -507,6 +508,7 @@ async def test_a_client_that_comes_back_ends_its_earlier_try(shell: Any, bring: 
         await earlier
 
 
+@pytest.mark.usefixtures("uv_itself")  # which does not fit
 async def test_a_disk_that_is_full(tmp_path: Path, shell: Any, bring: Any, make_wheel: Any, wheels: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
