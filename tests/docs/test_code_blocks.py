@@ -11,6 +11,7 @@ it. ``<!-- pytest: WHY -->``: it is run by pytest. ``<!-- script: OPTIONS -->``:
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import runpy
@@ -55,6 +56,7 @@ class Block(NamedTuple):
         return self.mark.partition(": ")[2]
 
 
+@functools.cache
 def blocks() -> list[Block]:
     found = []
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):

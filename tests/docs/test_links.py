@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -14,10 +15,12 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PICTURE = re.compile(r'(?:src|srcset)="([^"\s]+)"')
 
 
+@functools.cache
 def prose(page: Path) -> str:
     return FENCED.sub("", page.read_text())
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """The names a page's headings get on the sites that show them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import re
 import resource
@@ -85,6 +86,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared / "build" / "site"
 
 
+@functools.cache  # to read nine million characters takes seconds
 def pages(site: Path) -> dict[str, Page]:
     return {str(path.relative_to(site)): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
 
