@@ -309,7 +309,7 @@ async def test_a_calls_error_ends_the_generators_of_its_group(pool: Pool, tmp_pa
     @compute
     def fails_when(path: str) -> None:
         while not Path(path).exists():
-            pass
+            time.sleep(0.005)
         raise KeyError(path)
 
     @compute

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 import select
@@ -10,8 +9,8 @@ import socket
 import stat
 import subprocess
 import sys
-import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -34,8 +33,7 @@ BARE = [sys.executable, "-I", "-S"]  # no environment, no site-packages
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runtime")
-    with tarfile.open(fileobj=io.BytesIO(outrider_archive.build().data)) as archive:
-        archive.extractall(folder, filter="data")
+    subprocess.run(["tar", "-xzC", folder], input=outrider_archive.build().data, check=True)
     return folder
 
 
@@ -45,6 +43,7 @@ def daemon(runtime: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     running = subprocess.Popen([*BARE, runtime, "daemon", *options])
     while not (tmp_path / "node" / "executor.sock").exists():
         assert running.poll() is None
+        time.sleep(0.002)
     yield running
     running.terminate()
     running.wait()
@@ -160,6 +159,7 @@ def test_a_directory_that_is_not_its_own_any_more_is_left_alone(runtime: Path, t
     with subprocess.Popen([*BARE, runtime, "daemon", *options]) as running:
         while not (node / "executor.sock").exists():
             assert running.poll() is None
+            time.sleep(0.002)
         node.rename(moved)
         node.mkdir()
         for name in ("executor.sock", "lock"):

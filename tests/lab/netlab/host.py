@@ -23,6 +23,7 @@ from .wan import Wan
 
 INIT = (Path(__file__).parent / "init.sh").read_text()
 BOOT_S = 20.0
+LOOK_S = 0.005  # between two looks for a port: each goes through all connections of this machine, in the kernel
 TABLE = "outrider_lab"
 LISTEN, ESTABLISHED = "0A", "01"  # net/tcp_states.h
 
@@ -131,7 +132,7 @@ class Host:
         while self._plan.sshd is not None and self.port not in self.listening():
             if time.monotonic() > until:
                 raise LabError(f"{self.name}: sshd did not listen within {within_s:g} s: {self.console}")
-            time.sleep(0.001)
+            time.sleep(LOOK_S)
 
     def power_off(self, *, silent: bool = False) -> None:
         """The plug is pulled: the link is gone first, so neither FIN nor RST leaves. Its disk stays.
@@ -317,7 +318,7 @@ class Host:
     def start_sshd(self) -> None:
         self._tell("sshd")
         while self.port not in self.listening():
-            time.sleep(0.001)
+            time.sleep(LOOK_S)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
