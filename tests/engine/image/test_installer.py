@@ -10,7 +10,6 @@ import queue
 import socket
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -48,14 +47,13 @@ def test_python_3_8_understands_the_installer(path: Path) -> None:
     assert not {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & newer
 
 
+OLD = ("python3.8", "python3.9", "python3.10")
+
+
 def old_pythons() -> list[str]:
+    """Known by the names of their files: to ask them all took each process that collects the tests half a second."""
     found = [*Path("~/.pyenv/versions").expanduser().glob("3.*/bin/python3"), Path("/usr/bin/python3")]
-    asked = "import sys; print(sys.version_info[:2] < (3, 11) and sys.version_info[:2] >= (3, 8))"
-    return [
-        str(python)
-        for python in found
-        if python.exists() and subprocess.check_output([python, "-c", asked], text=True).strip() == "True"
-    ]
+    return [str(python) for python in found if python.exists() and python.resolve().name in OLD]
 
 
 @pytest.mark.parametrize("python", old_pythons() or [pytest.param("", marks=pytest.mark.skip("there is none here"))])
@@ -80,8 +78,7 @@ async def test_an_old_python_carries_out_a_plan(
 
 @pytest.mark.parametrize("python", [sys.executable, *old_pythons()])
 def test_an_installer_whose_client_has_gone_says_so_and_ends(python: str, tmp_path: Path) -> None:
-    with tarfile.open(fileobj=io.BytesIO(outrider_archive.build().data)) as archive:
-        archive.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "-xzC", tmp_path], input=outrider_archive.build().data, check=True)
     start = [python, "-I", tmp_path, "install"]
     installer = subprocess.run(start, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     output = [json.loads(line) for line in installer.stdout.splitlines()]
@@ -273,8 +270,8 @@ async def test_apts_failure_reaches_the_user(host: Path, shell: Any, bring: Any)
 
 def test_an_installer_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> None:
     """Its connection is dead and its words have filled the pipe: it is stuck saying more when its time is up."""
-    with tarfile.open(fileobj=io.BytesIO(outrider_archive.build().data)) as archive:
-        archive.extractall(tmp_path / "runtime", filter="data")
+    (tmp_path / "runtime").mkdir()
+    subprocess.run(["tar", "-xzC", tmp_path / "runtime"], input=outrider_archive.build().data, check=True)
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)  # as the probe leaves it
     plan_ = {
