@@ -131,13 +131,13 @@ def test_training_goes_on_while_it_is_written(root: str, monkeypatch: pytest.Mon
 
     def slow(store: FileStore, key: str, pieces: Any) -> None:
         writing.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         put(store, key, pieces)
 
     monkeypatch.setattr(FileStore, "put", slow)
     saving = checkpoint("run", root=root)
     saving.save(1, "state")
-    assert writing.wait(30)
+    assert writing.wait(60)
     assert saving.steps() == []
     go_on.set()
     saving.wait()

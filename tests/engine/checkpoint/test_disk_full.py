@@ -75,7 +75,7 @@ def test_full_disk_is_reported_and_older_checkpoints_stay(disk: Path) -> None:
 
 def test_one_rank_of_several_finds_no_room(cluster: Any, disk: Path) -> None:
     def rank_function(rank: int) -> None:
-        saving = checkpoint("run", root=disk, timeout=3)
+        saving = checkpoint("run", root=disk, timeout=8)
         saving.load()
         saving.save(1, {"rank": rank})
         saving.wait()
@@ -107,13 +107,13 @@ def test_a_load_on_a_full_disk_says_so_and_can_be_tried_again(
     if rank_that_is_short is None:
         leave(disk, 0)
         with pytest.raises(CheckpointError, match="free some space there") as caught:
-            cluster.broadcast(2, lambda rank: checkpoint("run", root=disk, timeout=0.2).load())
+            cluster.broadcast(2, lambda rank: checkpoint("run", root=disk, timeout=4).load())
         assert caught.value.full
         assert not list(disk.rglob(".unfinished-*"))
         (disk / "ballast").unlink()
 
     def load(rank: int) -> Any:
-        saving = checkpoint("run", root=disk, timeout=30)
+        saving = checkpoint("run", root=disk, timeout=60)
         try:
             return saving.load()
         except CheckpointError as error:
@@ -126,7 +126,7 @@ def test_a_load_on_a_full_disk_says_so_and_can_be_tried_again(
 
 
 def saved(disk: Path, rank: int) -> None:
-    with checkpoint("run", root=disk, timeout=30) as saving:
+    with checkpoint("run", root=disk, timeout=60) as saving:
         saving.save(1, {"rank": rank})
 
 

@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_killed_at_any_instant(folder: Path, seed: int) -> None:
     done = subprocess.run(
-        [sys.executable, SCRIPT, folder, str(seed)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, SCRIPT, folder, str(seed)], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

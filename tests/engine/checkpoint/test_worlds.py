@@ -91,7 +91,7 @@ def test_a_step_that_all_ranks_save_again_is_newer_on_each(cluster: Any, root: s
 
 def test_a_rank_that_does_not_save_is_named(cluster: Any, root: str) -> None:
     def rank_function(rank: int) -> None:
-        saving = checkpoint("run", root=root, timeout=0.5)
+        saving = checkpoint("run", root=root, timeout=4)
         if rank != 2:
             saving.save(1, rank)
 
@@ -194,7 +194,7 @@ def test_an_old_generation_completes_nothing_over_a_new_one(cluster: Any, root: 
     old: list[Checkpoint] = []
 
     def first(rank: int) -> None:
-        mine = checkpoint("run", root=root, timeout=1)
+        mine = checkpoint("run", root=root, timeout=20)
         mine.load()
         mine.save(1, "good")
         mine.wait()
@@ -225,7 +225,7 @@ def test_an_old_generation_that_comes_late_does_not_begin(cluster: Any, root: st
     cluster.broadcast(2, train(root, 1))  # generation 2
 
     def late() -> None:
-        checkpoint("run", root=root, timeout=1).load()
+        checkpoint("run", root=root, timeout=20).load()
 
     for rank in (0, 1):
         with pytest.raises(CheckpointFenced, match="generation 2"):
@@ -236,7 +236,7 @@ def test_an_attempt_of_a_task_alone_gives_way_to_the_next(cluster: Any, root: st
     kept: list[Checkpoint] = []
 
     def attempt() -> Any:
-        mine = checkpoint("run", root=root, timeout=1)
+        mine = checkpoint("run", root=root, timeout=20)
         kept.append(mine)
         loaded = mine.load()
         mine.save(loaded.step + 1, loaded.step)

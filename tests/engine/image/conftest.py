@@ -118,7 +118,7 @@ class Node:
         self.made = made
         self.session = Session()
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self.socket.connect(made.executor_socket)
         self.attempts = 0
         self._on_phase: list[m.Message] = []

@@ -442,10 +442,13 @@ async def test_an_index_that_hangs_ends_at_the_images_timeout(
     bring.nodes[0].greet()
     bring.nodes[0].stop()
     shell.environment |= {"UV_DEFAULT_INDEX": hanging}
-    with pytest.raises(BootstrapError, match=r"Image\(bootstrap_timeout=\.\.\.\)") as caught:
-        await bring(Image(pip=["anything"], bootstrap_timeout=7), shell)
+    for timeout_s in (7, 70):  # a busy computer may not have come so far within the first
+        with pytest.raises(BootstrapError, match=r"Image\(bootstrap_timeout=\.\.\.\)") as caught:
+            await bring(Image(pip=["anything"], bootstrap_timeout=timeout_s), shell)
+        if caught.value.phase == "packages":
+            break
     assert caught.value.phase == "packages"
-    assert "it took longer than 7 s" in str(caught.value)
+    assert f"it took longer than {timeout_s} s" in str(caught.value)
     assert processes_of(shell.home) == []
 
 
@@ -453,8 +456,11 @@ async def test_hanging_command_is_reported_with_its_output(shell: Any, bring: An
     await bring(Image(), shell)
     bring.nodes[0].greet()
     bring.nodes[0].stop()
-    with pytest.raises(BootstrapError) as caught:
-        await bring(Image(run=["echo waiting for nobody; sleep 1000"], bootstrap_timeout=5), shell)
+    for timeout_s in (5, 50):  # a busy computer may not have come so far within the first
+        with pytest.raises(BootstrapError) as caught:
+            await bring(Image(run=["echo waiting for nobody; sleep 1000"], bootstrap_timeout=timeout_s), shell)
+        if caught.value.log:
+            break
     assert caught.value.phase == "run"
     assert caught.value.log == ("waiting for nobody",)
     assert processes_of(shell.home) == []
@@ -477,7 +483,7 @@ async def test_a_cancelled_bootstrap_ends_everything_on_the_host(shell: Any) -> 
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await asyncio.to_thread(select.select, [installer], [], [], 20)
+    assert await asyncio.to_thread(select.select, [installer], [], [], 60)
     os.close(installer)
     assert processes_of(shell.home) == []
     assert list((shell.cache / "pools").iterdir()) == []

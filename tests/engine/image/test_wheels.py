@@ -149,7 +149,7 @@ async def test_a_cancelled_download_does_not_go_on(
         def read1(self, size: int) -> bytes:
             loop.call_soon_threadsafe(began.set)
             if reads:
-                is_cancelled.wait(20)
+                is_cancelled.wait(60)
             reads.append(is_cancelled.is_set())
             return b"x" if len(reads) < 100 else b""
 
@@ -165,7 +165,7 @@ async def test_a_cancelled_download_does_not_go_on(
     with pytest.raises(asyncio.CancelledError):
         await fetching
     is_cancelled.set()
-    assert await asyncio.to_thread(ended.wait, 20)
+    assert await asyncio.to_thread(ended.wait, 60)
     assert reads.count(True) <= 1
 
 
@@ -194,7 +194,7 @@ def test_two_that_fetch_the_same_do_not_disturb_each_other(
 ) -> None:
     wheel, index = make_wheel("same"), serve()
     whole, url = wheel.read_bytes(), f"{index.url.removesuffix('/simple')}/files/{wheel.name}"
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=60)
 
     def answer(handler: Any, data: bytes, kind: str) -> None:
         handler.send_response(200)
@@ -210,7 +210,7 @@ def test_two_that_fetch_the_same_do_not_disturb_each_other(
         fetching = [
             threads.submit(wheels_._fetched, wheel.name, url, expected, [], threading.Event()) for _ in range(2)
         ]
-        assert [each.result(20).path.read_bytes() for each in fetching] == [whole, whole]
+        assert [each.result(60).path.read_bytes() for each in fetching] == [whole, whole]
 
 
 def test_a_damaged_wheel_in_the_cache_is_fetched_again(make_wheel: Any, serve: Any) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,8 +43,15 @@ def in_child(run):
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Of a program: at the end nothing of it is left."""
     yield {**os.environ, "OUTRIDER_STATE": str(tmp_path)}
-    assert living(tmp_path) == []
+    until(lambda: not living(tmp_path))
     assert list(tmp_path.glob("local/*")) == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def living(state: Path) -> list[int]:
@@ -83,16 +90,10 @@ def test_the_pool_of_a_killed_client_ends_while_its_child_lives(
         try:
             client.kill()
             client.wait()
-            deadline = time.monotonic() + PATIENCE_S
-            while living(tmp_path) != [child] and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert living(tmp_path) == [child]
+            until(lambda: living(tmp_path) == [child])
             assert list(tmp_path.glob("local/*")) == []
         finally:
             os.kill(child, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
-    while living(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def said(program: str, environment: dict[str, str]) -> list[str]:

@@ -279,7 +279,7 @@ async def test_a_pool_that_ends_ends_the_iterators() -> None:
         with pytest.raises(PoolClosed):
             await anext(rank)
     for pid in pids:
-        assert not Path(f"/proc/{pid}").exists()
+        await is_gone(pid)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------

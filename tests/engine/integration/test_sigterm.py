@@ -105,7 +105,10 @@ class Client:
         return found
 
     def left(self) -> list[str]:
-        """Processes and files of a program that has ended."""
+        """Processes and files of a program that has ended, once what is about to end has ended."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.01)
         return [*self.processes(), *(str(path) for path in self._state.glob("local/*"))]
 
 

@@ -108,7 +108,7 @@ def test_a_line_without_end_is_shown_now_and_then_and_once_as_a_whole(monkeypatc
     monkeypatch.setattr(plain, "REFRESH_S", 0.001)
     sink = PrintsSink()
     sink(ev.UnfinishedLine(1, 0, 0, "stderr", " 40%", "train", at=time.time()))
-    assert terminal.flushed.wait(10)
+    assert terminal.flushed.wait(60)
     sink(ev.TaskOutput(1, 0, 0, "stderr", " 40%\r100%\n", "train", at=time.time()))
     sink.close()
     assert terminal.getvalue() == "[node 0 · train #1]  40%\n[node 0 · train #1] 100%\n"

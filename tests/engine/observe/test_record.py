@@ -175,7 +175,7 @@ async def test_a_sink_gets_no_event_of_a_call_that_only_the_record_wants(
 async def test_the_loop_goes_on_while_a_record_waits_for_its_disk(writer: Kept, observer: Observer) -> None:
     written = threading.Event()
     heard: list[bool] = []
-    writer.close = lambda end: heard.append(written.wait(10))  # type: ignore[assignment, method-assign, misc]
+    writer.close = lambda end: heard.append(written.wait(60))  # type: ignore[assignment, method-assign, misc]
     closing = asyncio.ensure_future(observer.aclose())
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(written.set)  # nobody calls it where the loop stands still

@@ -248,7 +248,7 @@ async def test_programs_live_as_long_as_the_pool(state: None, gone: Callable[[in
         head = int(cluster.head["address"].removeprefix("toy:"))
         assert not gone(head)
         os.kill(head, signal.SIGKILL)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while cluster.head.get("address") in (None, f"toy:{head}"):
                 await asyncio.sleep(0)
         await cluster.wait()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 LOOK_S = 0.02  # between looks at what is waited for: the page needs the processor itself
 
 # Chromium closes its connections whenever an interface of the computer comes or goes, as those of containers and of the

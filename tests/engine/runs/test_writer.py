@@ -23,7 +23,7 @@ from outrider.engine.runs.reader import Logs, found_runs, read_json
 from outrider.engine.runs.status import Spending
 from outrider.engine.runs.writer import Plan, RunEnd, RunWriter
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def until(true: Callable[[], object]) -> None:

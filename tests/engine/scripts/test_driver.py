@@ -20,7 +20,7 @@ from outrider.engine.scripts.driver import Start, Starter
 
 
 def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 60.0
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -173,7 +173,7 @@ async def test_a_generator_that_waits_when_its_task_ends_is_closed_when_it_goes_
     def slow() -> Iterator[int]:
         try:
             waits.set()
-            goes_on.wait(20)
+            goes_on.wait(60)
             yield 1
         finally:
             closed.set()
@@ -272,7 +272,7 @@ def make(request: pytest.FixtureRequest, feed: Feed, news: asyncio.Event) -> Mak
 
 
 async def taken(items: Items, news: asyncio.Event, count: int) -> list[Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (some := items.take(count)) and not items.ended:
             news.clear()
             await news.wait()

@@ -47,7 +47,7 @@ def recorded(ranks: set[int | None]) -> list[tuple[str, int, int, float]]:
 
 def test_a_run_of_a_pool_is_one_run_there(server: FakeMLflow) -> None:
     tracker = trackers.MLflow(server.address, experiment="digits")
-    with Pool(provider=Local(), nodes=2, run="digits", trackers=[tracker], flush_timeout=30) as pool:
+    with Pool(provider=Local(), nodes=2, run="digits", trackers=[tracker], flush_timeout=100) as pool:
         train(1200) @ pool
     run = server.only()
     (record,) = runs_folder().glob("*-digits-*")
@@ -64,7 +64,7 @@ def test_a_failed_run_is_failed_there(server: FakeMLflow) -> None:
     tracker = trackers.MLflow(server.address, ranks="all")
     with (
         pytest.raises(errors.BroadcastFailed),
-        Pool(provider=Local(), nodes=1, run="bad", trackers=[tracker], flush_timeout=30) as pool,
+        Pool(provider=Local(), nodes=1, run="bad", trackers=[tracker], flush_timeout=100) as pool,
     ):
         train(3, fail=True) @ pool
     assert server.runs[server.only()]["status"] == "FAILED"
@@ -89,7 +89,7 @@ def test_of_redone_steps_the_newest_is_sent_after_an_outage(
     server: FakeMLflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "DELAY_S", 600.0)  # the process begins when the block ends
-    with Pool(provider=Local(), run="redo", trackers=[trackers.MLflow(server.address)], flush_timeout=30) as pool:
+    with Pool(provider=Local(), run="redo", trackers=[trackers.MLflow(server.address)], flush_timeout=100) as pool:
         redo() @ pool
     assert len(recorded({0})) == 20
     assert [value for _, _, _, value in server.rows()] == [2.0] * 10
@@ -97,7 +97,7 @@ def test_of_redone_steps_the_newest_is_sent_after_an_outage(
 
 def test_what_is_wrong_with_a_name_does_not_lose_the_others(server: FakeMLflow) -> None:
     tracker = trackers.MLflow(server.address)
-    with Pool(provider=Local(), run="names", trackers=[tracker], flush_timeout=30) as pool:
+    with Pool(provider=Local(), run="names", trackers=[tracker], flush_timeout=100) as pool:
         names() >> pool
     assert {name for name, *_ in server.rows()} == {"a_b", "x/y", "__/__"}
     assert [(step, value) for name, step, _, value in server.rows() if name == "a_b"] == [(0, 1.0), (1, 2.0)]
@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_name_does_not_lose_the_others(server: FakeMLflow) 
 
 def test_params_that_are_long_or_change_are_kept_as_far_as_there_is_room(server: FakeMLflow) -> None:
     server.param_chars = 500
-    with Pool(provider=Local(), run="params", trackers=[trackers.MLflow(server.address)], flush_timeout=30) as pool:
+    with Pool(provider=Local(), run="params", trackers=[trackers.MLflow(server.address)], flush_timeout=100) as pool:
         params({"long": "x" * 7000, "lr": 0.1}) >> pool
         wait_until(lambda: server.runs and server.params[server.only()].get("lr"))
         params({"lr": 0.2}) >> pool

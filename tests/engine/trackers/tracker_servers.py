@@ -194,7 +194,7 @@ class Hook(Served):
         return [said["kind"] for said in self.taken.values()]
 
 
-def wait_until(true: Callable[[], object], within_s: float = 30.0) -> None:
+def wait_until(true: Callable[[], object], within_s: float = 100.0) -> None:
     until = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < until, "it did not become true"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Answer(NamedTuple):

@@ -201,7 +201,7 @@ def test_a_stop_that_takes_long_does_not_hold_up_the_end(whole: Run, tmp_path: P
             code, errors = ui.end()
             assert code == 0
             assert "Traceback" not in errors
-            assert time.monotonic() - began < PATIENCE_S / 2
+            assert time.monotonic() - began < PATIENCE_S
             connection.close()
         asking.join()
 
@@ -316,7 +316,7 @@ def test_it_ends_in_order_with_pages_open(whole: Run, tmp_path: Path, by: signal
         next(stream.messages())
         began = time.monotonic()
         assert ui.end(by) == (code, "")
-        assert time.monotonic() - began < PATIENCE_S / 2
+        assert time.monotonic() - began < PATIENCE_S
         stream.close()
 
 
