@@ -225,10 +225,10 @@ class Server:
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-        self.thread.join(10)
+        self.thread.join(60)
         for process in self.processes:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def test_ctrl_c_ends_the_commands(record: Record, tmp_path: Path) -> None:
         pid = int(process.stdout.readline().removeprefix("[node 0] "))
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
-        assert (process.wait(30), process.stderr.read()) == (130, "")
+        assert (process.wait(60), process.stderr.read()) == (130, "")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -363,7 +363,7 @@ def test_a_command_that_ignores_its_end_is_ended_too(record: Record, tmp_path: P
         assert process.stdout is not None
         pid = int(process.stdout.readline().removeprefix("[node 0] "))
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
         assert (process.returncode, said) == (130, "")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 import pytest
 
-from outrider import Local, Pool, Worker, checkpoint, compute, events, instance_info
+from outrider import Local, Pool, Worker, checkpoint, compute, instance_info
 from outrider.engine.transport import heartbeat, peer_transfers
 from outrider.engine.wire import messages as m
 
-from .test_objects import FEW, first, traffic
+from .test_objects import FEW, first, reroutes, sent_here, traffic
 
 pytestmark = pytest.mark.anyio
 BYTES = 8 << 20
@@ -52,30 +52,6 @@ def ends(pool: Pool) -> list[peer_transfers.PeerEnd]:
     core = pool._core
     assert core is not None
     return [link.objects.end for link in sorted(core.connector.links, key=lambda link: link.node)]
-
-
-def reroutes(pool: Pool) -> list[events.TransferRerouted]:
-    """Return what gathers the events of hops that break from now on."""
-    core = pool._core
-    assert core is not None
-    told: list[events.TransferRerouted] = []
-    peers = core.connector._settings.peers
-    assert peers is not None
-    observe = peers._observe
-
-    def told_too(event: events.Event) -> None:
-        assert isinstance(event, events.TransferRerouted)
-        told.append(event)
-        observe(event)
-
-    peers._observe = told_too
-    return told
-
-
-def sent_here(told: list[events.TransferRerouted]) -> int:
-    """Return the bytes that this program sent after all, as a busy machine let nodes stand still for too long."""
-    assert all("nothing came" in each.reason for each in told), "only a node that stands still is a reason"
-    return sum(each.size_bytes - each.have_bytes for each in told if each.instead is None)
 
 
 @compute(on_loss="restart")

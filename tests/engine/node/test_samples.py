@@ -214,7 +214,7 @@ async def collected(machine: Fake, send: Callable[[m.Sampled], bool], until: Cal
     sampler = Sampler(lambda: machine, send, 0.001)  # type: ignore[arg-type, return-value]
     sampler.start()
     try:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not until():
                 await anyio.sleep(0.001)
     finally:

@@ -23,7 +23,7 @@ class Distributed:
 
     def destroy_process_group(self) -> None:
         self.initialized = not self.says_so
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         self.initialized, self.cleared = False, True
 
 
@@ -55,7 +55,7 @@ def test_hanging_teardown_is_an_error_for_each_later_task_until_it_ends(
                 leaving.wait(group)
     finally:
         group.go_on.set()
-    monkeypatch.setattr(torch, "GONE_S", 10)
+    monkeypatch.setattr(torch, "GONE_S", 60)
     leaving.wait(group)
 
 

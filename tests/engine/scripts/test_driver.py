@@ -105,8 +105,8 @@ def test_it_is_in_a_session_of_its_own_without_the_terminal(tmp_path: Path) -> N
     (run,) = found_runs(tmp_path / "state" / "runs")
     assert done.stdout == f"{run.id} False\n"
     assert done.stderr == ""
-    assert (run.directory / "driver.log").read_text() == f"starting in session True\nfrom  in {tmp_path}\nerrors too\n"
     until(lambda: run.owner == "dead")
+    assert (run.directory / "driver.log").read_text() == f"starting in session True\nfrom  in {tmp_path}\nerrors too\n"
     ended = run_of(run.directory)
     assert (ended.name, ended.status["exit"]) == ("train", 7)
 

@@ -170,9 +170,6 @@ async def test_a_name_that_does_not_exist_is_not_asked_for_again_and_may_exist_l
 
 
 async def test_what_is_no_ssh_server_is_told_by_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unreached, "SAY_S", 0.3)
-    monkeypatch.setattr("outrider.engine.transport.ssh.CONNECT_S", 0.5)
-
     writers: list[asyncio.StreamWriter] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, says: bytes) -> None:
@@ -184,6 +181,8 @@ async def test_what_is_no_ssh_server_is_told_by_what_it_says(monkeypatch: pytest
 
     stories = {}
     for says in (b"HTTP/1.1 400 \x1b[2JBad Request\r\n\r\n", b""):
+        monkeypatch.setattr(unreached, "SAY_S", 60.0 if says else 2.0)
+        monkeypatch.setattr("outrider.engine.transport.ssh.CONNECT_S", 60.0 if says else 0.5)
         async with await asyncio.start_server(partial(talk, says=says), "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             machine = Machine(MachineId("pool/gpu"), Address("127.0.0.1", port), "", login=Login())
