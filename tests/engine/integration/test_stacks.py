@@ -50,7 +50,7 @@ async def test_all_ranks_are_shown_and_go_on(tmp_path: Path) -> None:
         seen = pool.events()
         running = asyncio.ensure_future(pool.broadcast(hang(str(tmp_path))))
         await asyncio.to_thread(wait_for_ranks, tmp_path, 3)
-        while "in stuck" not in (found := await pool.stacks())[1].text:
+        while len(found := await pool.stacks()) < 3 or "in stuck" not in found[1].text:
             pass
         (tmp_path / "end").touch()
         assert await running == [0, 1, 2]
