@@ -39,6 +39,7 @@ from .worker import ThreadWorker, Worker
 _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for what a dead worker has left behind to end
 ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
+END_TRIES = 20  # at least, to kill all children at its own end: it may stand still itself for longer than it gives them
 _AGAIN_MS = 100  # between two looks at the strays of a dead worker
 _NAMED = 8  # of the processes that cannot be killed
 
@@ -293,13 +294,15 @@ class ForkServer:
 
     def _end(self) -> NoReturn:
         """End this process and all its children: the executor server is gone, or wants the fork server gone."""
-        deadline = time.monotonic() + 5
-        while (left := process.children(self._pid)) and time.monotonic() < deadline:
+        deadline, tries = time.monotonic() + 5, 0
+        while (left := process.children(self._pid)) and (tries < END_TRIES or time.monotonic() < deadline):
+            tries += 1
             for pid in left:
                 process.kill_tree(pid)
             for _ in _ended():
                 pass
-            select.select([self._woken], [], [], 0.05)
+            if select.select([self._woken], [], [], 0.05)[0]:
+                os.read(self._woken, 4096)
         os._exit(0)
 
     def _report_gone(self, worker: int, status: int, detail: str, died: float | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -260,6 +261,29 @@ async def test_what_cannot_be_killed_is_told_and_holds_up_no_other_death(spared:
         assert ended.ago_us >= 200_000  # it died that long before the rest was given up
     finally:
         os.kill(int(said[1]), signal.SIGKILL)
+
+
+def test_a_fork_server_that_stands_still_as_it_ends_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock finds that its time is over."""
+    told, tells = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            server: Any = forkserver.ForkServer.__new__(forkserver.ForkServer)
+            server._pid, (server._woken, _) = os.getpid(), os.pipe()
+            if (child := os.fork()) == 0:
+                signal.pause()
+            os.write(tells, str(child).encode())
+            times = itertools.count(0, 60)
+            monkeypatch.setattr(time, "monotonic", lambda: float(next(times)))
+            server._end()
+        finally:
+            os._exit(99)
+    os.close(tells)
+    child = int(os.read(told, 20))
+    os.close(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not Path(f"/proc/{child}").exists()
 
 
 def test_children_are_found_with_and_without_the_kernels_lists() -> None:
