@@ -152,7 +152,7 @@ class Node:
             self.attempts = -1
             self.session.send(m.Bye())
             self.socket.sendall(self.session.flush())
-            select.select([self.end], [], [], 20)
+            select.select([self.end], [], [], 60)
             os.close(self.end)
             self.socket.close()
 

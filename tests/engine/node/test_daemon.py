@@ -138,7 +138,7 @@ def test_a_host_with_nothing_but_python_runs_tasks(daemon: subprocess.Popen[byte
 def test_it_outlives_who_started_it_and_is_started_once(runtime: Path, tmp_path: Path) -> None:
     start = [*BARE, str(runtime), "daemon", "--directory", str(tmp_path / "node"), "--lease", "20", "--remove"]
     for _ in range(2):
-        said = subprocess.run(start, capture_output=True, text=True, check=True, timeout=20)
+        said = subprocess.run(start, capture_output=True, text=True, check=True, timeout=60)
         assert said.stdout.strip() == str(tmp_path / "node" / "executor.sock")
     caller = Caller(tmp_path / "node" / "executor.sock")
     pid = caller.greet().facts["pid"]

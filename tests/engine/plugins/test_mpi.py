@@ -198,7 +198,7 @@ def test_a_rank_that_aborted_cannot_leave_as_if_nothing_were(
         [sys.executable, "-c", ABORTING, server[0], str(server[1]), how],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stdout) == (status, said), done.stderr
