@@ -71,20 +71,22 @@ def saves(steps: int, size_bytes: int) -> None:
 async def test_states_in_memory_are_copied_from_node_to_node(
     size_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copied: list[bool] = []
+    copied, here = list[int](), list[int]()  # bytes; a busy machine may keep nodes from each other
     copy = peer_transfers.PeerTransfers.copy
 
     async def counted(*args: Any) -> bool:
-        copied.append(await copy(*args))
-        return copied[-1]
+        has_it = await copy(*args)
+        (copied if has_it else here).append(args[-1])
+        return has_it
 
     monkeypatch.setattr(peer_transfers.PeerTransfers, "copy", counted)
     async with pool_of(2, checkpoints=tmp_path) as pool:
         told = reroutes(pool)
         traffic(pool)
         await pool.broadcast(saves(4, size_bytes))
-        assert copied.count(True) >= 2
-        assert traffic(pool) < FEW + 2 * sent_here(told)
+        assert len(copied) >= 2
+        assert sent_here(told) <= sum(here)
+        assert traffic(pool) < FEW + 2 * sum(here)
 
 
 async def test_what_all_nodes_get_leaves_this_program_once() -> None:
