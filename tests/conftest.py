@@ -23,6 +23,8 @@ import pytest
 
 os.environ["OUTRIDER_RUNS"] = "0"  # programs that tests start leave no records among those of the user
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # else AWS's client asks the network who this computer may be
+# Hosts of tests look for a python3.11. Where pyenv's come first, each is a script that starts twenty processes.
+os.environ["PATH"] = os.pathsep.join([f"{sys.base_prefix}/bin", os.environ.get("PATH", os.defpath)])
 # After `nohup make test &` these are ignored, and programs inherit that: those that tests start are to hear them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -16,10 +16,11 @@ import asyncssh
 
 from .podman import Podman
 
+# SHLVL: bash reads ~/.bashrc for a command by SSH unless it is inside of another shell; what is there may take long.
 CONFIG = """\
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/key.pub
-SetEnv {variables}
+SetEnv SHLVL=1 {variables}
 PidFile none
 UsePAM no
 StrictModes no
