@@ -795,7 +795,7 @@ class BeginsAnywhere(Ledger):
         return None
 
 
-SEEDS = {BeginsAnywhere: 5}  # half a second of a processor; with the seven nearest to it 6 to 28 s
+SEEDS = {BeginsAnywhere: 13, RestartsForEver: 13}  # a tenth of a second of a processor; others take up to 28 s
 
 
 @pytest.mark.parametrize(
