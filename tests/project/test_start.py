@@ -37,8 +37,10 @@ async def main():
     async with Pool(provider=Watched(), nodes=2, console="silent") as pool:
         assert await pool.run(first()) == 1
         worker = await pool.run(of_worker())
+        last = set(sys.modules)
     ended = set(sys.modules) - before
-    print(json.dumps({"declared": [*declared], "begun": [*begun], "ended": [*ended], "worker": worker}))
+    late = [*set(sys.modules) - last]
+    print(json.dumps({"declared": [*declared], "begun": [*begun], "ended": [*ended], "late": late, "worker": worker}))
 
 asyncio.run(main())
 """
@@ -152,6 +154,11 @@ def test_before_the_machines_are_begun_only_what_declares_a_pool_is_imported(
 def test_a_local_pool_that_ran_a_call_has_imported_nothing_it_did_not_need(imported: dict[str, list[str]]) -> None:
     assert surplus(imported["ended"], RUNNING) == []
     assert {"ctypes", "random", "secrets"} & set(imported["ended"]) == set()
+
+
+def test_the_end_of_a_pool_imports_nothing(imported: dict[str, list[str]]) -> None:
+    """Whoever waits for a program's end waits for that as well, and then for its modules to be taken apart."""
+    assert imported["late"] == []
 
 
 @pytest.mark.parametrize("moment", ["declared", "begun", "ended"])

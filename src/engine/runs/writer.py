@@ -204,7 +204,8 @@ class RunWriter:
             if not self._described and (self._leaving.is_set() or written_at >= due):
                 self._describe(files)
             self._write(files)
-            self._write_status(files)
+            if not self._closing.is_set():  # else the state at the end follows, which somebody waits for
+                self._write_status(files)
             if self._described and not swept and written_at >= began + SWEEP_S:
                 swept = self._sweep(files)
         if not self._described:
