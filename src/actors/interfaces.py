@@ -1,7 +1,7 @@
 """The interface of the actors to the layer above: protocols and the values that cross them.
 
 Everything here is synchronous and never waits: a link queues what it is given and writes it at the end of the loop's
-tick. Only `Connect` and `Connection.wait_lost` wait, and only `NodeActor` calls them, in a task of its own.
+tick. Only `Connect`, and of a `Connection` ``resume`` and ``close``, wait, and only `NodeActor` calls them, in tasks.
 
 Values that cross once per task are named tuples, which are cheaper to make than frozen dataclasses (0.2 and 0.5 us).
 """
@@ -255,9 +255,8 @@ class Connection(Protocol):
     @property
     def facts(self) -> NodeFacts: ...
 
-    async def wait_lost(self) -> Lost:
-        """Return when the present connection is gone."""
-        ...
+    def watch(self, lost: Callable[[Lost], object]) -> None:
+        """Have ``lost`` called once: when the present connection is gone, or now if it is."""
 
     async def resume(self) -> bool:
         """Try once, bounded, to reconnect; True when the session went on where it was.

@@ -1,28 +1,31 @@
 """A node's actor: it reaches the machine, notices losses and reconnects until told to leave. It decides no more.
 
-It is one task, and has no mailbox: what the pool tells it takes effect at once, as nothing of that can wait. A mailbox
-and a task that reads it were half of what a node kept in memory.
+It has a task while it connects or ends, and none while it is connected: the connection calls when it is lost. Nor has
+it a mailbox: what the pool tells it takes effect at once, as nothing of that can wait. Both were half of what a node
+kept for Python's collector to go through.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Never, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import anyio
 
 from ..lazy_dataclass import dataclass
 from ..providers.base import Machine
-from .interfaces import Connect, ConnectFailed, Connection, NodeId, Report
+from .interfaces import Connect, ConnectFailed, Connection, Lost, NodeId, Report
 from .kernel import ActorFailed, ActorStopped
 from .late_nodes import NO_ADDRESS, NO_ANSWER, PREPARED, Preparing
 from .messages import Boots, Happened, Leave, NodeMessage, PoolMessage, Queued, Reachable, Received
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from .node_lives import NodeLives
 
 TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
@@ -42,6 +45,7 @@ class Dialer:
     returns: anyio.Semaphore  # held while reconnecting: a node that is away counts as lost within seconds
     preparing: Callable[[NodeId], Preparing | None]
     tell: Callable[[PoolMessage], None]
+    tasks: TaskGroup  # of the actors, while they connect or end
 
 
 class NodeActor:
@@ -53,12 +57,20 @@ class NodeActor:
         self._pool = pool
         self._dialer = dialer
         self._has_answered = self._answers = self._has_turn = False
-        self._work = anyio.CancelScope()
+        self._connection: Connection | None = None  # from when the node is reached
+        self._since, self._short = 0.0, 0  # when it was connected last, and how many connections in a row were short
+        self._work: anyio.CancelScope | None = None  # None: it is connected, and does nothing
         # Until it is reached. Both take a kilobyte, and a pool may have a thousand nodes.
         self._addressed: anyio.Event | None = anyio.Event()
         self._boot: anyio.CancelScope | None = anyio.CancelScope(deadline=self._boots_until())
         if machine.address is not None:
             self._addressed.set()
+
+    def begin(self) -> None:
+        """Reach the machine. From then on the node stays connected until it is told to leave, or can never be reached
+        again. The pool hears of that end when the connection is closed.
+        """
+        self._begin(self._reach_first)
 
     def receive(self, message: NodeMessage) -> None:
         match message:
@@ -73,34 +85,60 @@ class NodeActor:
                 if self._addressed is not None:
                     self._addressed.set()
             case Leave():
-                self._work.cancel()
+                if self._work is None:
+                    self._begin(_nothing_more)
+                else:
+                    self._work.cancel()
             case _:
                 assert_never(message)
 
-    async def live(self) -> None:
-        """Run until the node is told to leave, or can never be reached again, and its connection is closed.
+    def _begin(self, work: Callable[[], Awaitable[bool]]) -> None:
+        self._work = scope = anyio.CancelScope()
+        self._dialer.tasks.start_soon(self._carry_out, work, scope, name=f"node {self._node}")
+
+    async def _carry_out(self, work: Callable[[], Awaitable[bool]], scope: anyio.CancelScope) -> None:
+        """Do what leads to a connection, and rest until that is lost. If there is none then, or the node was told to
+        leave, close what there is: the node has ended.
 
         Raises:
             ActorFailed: its connection could not be closed.
         """
-        connection: Connection | None = None
+        connected = False
         try:
-            with self._work:
-                connection = await self._reach()
-                self._boot = self._addressed = None
-                self._happened(partial(self._pool.reached, self._node, connection))
-                await self._keep(connection)
+            with scope:
+                connected = await work() and not scope.cancel_called
         except ConnectFailed as error:
             self._happened(partial(self._pool.connection_failed, self._node, error))
         except Exception as error:  # noqa: BLE001 (this node's defect must not be the pool's)
             defect = ConnectFailed(f"{type(error).__name__}: {error}")
             self._happened(partial(self._pool.connection_failed, self._node, defect))
         finally:
-            if connection is not None:
-                await self._close(connection)
-        self._happened(partial(self._pool.closed, self._node))
+            if not connected:
+                await self._close()
+        if connected:
+            self._rest()
+        else:
+            self._happened(partial(self._pool.closed, self._node))
 
-    async def _close(self, connection: Connection) -> None:
+    def _rest(self) -> None:
+        assert self._connection is not None, "it is connected"
+        self._since, self._work = anyio.current_time(), None
+        self._connection.watch(self._dropped)
+
+    def _dropped(self, lost: Lost) -> None:
+        self._happened(partial(self._lost, lost))
+
+    def _lost(self, lost: Lost, now: float) -> None:
+        """Reconnect, unless the node is told to leave: by the pool when it hears of the loss, or before."""
+        if self._work is None:
+            self._short = self._short + 1 if now - self._since < STEADY_S else 0
+            self._begin(partial(self._return, lost.cause))
+            self._pool.dropped(self._node, lost, now)
+
+    async def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
             try:
                 await connection.close()
@@ -109,6 +147,12 @@ class NodeActor:
 
     def _boots_until(self) -> float:
         return anyio.current_time() + self._dialer.boot_timeout_s
+
+    async def _reach_first(self) -> bool:
+        self._connection = await self._reach()
+        self._boot = self._addressed = None
+        self._happened(partial(self._pool.reached, self._node, self._connection))
+        return True
 
     async def _reach(self) -> Connection:
         """Connect to the machine, trying until it succeeds or its time to boot is over; that passes while it runs.
@@ -179,22 +223,18 @@ class NodeActor:
             self._has_answered = True
             self._happened(partial(self._pool.stragglers.answered, self._node))
 
-    async def _keep(self, connection: Connection) -> Never:
-        """Wait for the loss of each connection and reconnect.
+    async def _return(self, cause: str) -> bool:
+        """Reconnect after a loss with that cause.
 
         Raises:
             ConnectFailed: the node will never be reached again.
         """
-        since, short = anyio.current_time(), 0
-        while True:
-            lost = await connection.wait_lost()
-            self._happened(partial(self._pool.dropped, self._node, lost))
-            short = short + 1 if anyio.current_time() - since < STEADY_S else 0
-            if short > 1:  # whatever ends the connections, it must not keep this program busy
-                await _pause(short - 2)
-            await self._resume(connection, lost.cause)
-            since = anyio.current_time()
-            self._happened(partial(self._pool.resumed, self._node))
+        if self._short > 1:  # whatever ends the connections, it must not keep this program busy
+            await _pause(self._short - 2)
+        assert self._connection is not None, "it was connected"
+        await self._resume(self._connection, cause)
+        self._happened(partial(self._pool.resumed, self._node))
+        return True
 
     async def _resume(self, connection: Connection, cause: str) -> None:
         """Reconnect, trying until it succeeds: the pool decides how long that may take, and sends `Leave`."""
@@ -222,6 +262,11 @@ class NodeActor:
             self._dialer.tell(message)
         except ActorStopped:
             pass  # the pool ends, and its nodes with it
+
+
+async def _nothing_more() -> bool:
+    """Do the work of a connected node that is told to leave: there is none, and so it ends."""
+    return False
 
 
 async def _pause(tries: int) -> None:

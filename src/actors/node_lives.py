@@ -65,8 +65,15 @@ class NodeLives:
         self._minimum = minimum
         tries, returns = anyio.Semaphore(TRIES_AT_ONCE), anyio.Semaphore(TRIES_AT_ONCE)
         self._dialer = Dialer(
-            dependencies.connect, spec.boot_timeout_s, tries, returns, dependencies.preparing, context.ref.tell_inline
+            dependencies.connect,
+            spec.boot_timeout_s,
+            tries,
+            returns,
+            dependencies.preparing,
+            context.ref.tell_inline,
+            context.children,
         )
+        context.children.start_soon(self._end_all, name="nodes")
         self._actors: dict[NodeId, NodeActor] = {}  # of nodes, until their connections are closed
         self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
         self._in_use: set[NodeId] = set()  # nodes that would leave if no files came from them or went to them
@@ -79,7 +86,7 @@ class NodeLives:
         member = self._nodes.add(machine)
         self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
         self._actors[member.id] = actor = NodeActor(member.id, machine, self._dialer, self)
-        self._context.children.start_soon(actor.live, name=f"node {member.id}")
+        actor.begin()
         return member
 
     def queued(self, member: Member, reason: str, starts_at: float | None, now: float) -> None:
@@ -344,6 +351,13 @@ class NodeLives:
         self._closing = True
         for node in self._actors:
             self._tell(node, Leave())
+
+    async def _end_all(self) -> None:
+        """End the nodes that are left when the pool's actor has ended, as by a failure: those at rest have no task."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.close()
 
     @property
     def all_closed(self) -> bool:

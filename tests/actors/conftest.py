@@ -88,8 +88,8 @@ class PlayedNode:
     waiting: deque[Order] = field(default_factory=deque)
     running: dict[AttemptId, anyio.CancelScope] = field(default_factory=dict)
     kept: list[Report] = field(default_factory=list)
-    lost: anyio.Event = field(default_factory=anyio.Event)
-    how: Lost = field(default_factory=lambda: Lost("connection closed"))
+    watcher: Callable[[Lost], object] | None = None
+    lost: Lost | None = None  # nobody was told yet
     fresh: bool = False  # its executor has started anew
     heard_s: float | None = None  # how long ago its tasks have printed something
     quiet_s: float = 0.0  # since they have given a sign
@@ -102,10 +102,9 @@ class PlayedNode:
     def link(self) -> PlayedNode:
         return self
 
-    async def wait_lost(self) -> Lost:
-        await self.lost.wait()
-        self.lost = anyio.Event()
-        return self.how
+    def watch(self, lost: Callable[[Lost], object]) -> None:
+        self.watcher = lost
+        self.tell_lost()
 
     async def resume(self) -> bool:
         await anyio.sleep(0.05)
@@ -235,8 +234,14 @@ class PlayedNode:
         self.drop(silent=silent)
 
     def drop(self, *, silent: bool = False, cause: str = "connection closed", early_s: float = 0.0) -> None:
-        self.how = Lost(cause, silent, early_s)
-        self.lost.set()
+        self.lost = Lost(cause, silent, early_s)
+        self.tell_lost()
+
+    def tell_lost(self) -> None:
+        watcher, lost = self.watcher, self.lost
+        if watcher is not None and lost is not None:
+            self.watcher = self.lost = None
+            watcher(lost)
 
 
 class Site:

@@ -55,8 +55,8 @@ class Stub:
             orders = sent[first : first + BATCH]
             self.reports([Finished(order.attempt, Verdict.RETURNED, None, 1e-4) for order in orders])
 
-    async def wait_lost(self):
-        await anyio.sleep_forever()
+    def watch(self, lost):
+        pass
 
     async def close(self):
         pass

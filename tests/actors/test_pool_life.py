@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+import trio
 
 from outrider.actors import interfaces, machines
 from outrider.actors import messages as m
@@ -273,6 +274,16 @@ async def test_a_thousand_nodes_boot_work_and_go(rig, work):
         jobs = [pool.submit() for _ in range(3000)]
         await pool.settled(*jobs)
         assert len({pool.endings[job].node for job in jobs}) == 1000
+
+
+async def test_connected_nodes_have_no_tasks_of_their_own(rig):
+    living = []
+    for nodes in (2, 20):
+        async with rig(desired=nodes) as pool:
+            await pool.ready()
+            await anyio.sleep(1)
+            living.append(trio.lowlevel.current_statistics().tasks_living)
+    assert living[0] == living[1]
 
 
 async def test_the_bodys_own_error_is_raised_as_it_is(rig):

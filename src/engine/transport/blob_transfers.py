@@ -64,18 +64,19 @@ class BlobTransfers:
 
     def __init__(self, bulk: Bulk, *, same_host: bool, send: Callable[[wire.Message], None]) -> None:
         self._bulk, self._same_host, self.send = bulk, same_host, send
-        self._attached = asyncio.Event()
-        self._closed = False
+        self._attached = self._closed = False
+        self._change: asyncio.Future[None] | None = None  # of these two, if a transfer waits for that
         self.placed: dict[str, asyncio.Task[None]] = {}  # blobs that are on the node, or on their way there, by name
         self.tasks: dict[asyncio.Task[None], None] = {}  # dicts without values take less than sets while they are empty
         self.moving: dict[asyncio.Task[Any], None] = {}  # transfers that have a channel, or are about to have one
 
     def attach(self) -> None:
-        self._attached.set()
+        self._attached = True
+        self._changed()
 
     def detach(self) -> None:
         """End what moves, as its connection is lost: it starts over on the next."""
-        self._attached.clear()
+        self._attached = False
         for moving in self.moving:
             moving.cancel()
 
@@ -83,9 +84,14 @@ class BlobTransfers:
         """Cancel the transfers for good; those who wait for a connection get a ConnectionError."""
         self.detach()
         self._closed = True
-        self._attached.set()
+        self._changed()
         for task in self.tasks:
             task.cancel()
+
+    def _changed(self) -> None:
+        change, self._change = self._change, None
+        if change is not None:
+            change.set_result(None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` until the node is lost. The loss is reported elsewhere, so its errors are dropped."""
@@ -175,7 +181,9 @@ class BlobTransfers:
         progress = TransferProgress(CHANNEL_TRIES, most_bytes)
         last: BaseException | None = None
         while True:
-            await self._attached.wait()
+            while not self._attached and not self._closed:
+                self._change = self._change or asyncio.get_running_loop().create_future()
+                await asyncio.wait([self._change])  # which others may wait for as well
             if self._closed:
                 raise ConnectionResetError("the node is lost")
             progress.begin(last)
@@ -187,7 +195,7 @@ class BlobTransfers:
             last = None if moving.cancelled() else moving.exception()
             if not moving.cancelled() and not isinstance(last, ConnectionError):
                 return moving.result()
-            if last is not None and self._attached.is_set():  # its channel was lost, and not its connection
+            if last is not None and self._attached:  # its channel was lost, and not its connection
                 await asyncio.sleep(CHANNEL_PAUSE_S * progress.tries)
 
 

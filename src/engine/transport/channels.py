@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from ..api.printable import plain
 from ..node.client_channels import ByteStream
@@ -65,6 +65,15 @@ class Channel(ByteStream):
         raise NotImplementedError
 
 
+class Listener(Protocol):
+    """Whoever a control channel is attached to."""
+
+    def received(self, data: bytes, /) -> None: ...
+
+    def cut(self, cause: str, /) -> None:
+        """Handle the end of the channel."""
+
+
 class Control(Channel):
     """The control channel: the first message answers the hello, everything after it is the session's."""
 
@@ -74,20 +83,19 @@ class Control(Channel):
         self.first: asyncio.Future[wire.Message] | None = asyncio.get_running_loop().create_future()
         self._splitter: Splitter | None = Splitter()
         self.rest = b""
-        self._receive: Callable[[bytes], None] | None = None
-        self._lose: Callable[[str], None] | None = None
+        self._listener: Listener | None = None
         self.ended = False  # by the executor, and not with the connection
 
-    def attach(self, receive: Callable[[bytes], None], lose: Callable[[str], None]) -> None:
-        self._receive, self._lose = receive, lose
+    def attach(self, listener: Listener) -> None:
+        self._listener = listener
         self.first = self._splitter = None
 
     def detach(self) -> None:
-        self._receive = self._lose = None
+        self._listener = None
 
     def data_received(self, data: bytes) -> None:
-        if self._receive is not None:
-            self._receive(data)
+        if self._listener is not None:
+            self._listener.received(data)
         elif self.first is None or self._splitter is None or self.first.done():
             self.rest += data  # the connection attaches itself a tick after the first message
         else:
@@ -102,11 +110,24 @@ class Control(Channel):
     def lost(self, exc: Exception | None) -> None:
         self.ended = exc is None
         cause = plain(str(exc)) or type(exc).__name__ if exc else "the connection was closed"
-        if self._lose is not None:
-            self._lose(cause)
+        if self._listener is not None:
+            self._listener.cut(cause)
         elif self.first is not None and not self.first.done():
             self.first.set_exception(ConnectionResetError(cause))
             self.first.exception()  # seen: asyncio would complain where who opened the channel was cancelled
+
+
+class Farewell:
+    """The last listener of a channel, which waits for its end and ignores what still comes."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+
+    def received(self, data: bytes, /) -> None:
+        pass
+
+    def cut(self, cause: str, /) -> None:  # noqa: ARG002
+        self.heard.set()
 
 
 class Transfer(Channel):

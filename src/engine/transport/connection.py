@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import cloudpickle
@@ -28,7 +27,7 @@ from ..wire.codec import ProtocolError, encode
 from ..wire.session import KEPT_BYTES, Session
 from . import requirement_check
 from .blob_transfers import TransferProgress
-from .channels import Control, Receiving, Sending, Transfer
+from .channels import Control, Farewell, Receiving, Sending, Transfer
 from .connection_settings import ConnectionSettings
 from .forward import LOOPBACK, Forwards
 from .heartbeat import SILENCE_S, Heartbeat
@@ -189,11 +188,10 @@ class NodeConnection:
         self.link.sampled = SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
-        self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
+        self._lost: Lost | None = None  # how the present connection was
+        self._watcher: Callable[[Lost], object] | None = None
         self.link.profiles.observe = settings.observe
-        self._heartbeat = Heartbeat(
-            self._route, self.link.ping, self.cut, same_host=self.on_this_computer, beats=settings.beats
-        )
+        self._heartbeat = Heartbeat(self._route, self, same_host=self.on_this_computer, beats=settings.beats)
         self._silence = self._heartbeat.silence
         self.link.answered = self._answered
         self._facts: NodeFacts | None = None
@@ -218,7 +216,7 @@ class NodeConnection:
         except ValueError as error:
             self.cut("its welcome is not the protocol")
             raise ConnectFailed(f"node {self._machine.id} sent a welcome without its facts", fatal=True) from error
-        self.link.objects.end.address = facts.address
+        self.link.objects.address = facts.address
         self.link.objects.limit(facts.memory_bytes, *self._settings.object_bytes)
         if not self.on_this_computer:
             await self._check(facts, said)
@@ -228,12 +226,12 @@ class NodeConnection:
         leaves nothing open.
         """
         plugins = self._settings.plugins
-        starting = asyncio.ensure_future(
+        starting: asyncio.Future[Any] = asyncio.ensure_future(
             plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer)
         )
         try:
             while not starting.done():
-                losing = asyncio.ensure_future(self.wait_lost())
+                losing = self._losing()
                 await asyncio.wait([starting, losing], return_when=asyncio.FIRST_COMPLETED)
                 losing.cancel()
                 if not starting.done() and not await self._resumed():
@@ -288,28 +286,30 @@ class NodeConnection:
         self._gone = not welcome.resumed
         return welcome.resumed
 
-    async def wait_lost(self) -> Lost:
-        lost = self._lost
-        if not lost.done():  # `asyncio.shield` would do, and keep twice as much for each node
-            woken = asyncio.get_running_loop().create_future()
-            wake = partial(_wake, woken)
-            lost.add_done_callback(wake)
-            try:
-                await woken
-            finally:
-                lost.remove_done_callback(wake)
-        return lost.result()
+    def watch(self, lost: Callable[[Lost], object]) -> None:
+        """See `actors.interfaces.Connection.watch`. Whoever has watched before is told of nothing any more."""
+        if self._lost is None:
+            self._watcher = lost
+        else:
+            lost(self._lost)
+
+    def _losing(self) -> asyncio.Future[Any]:
+        """Return what has a result when the present connection is lost. It may be cancelled."""
+        losing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.watch(lambda lost: None if losing.done() else losing.set_result(lost))
+        return losing
 
     async def close(self) -> None:
         """Say goodbye. Nobody waits for a machine that is a process of ours: its provider ends it right after."""
-        lost, control = not self._route.reached or self._lost.done(), self._control
+        self._watcher = None
+        lost, control = not self._route.reached or self._lost is not None, self._control
         try:
             if not lost:
                 await self._settings.plugins.retire(self._node)
                 self.link.send(wire.Bye())
                 self.link.flush()
                 if not self.on_this_computer:
-                    await asyncio.wait([self._lost], timeout=FAREWELL_S)
+                    await asyncio.wait([self._losing()], timeout=FAREWELL_S)
                     lost = control is None or not control.ended  # else it may not have heard that
         finally:
             self.link.close()
@@ -331,14 +331,14 @@ class NodeConnection:
 
     async def _evicted(self) -> bool:
         """Return whether the executor is gone, ended by this client or not. What it may still say is ignored."""
-        control, ended = Control(), asyncio.Event()
+        control, farewell = Control(), Farewell()
         try:
             await self._route.reach(again=False)
             async with asyncio.timeout(GREETING_S):
                 if isinstance(await self._answer(control), wire.Welcome):
-                    control.attach(lambda _: None, lambda _: ended.set())
+                    control.attach(farewell)
                     control.write(encode(wire.Bye()))
-                    await ended.wait()
+                    await farewell.heard.wait()
         except ExecutorGone:
             return True
         except Exception:  # noqa: BLE001  the edge: it is tried again
@@ -352,7 +352,7 @@ class NodeConnection:
     async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
         """Connect, say hello, and attach the session to what answers. Failed or cancelled, it leaves nothing open."""
         self.cut("reconnecting")
-        self._lost = asyncio.get_running_loop().create_future()
+        self._lost = None
         try:
             await self._route.reach(again=self._facts is not None)
             answered()
@@ -375,13 +375,13 @@ class NodeConnection:
         if self._facts is not None and not welcome.resumed:  # what the one before had been sent is not for this one
             self.cut("its executor started anew")
             return welcome
-        control.attach(self._received, self.cut)
+        control.attach(self)
         self._control = control
         self._answered()
         self.link.attach(control.write)
-        self.link.ping()  # from which on it is known how far off its clock is
+        self.ping()  # from which on it is known how far off its clock is
         if control.rest:
-            self._received(control.rest)
+            self.received(control.rest)
         self._heartbeat.start()
         return welcome
 
@@ -415,7 +415,10 @@ class NodeConnection:
             raise ProtocolError(f"{type(answer).__name__} where a welcome belongs")
         return answer
 
-    def _received(self, data: bytes) -> None:
+    def ping(self) -> None:
+        self.link.ping()
+
+    def received(self, data: bytes) -> None:
         if self._silence.said(len(data), math.inf if self._uploads else self._session.kept_bytes):
             self._answered()
         try:
@@ -448,8 +451,11 @@ class NodeConnection:
         if self._route.reached:
             self.link.detach()
         self._route.abort()
-        if not self._lost.done():
-            self._lost.set_result(Lost(cause, silent, early_s))
+        if self._lost is None:
+            self._lost = Lost(cause, silent, early_s)
+            watcher, self._watcher = self._watcher, None
+            if watcher is not None:
+                watcher(self._lost)
 
     # --- bulk channels ------------------------------------------------------------------------------------------
 
@@ -484,8 +490,3 @@ class NodeConnection:
                 raise ConnectionResetError(f"its channel was not opened within {GREETING_S:g} s") from error
             finally:
                 transfer.close()
-
-
-def _wake(waits: asyncio.Future[None], lost: asyncio.Future[Lost]) -> None:  # noqa: ARG001
-    if not waits.done():
-        waits.set_result(None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 from .route import Route
@@ -20,17 +19,20 @@ SILENCE_S = 6.0  # with the time for reconnecting, a black hole is seen in 9 s; 
 TOGETHER_S = 0.125  # beats of all nodes fall on its multiples: for 1,000 nodes the loop wakes up eight times a second
 
 
-class Cut(Protocol):
-    def __call__(self, cause: str, *, silent: bool = ..., early_s: float = ...) -> None: ...
+class Pinged(Protocol):
+    """The connection that a heartbeat is of."""
+
+    def ping(self) -> None: ...
+
+    def cut(self, cause: str, *, silent: bool = ..., early_s: float = ...) -> None: ...
 
 
 class Heartbeat:
     """``same_host``: the node is on this very computer, so it is not the network that is silent."""
 
-    def __init__(self, route: Route, ping: Callable[[], None], cut: Cut, *, same_host: bool, beats: Beats) -> None:
-        """``ping``: sends a ping."""
+    def __init__(self, route: Route, connection: Pinged, *, same_host: bool, beats: Beats) -> None:
         self.silence = SilenceClock()
-        self._route, self._ping, self._cut, self._same_host, self._beats = route, ping, cut, same_host, beats
+        self._route, self._connection, self._same_host, self._beats = route, connection, same_host, beats
         self._ping_at = 0.0
         self.beats_at: float | None = None  # None: it is stopped
 
@@ -46,14 +48,14 @@ class Heartbeat:
         now = time.monotonic()
         silent_s = self.silence.lasts(now)
         if silent_s >= SILENCE_S:
-            self._cut(f"silent for {SILENCE_S:g} s", silent=not self._same_host)
+            self._connection.cut(f"silent for {SILENCE_S:g} s", silent=not self._same_host)
             return
         if silent_s < QUIET_S:
             self._route.begin_no_other()
         else:
             self._route.begin_another(self._reached_anew)
         if now + TOGETHER_S > self._ping_at:  # else it is early, and looks at the silence alone
-            self._ping()
+            self._connection.ping()
             self._ping_at = now + HEARTBEAT_S
         limit_s = QUIET_S if silent_s < QUIET_S else SILENCE_S
         self._beat_in(min(self._ping_at - now, limit_s - silent_s), now)
@@ -69,7 +71,7 @@ class Heartbeat:
         if silent_s < QUIET_S:
             self._route.begin_no_other()
         elif self.beats_at is not None:
-            self._cut(f"silent for {silent_s:.0f} s, and reached anew", early_s=SILENCE_S - silent_s)
+            self._connection.cut(f"silent for {silent_s:.0f} s, and reached anew", early_s=SILENCE_S - silent_s)
 
 
 class Beats:

@@ -8,7 +8,6 @@ large objects by other nodes, where these have them and are reached: see `peer_t
 from __future__ import annotations
 
 import asyncio
-import itertools
 import pickle
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
@@ -53,24 +52,43 @@ class NodeObjects:
     ) -> None:
         self.node, self.same_host = node, same_host
         self._transfers, self._send = transfers, send
-        self.memory = ObjectMemory(0, 0)
-        self._numbers = itertools.count(1)
+        # Most nodes of a large pool have no large objects, and do without what these need.
+        self._memory: ObjectMemory | None = None
+        self._limits = 0, 0  # of it
+        self._end: PeerEnd | None = None
+        self.address = ""  # by which other nodes reach this one
+        self._kept: WeakSet[Whereabouts] | None = None
+        self._number = 0  # of the object that was sent last
         self._placing: dict[str, asyncio.Task[None]] = {}
         self.users: dict[int, list[str]] = {}  # attempts, and what each uses
-        self._kept: WeakSet[Whereabouts] = WeakSet()
         self._peers = None if same_host else peers
         self._keys = ContentKeys() if keys is None else keys
         if not same_host:
             self._keys.nodes.add(self)
             self._keys.peers = peers
         self._shared: dict[str, str] = {}  # what other nodes may have of this one, by name: the key of each
-        self.end = PeerEnd(send)
         self.closed = False
+
+    @property
+    def memory(self) -> ObjectMemory:
+        if self._memory is None:
+            self._memory = ObjectMemory(*self._limits)
+        return self._memory
+
+    @property
+    def end(self) -> PeerEnd:
+        if self._end is None:
+            self._end = PeerEnd(self._send, self.address)
+            if self.closed:
+                self._end.close()
+        return self._end
 
     def limit(self, node_bytes: int, memory_bytes: int | None, disk_bytes: int | None) -> None:
         """Set how much it may remember and keep. ``node_bytes``: the node's memory. None: a share of that."""
         memory = node_bytes // MEMORY_SHARE if memory_bytes is None else memory_bytes
-        self.memory.limit(memory, DISK_TIMES * memory if disk_bytes is None else disk_bytes)
+        self._limits = memory, DISK_TIMES * memory if disk_bytes is None else disk_bytes
+        if self._memory is not None:
+            self._memory.limit(*self._limits)
 
     # --- to the node ----------------------------------------------------------------------------------------------
 
@@ -138,7 +156,8 @@ class NodeObjects:
         if found is not None:
             name = found
         else:
-            name = f"{name}#{next(self._numbers)}"  # what was dropped may still be on its way there
+            self._number += 1
+            name = f"{name}#{self._number}"  # what was dropped may still be on its way there
             self.memory.sent(name, size_bytes, key)
             if self._peers is None or not self.serves(size_bytes):
                 bringing = send_rest(name, 0)
@@ -262,6 +281,8 @@ class NodeObjects:
     def kept(self, at: Whereabouts, name: str) -> Whereabouts:
         """Note what a task has left there under a name, until it is let go."""
         at.home, at.kept_as = self, name
+        if self._kept is None:
+            self._kept = WeakSet()
         self._kept.add(at)
         self.memory.made(name, at.size_bytes)
         self._carry_out()
@@ -330,10 +351,11 @@ class NodeObjects:
         """Handle the node's end: what it kept is lost, but for copies of it."""
         self.closed = True
         self._keys.left(self)
-        self.end.close()
+        if self._end is not None:
+            self._end.close()
         for name in [*self._shared]:
             self._unshare(name)
-        for at in self._kept:
+        for at in self._kept or ():
             at.lose(self)
 
     def _unshare(self, name: str) -> None:

@@ -23,9 +23,9 @@ SERVE_S = 5.0  # for a node to say where it listens
 class PeerEnd:
     """One node's end, as the client sees it: what it was asked, and has not answered yet."""
 
-    def __init__(self, send: Callable[[wire.Message], None]) -> None:
-        self.send = send
-        self.address = ""  # by which other nodes reach it
+    def __init__(self, send: Callable[[wire.Message], None], address: str) -> None:
+        """``address``: by which other nodes reach it."""
+        self.send, self.address = send, address
         self.has_keys = self._closed = False
         self._ports: dict[str, asyncio.Future[int]] = {}  # by ticket
         self._arrivals: dict[str, asyncio.Future[wire.Arrived]] = {}  # by blob

@@ -26,7 +26,7 @@ class Route:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._transfers = asyncio.Semaphore(TRANSFERS)
+        self._transfers: asyncio.Semaphore | None = None  # until there are any
 
     @property
     def reached(self) -> bool:
@@ -57,6 +57,8 @@ class Route:
 
     def turn(self) -> AbstractAsyncContextManager[object]:
         """Enter before a channel for a blob is opened, and leave when it is closed: there may be few of them."""
+        if self._transfers is None:
+            self._transfers = asyncio.Semaphore(TRANSFERS)
         return self._transfers
 
     async def open_channel(self, channel: Channel) -> None:

@@ -41,7 +41,7 @@ class SSHRoute(BootstrappedRoute):
         super().__init__(node, machine, settings)
         self._ssh: ssh.Connected | None = None
         self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
-        self._bridges = asyncio.Semaphore(BRIDGES)
+        self._bridges: asyncio.Semaphore | None = None  # until there are any
         self._host_keys = settings.pinned(machine)  # in place of the machine's, from when it was replaced
         self._nudge: asyncio.Task[object] | None = None
         self._another: asyncio.Task[ssh.Connected] | None = None  # in place of one that is silent
@@ -151,7 +151,11 @@ class SSHRoute(BootstrappedRoute):
         return self._ssh.connection
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        return self._bridges if self._bridged else super().turn()
+        if not self._bridged:
+            return super().turn()
+        if self._bridges is None:
+            self._bridges = asyncio.Semaphore(BRIDGES)
+        return self._bridges
 
     async def open_channel(self, channel: Channel) -> None:
         """Open a channel to the executor's socket; over a command there, where the server forbids forwarding."""

@@ -217,14 +217,14 @@ class Splitter:
     __slots__ = ("_pieces", "_size", "_wanted")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes] | None = None  # None: there are none
         self._size = 0  # of all pieces, in bytes
         self._wanted = HEADER_BYTES  # so many bytes are needed before anything can be cut
 
     @property
     def tail(self) -> bytes:
         """Return the bytes that were fed and are not a whole frame yet."""
-        return b"".join(self._pieces)
+        return b"".join(self._pieces or ())
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the bodies of the frames that ``data`` completes.
@@ -259,7 +259,7 @@ class Splitter:
         if self._size + len(data) < self._wanted:
             self._keep(data)
             return b""
-        pieces, self._pieces, self._size = self._pieces, [], 0
+        pieces, self._pieces, self._size = self._pieces or (), None, 0
         return b"".join((*pieces, data))
 
     def _end_of_frame(self, data: bytes, offset: int) -> int | None:
@@ -278,6 +278,8 @@ class Splitter:
 
     def _keep(self, data: bytes) -> None:
         if data:
+            if self._pieces is None:
+                self._pieces = []
             self._pieces.append(data)
             self._size += len(data)
 

@@ -81,7 +81,7 @@ async def rest() -> None:
 
 async def lost(node: NodeConnection) -> Lost | None:
     await rest()
-    return node._lost.result() if node._lost.done() else None
+    return node._lost
 
 
 async def test_it_changes_over_once_it_is_reached(node: NodeConnection, dialling: Dialling) -> None:
@@ -144,7 +144,7 @@ async def test_nothing_of_a_try_is_left_when_the_node_is_closed(node: NodeConnec
     await rest()
     trying = route(node)._another
     assert trying is not None
-    node._lost.set_result(Lost("its machine is gone"))
+    node._lost = Lost("its machine is gone")
     await node.close()
     await rest()
     assert trying.cancelled()

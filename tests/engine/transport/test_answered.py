@@ -113,7 +113,7 @@ async def test_one_that_may_not_have_heard_the_farewell_is_ended_all_the_same(he
     node._control = control = Control()
     route._executor = Bootstrapped("/nowhere/executor.sock", "python", "runtime")
     node._facts = NodeFacts("host", "127.0.0.1", ())
-    control.attach(lambda _: None, node.cut)
+    control.attach(node)
     ending = None if heard else ConnectionResetError("the connection was lost")
     asyncio.get_running_loop().call_soon(control.connection_lost, ending)
     await node.close()

@@ -49,7 +49,6 @@ async def test_a_complaint_on_stderr_is_not_the_bridge() -> None:
 async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
     aborted = []
     connection = NodeConnection.__new__(NodeConnection)
-    loop = asyncio.get_running_loop()
 
     async def retire(_: Any) -> None:
         await asyncio.Event().wait()
@@ -68,7 +67,8 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
             abort=lambda: aborted.append(1),
             begin_no_other=lambda: None,
         ),
-        "_lost": loop.create_future(),
+        "_lost": None,
+        "_watcher": None,
         "_heartbeat": SimpleNamespace(stop=lambda: None),
         "_control": None,
     }.items():

@@ -33,10 +33,10 @@ class Played:
         self.now, self.hears = now, True
         self.pinged: list[float] = []
         self.begun: list[float] = []  # other connections
-        self.cut: list[float] = []
+        self.cuts: list[float] = []
         monkeypatch.setattr(heartbeat, "time", Mock(monotonic=lambda: self.now))
         route: Any = Mock(begin_another=lambda _: self.begun.append(self.now))
-        self.heartbeat = Heartbeat(route, self.ping, self.end, same_host=False, beats=Mock())
+        self.heartbeat = Heartbeat(route, self, same_host=False, beats=Mock())
         self.heartbeat.silence.answered(now)
         self.heartbeat.start()
 
@@ -45,8 +45,8 @@ class Played:
         if self.hears:
             self.heartbeat.silence.answered(self.now)
 
-    def end(self, *_: object, **__: object) -> None:
-        self.cut.append(self.now)
+    def cut(self, *_: object, **__: object) -> None:
+        self.cuts.append(self.now)
         self.heartbeat.stop()
 
     def until(self, end: float) -> None:
@@ -63,7 +63,7 @@ def test_a_node_that_answers_is_pinged_every_two_seconds(began: float, monkeypat
     assert len(played.pinged) == pytest.approx(100 / HEARTBEAT_S, abs=1)
     assert set(pauses) == {HEARTBEAT_S}
     assert not played.begun
-    assert not played.cut
+    assert not played.cuts
 
 
 @pytest.mark.parametrize("began", [1000.0, 1000.06, 1000.12])
@@ -75,7 +75,7 @@ def test_a_silence_leads_to_another_connection_and_then_to_the_end(
     heard_at, played.hears = played.pinged[-1], False
     played.until(began + 100)
     assert played.begun[0] == pytest.approx(heard_at + QUIET_S)
-    assert played.cut == [pytest.approx(heard_at + SILENCE_S)]
+    assert played.cuts == [pytest.approx(heard_at + SILENCE_S)]
     assert len([at for at in played.pinged if at > heard_at]) >= 2
 
 

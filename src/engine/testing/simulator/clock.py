@@ -119,13 +119,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.at_rest, self.halt = lambda: None, None
         self.set_exception_handler(lambda loop, context: None)  # noqa: ARG005
         for number in range(ROUNDS):
-            self._run_for(0.0)  # what has not begun cannot be cancelled without a word
-            left = asyncio.all_tasks(self)
+            left = self._all_begun()
             if not left:
                 return
             for task in sorted(left, key=lambda task: task.get_name()):
                 task.cancel()
             self._run_for(2.0**number)
+
+    def _all_begun(self) -> set[asyncio.Task[Any]]:
+        """Return the tasks that are left. Each has begun: else it could not be cancelled without a word."""
+        left = asyncio.all_tasks(self)
+        for _ in range(ROUNDS):
+            known = left
+            self._run_for(0.0)
+            left = asyncio.all_tasks(self)
+            if left <= known:
+                break
+        return left
 
     def _run_for(self, seconds: float) -> None:
         self._turns = TURNS_AT_ONE_TIME - 1000

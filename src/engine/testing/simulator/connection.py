@@ -172,8 +172,8 @@ class PlayedConnection:
     async def resume(self) -> bool:
         return (await self._greet()).resumed
 
-    async def wait_lost(self) -> Lost:
-        return await asyncio.shield(self._lost)
+    def watch(self, lost: Callable[[Lost], object]) -> None:
+        self._lost.add_done_callback(lambda gone: lost(gone.result()))
 
     async def close(self) -> None:
         if self._circuit is not None and not self._lost.done():
