@@ -54,7 +54,7 @@ async def client(nodes: int) -> AsyncIterator[asyncio.subprocess.Process]:
     )
     try:
         assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), 60) == b"ready\n"
+        assert await asyncio.wait_for(process.stdout.readline(), 150) == b"ready\n"
         yield process
     finally:
         if process.returncode is None:
@@ -96,7 +96,7 @@ async def test_what_is_missing_is_launched_and_what_is_too_much_is_ended(cloud, 
         pass
     async with Pool.attach("train", provider=aws(), nodes=1, console="silent") as pool:
         await pool.broadcast(whoami())
-        await until(lambda: len(cloud.instances("running")) == 1, 10)
+        await until(lambda: len(cloud.instances("running")) == 1, 60)
     assert cloud.left() == []
 
 

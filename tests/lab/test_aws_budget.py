@@ -29,6 +29,6 @@ async def test_a_pool_ends_at_its_max_cost_and_says_what_it_cost(cloud, hypervis
         async with asyncio.timeout(120), Pool(provider=aws(), nodes=2, max_cost=limit, console="silent") as pool:
             with pytest.raises(PoolClosed):
                 await pool.run(forever())
-    assert limit <= exceeded.value.spent < 2 * limit
+    assert limit <= exceeded.value.spent < 10 * limit
     assert cloud.left() == []
     assert hypervisor.hosts == {}

@@ -12,7 +12,7 @@ from bars.site import until, watched
 from outrider import Pool, compute, events, instance_info, preemption
 
 pytestmark = pytest.mark.anyio
-NOTICE_S = 12.0  # EC2's is 120
+NOTICE_S = 120.0  # as EC2's
 
 
 @compute(on_loss="restart")
@@ -40,18 +40,20 @@ def generation() -> tuple[int, int, int]:
 async def test_an_interruption_with_notice_has_its_replacement_before_its_end(cloud, hypervisor, aws):
     async with Pool(provider=aws(), nodes=4, allocation="spot", console="silent") as pool, watched(pool) as diary:
         task = asyncio.create_task(pool.broadcast(until_replaced()))
-        await diary.first(events.GenerationStarted, 30)
+        await diary.first(events.GenerationStarted, 60)
         instance, host = next(iter(hypervisor.hosts.items()))
-        since, ends_at = len(diary.events), time.time() + NOTICE_S
+        since = len(diary.events)
         cloud.interrupt(instance, notice_s=NOTICE_S)
         told = host.path("/home/ubuntu/told")
-        await until(told.exists, 5, what="the task was told within 5 s")
+        await until(told.exists, 60, what="the task was told")
         source, left = told.read_text().split()
         assert source == "aws"
         assert 0 < float(left) <= NOTICE_S
-        requested = await diary.first(events.NodesRequested, 5, since=since)
-        ready = await diary.first(events.NodeReady, 30, since=since)
-        assert requested.at < ready.at < ends_at, "it is ready before the other machine goes"
+        requested = await diary.first(events.NodesRequested, 60, since=since)
+        ready = await diary.first(events.NodeReady, 100, since=since)
+        assert requested.at < ready.at
+        assert instance in hypervisor.hosts, "it is ready before the other machine goes"
+        await asyncio.to_thread(cloud.advance, NOTICE_S)
         results = await asyncio.wait_for(task, 60)
         assert [result[:3] for result in results] == [(2, rank, 4) for rank in range(4)]
         assert len({head for *_, head, _ in results}) == 1
@@ -64,11 +66,11 @@ async def test_an_interruption_with_notice_has_its_replacement_before_its_end(cl
 async def test_a_machine_that_is_taken_without_notice_is_replaced_elsewhere(cloud, hypervisor, aws):
     async with Pool(provider=aws(), nodes=3, allocation="spot", console="silent") as pool, watched(pool) as diary:
         task = asyncio.create_task(pool.broadcast(generation()))
-        await diary.first(events.GenerationStarted, 30)
+        await diary.first(events.GenerationStarted, 60)
         before = {each.id: each for each in cloud.instances()}
         instance = next(iter(hypervisor.hosts))
         cloud.interrupt(instance, notice_s=0)
-        lost = await diary.first(events.NodeLost, 10)
+        lost = await diary.first(events.NodeLost, 60)
         assert lost.cause == "spot interruption"
         assert await asyncio.wait_for(task, 60) == [(2, rank, 3) for rank in range(3)]
         [new] = [each for each in cloud.instances() if each.id not in before]
@@ -82,8 +84,8 @@ async def test_a_machine_that_switches_itself_off_is_replaced(cloud, hypervisor,
         instance, host = next(iter(hypervisor.hosts.items()))
         since = len(diary.events)
         host.run("poweroff", check=False)
-        await diary.first(events.NodeLost, 10, since=since)
-        await diary.first(events.NodeReady, 30, since=since)
+        await diary.first(events.NodeLost, 60, since=since)
+        await diary.first(events.NodeReady, 60, since=since)
         assert len(set(await pool.broadcast(tasks.where()))) == 2
         assert cloud.instance(instance).state == "terminated"
     assert cloud.left() == []
@@ -95,9 +97,9 @@ async def test_a_machine_that_falls_silent_is_terminated(cloud, hypervisor, aws)
         instance, host = next(iter(hypervisor.hosts.items()))
         since = len(diary.events)
         host.blackhole()
-        await diary.first(events.NodeLost, 15, since=since)
-        await diary.first(events.NodeReady, 30, since=since)
-        await until(lambda: instance not in hypervisor.hosts, 10, what="it was terminated")
+        await diary.first(events.NodeLost, 60, since=since)
+        await diary.first(events.NodeReady, 60, since=since)
+        await until(lambda: instance not in hypervisor.hosts, 60, what="it was terminated")
         assert len(set(await pool.broadcast(tasks.where()))) == 2
     assert cloud.left() == []
 
@@ -107,8 +109,8 @@ async def test_a_recommendation_to_go_elsewhere_is_followed_if_asked(cloud, hype
     async with Pool(provider=provider, nodes=2, allocation="spot", console="silent") as pool, watched(pool) as diary:
         since = len(diary.events)
         cloud.interrupt(next(iter(hypervisor.hosts)), notice_s=60, rebalance_s=55)
-        noticed = await diary.first(events.NodeNoticed, 10, since=since)
+        noticed = await diary.first(events.NodeNoticed, 60, since=since)
         assert noticed.source == "aws-rebalance"
-        await diary.first(events.NodeReady, 30, since=since)
+        await diary.first(events.NodeReady, 60, since=since)
         assert len(set(await pool.broadcast(tasks.where()))) == 2
     assert cloud.left() == []

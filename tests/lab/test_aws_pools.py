@@ -61,7 +61,7 @@ async def test_machines_are_reached_at_their_public_addresses_where_that_is_want
 async def test_the_host_key_that_crossed_with_the_user_data_is_not_kept(cloud, hypervisor, aws, connect):
     async with Pool(provider=aws(), nodes=1, console="silent") as pool:
         [(instance, host)] = hypervisor.hosts.items()
-        await until(lambda: not host.path("/etc/ssh/outrider_new").exists(), 5)
+        await until(lambda: not host.path("/etc/ssh/outrider_new").exists(), 60)
         now = host.path("/etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[1]
         private = host.path("/etc/ssh/ssh_host_ed25519_key").read_text().split("\n")[1:-2]
         given = hypervisor.booted(instance).user_data
@@ -86,7 +86,7 @@ def _public(user_data: str) -> str:
 async def test_a_machine_with_another_host_key_is_refused_and_replaced(cloud, hypervisor, aws):
     """Not at once: until cloud-init has brought the key, a machine may answer with one of its own."""
     hypervisor.next_suffers("impostor")
-    async with Pool(provider=aws(), nodes=2, boot_timeout=10, console="silent") as pool:
+    async with Pool(provider=aws(), nodes=2, boot_timeout=25, console="silent") as pool:
         assert len(set(await pool.broadcast(tasks.where()))) == 2
         assert len(cloud.instances("running")) == 2
         assert len(cloud.instances()) == 3
@@ -95,8 +95,8 @@ async def test_a_machine_with_another_host_key_is_refused_and_replaced(cloud, hy
 
 async def test_a_machine_that_never_answers_is_replaced(cloud, hypervisor, aws):
     hypervisor.next_suffers("deaf")
-    async with asyncio.timeout(60):
-        async with Pool(provider=aws(), nodes=2, boot_timeout=10, console="silent") as pool:
+    async with asyncio.timeout(150):
+        async with Pool(provider=aws(), nodes=2, boot_timeout=25, console="silent") as pool:
             assert len(set(await pool.broadcast(tasks.where()))) == 2
             assert len(cloud.instances()) == 3
     assert cloud.left() == []
@@ -108,11 +108,11 @@ async def test_a_machine_that_does_not_answer_as_the_others_do_is_made_up_for_at
 ):
     """With the usual `boot_timeout`, of ten minutes."""
     hypervisor.next_suffers(mishap)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         async with Pool(provider=aws(), nodes=4, console="silent") as pool:
             assert len(set(await pool.broadcast(tasks.where()))) == 4
-            assert len(cloud.instances()) == 5
-            await until(lambda: len(cloud.instances("running")) == 4, 20)
+            assert 5 <= len(cloud.instances()) <= 8  # on a busy computer others may be late as well
+            await until(lambda: len(cloud.instances("running")) == 4, 60)
     assert lab.hosts == []
     assert cloud.left() == []
 
@@ -136,7 +136,7 @@ async def test_a_launch_whose_answer_is_lost_is_not_made_twice(cloud, aws):
 async def test_a_pool_whose_opening_is_cancelled_leaves_nothing(cloud, hypervisor, aws, lab):
     pool = Pool(provider=aws(), nodes=3, console="silent")
     opening = asyncio.create_task(pool.__aenter__())
-    await until(lambda: hypervisor.hosts, 10)
+    await until(lambda: hypervisor.hosts, 60)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
@@ -147,11 +147,13 @@ async def test_a_pool_whose_opening_is_cancelled_leaves_nothing(cloud, hyperviso
 
 async def test_the_number_of_machines_follows_the_work_from_none_to_eight_and_back(cloud, hypervisor, aws, lab):
     nodes = Nodes(min=0, max=8, scale="load", idle=1)
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(220):
         async with Pool(provider=aws(), nodes=nodes, allocation="spot", console="silent") as pool:
             assert cloud.instances() == []
             jobs = [pool.submit(wait()) for _ in range(16)]
-            await until(lambda: pool.snapshot().ready == 8, 60)
+            await until(lambda: pool.snapshot().ready == 8, 100)
+            waiting = [host.path("/tmp/waits") for host in hypervisor.hosts.values()]
+            await until(lambda: all(each.exists() for each in waiting), 60, what="each has one")
             for host in hypervisor.hosts.values():
                 host.run("touch", "/tmp/enough")
             assert len({await job for job in jobs}) == 8, "machines that came later took of the work, and none is lost"
@@ -165,6 +167,7 @@ async def test_the_number_of_machines_follows_the_work_from_none_to_eight_and_ba
 
 @compute
 def wait() -> str:
+    Path("/tmp/waits").touch()
     while not Path("/tmp/enough").exists():
         time.sleep(0.05)
     return instance_info().hostname

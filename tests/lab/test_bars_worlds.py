@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bars import cuts, worlds
-from bars.site import BUSY
+from bars.site import busy
 
 pytestmark = pytest.mark.anyio
 
@@ -18,9 +18,9 @@ async def test_a_broadcast_that_loses_any_rank_at_any_moment_ends_right(lab):
     again = [restart for restart in restarts if restart.to_seen_s is not None and restart.to_running_s is not None]
     assert again, "no loss came in time"
     for restart in again:
-        assert restart.to_seen_s < BUSY * worlds.SEEN_S[restart.fault], restart
+        assert restart.to_seen_s < busy(worlds.SEEN_S[restart.fault]), restart
 
 
 async def test_a_node_that_comes_back_is_of_the_past_and_ends(lab):
     """Long before its lease: it is told as soon as it can be reached."""
-    assert await cuts.old_node_returns(lab) < BUSY * cuts.HEARD_S
+    assert await cuts.old_node_returns(lab) < busy(cuts.HEARD_S)

@@ -17,7 +17,7 @@ from outrider.engine.runs.event_reading import events_in
 from outrider.engine.runs.reader import found_runs
 
 pytestmark = pytest.mark.anyio
-NOTICE_S = 12.0  # Google's is 30
+NOTICE_S = 30.0  # as Google's
 LEASE_S, SHUTDOWN_S = 3.0, 60.0
 REPLACED = (events.NodeNoticed, events.NodeLate, events.NodeFailed, events.NodeLost)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "aws_spot.py"
@@ -42,16 +42,18 @@ async def test_a_broadcast_survives_a_preemption_with_notice(gce, hypervisor, gc
         task = asyncio.create_task(pool.broadcast(until_replaced()))
         await diary.first(events.GenerationStarted, 60)
         machine, host = next(iter(hypervisor.hosts.items()))
-        since, ends_at = len(diary.events), time.time() + NOTICE_S
+        since = len(diary.events)
         gce.preempt(machine, notice_s=NOTICE_S)
         told = host.path("/home/ubuntu/told")
-        await until(told.exists, 5, what="the task was told within 5 s")
+        await until(told.exists, 60, what="the task was told")
         source, left = told.read_text().split()
         assert source == "gcp"
         assert 0 < float(left) <= 30
-        requested = await diary.first(events.NodesRequested, 5, since=since)
-        ready = await diary.first(events.NodeReady, 30, since=since)
-        assert requested.at < ready.at < ends_at, "it is ready before the other machine goes"
+        requested = await diary.first(events.NodesRequested, 60, since=since)
+        ready = await diary.first(events.NodeReady, 60, since=since)
+        assert requested.at < ready.at
+        assert machine in hypervisor.hosts, "it is ready before the other machine goes"
+        await asyncio.to_thread(gce.advance, NOTICE_S)
         results = await asyncio.wait_for(task, 60)
         assert [result[:3] for result in results] == [(2, rank, 2) for rank in range(2)]
         assert host.name not in {name for *_, name in results}
@@ -78,7 +80,7 @@ asyncio.run(main())
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", client, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), 60) == b"ready\n"
+        assert await asyncio.wait_for(process.stdout.readline(), 150) == b"ready\n"
         process.send_signal(signal.SIGKILL)
         died = time.time()
     finally:
@@ -89,8 +91,8 @@ asyncio.run(main())
     print(f"powered off {time.time() - died:.1f} s after the client's death")
     assert lab.hosts == []
     gc = await asyncio.create_subprocess_exec(sys.executable, "-m", "outrider", "gc", "--apply")
-    assert await asyncio.wait_for(gc.wait(), 60) == 0
-    await until(lambda: not gce.machines("running", "stopped", "shutting-down"), 10)
+    assert await asyncio.wait_for(gc.wait(), 150) == 0
+    await until(lambda: not gce.machines("running", "stopped", "shutting-down"), 60)
     assert gce.firewalls == {}
 
 
@@ -113,7 +115,7 @@ async def test_the_training_of_digits_survives_two_preemptions(gce, hypervisor, 
             await said(process, rb"stretch (\d) ends after epoch (\d+)")
         await said(process, rb"stretch 3 ends after epoch 100")
         await said(process, rb"four spot instances: (9[5-9]|100)\.\d\d%")
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), 120) == 0
     finally:
         if process.returncode is None:
             process.kill()

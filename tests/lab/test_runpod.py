@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from outrider.testing import RunPodCloud
 
 pytestmark = pytest.mark.anyio
-LEASE_S, OPEN_S = 3.0, 150.0
+LEASE_S, OPEN_S = 8.0, 150.0
 QUICK = "from outrider.providers.runpod import service; service.LIMITS = dict.fromkeys(service.LIMITS, (99.0, 99.0))"
 CLIENT = f"""
 import asyncio, sys

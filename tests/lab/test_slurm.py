@@ -126,7 +126,7 @@ def test_ssh_passes_through_srun_unbuffered_alone(slurm):
         step = ["srun", *options, "--quiet", f"--jobid={job}", "--overlap", "-N1", "-n1", f"--nodelist={node}", *relay]
         known = ["-o", "UserKnownHostsFile=pinned", "-o", f"HostKeyAlias=step-{node}", "-o", "BatchMode=yes"]
         proxy = ["-o", f"ProxyCommand={shlex.join(step)}"]
-        limit = ["timeout", "--kill-after=1", str(HANGS_S)]
+        limit = ["timeout", "--kill-after=1", str(60 if options else HANGS_S)]
         return slurm.run(*limit, "ssh", *known, *proxy, node, inside, check=False)
 
     slurm.run("tee", "relay.py", stdin=RELAY)
@@ -200,7 +200,7 @@ def test_a_preempted_job_hears_of_it_in_its_steps(slurm):
 @pytest.mark.parametrize("lost", ["c0", "c1"])
 def test_a_job_outlives_a_node(cluster, lost):
     """Also the one with its batch shell, c0, and its steps go on without the srun that began them."""
-    made = cluster(nodes=2, node_timeout_s=2)
+    made = cluster(nodes=2, node_timeout_s=5)
     job = running(
         made, "--nodes=2", script="srun -K0 --no-kill sh -c 'while :; do date >>beat-$SLURM_NODEID; sleep 0.2; done'"
     )

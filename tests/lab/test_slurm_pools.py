@@ -82,7 +82,7 @@ def living(made: Cluster) -> list[str]:
     ids=lambda check: check.__name__,
 )
 async def test_contract(check: contract.Check, cluster, slurm) -> None:
-    made, off = cluster(nodes=2, node_timeout_s=2), set[str]()
+    made, off = cluster(nodes=2, node_timeout_s=5), set[str]()
 
     async def alive() -> int:
         """How many step servers there are, when those of jobs that have just begun are there."""
@@ -100,7 +100,7 @@ async def test_contract(check: contract.Check, cluster, slurm) -> None:
         off.add(node := min(steps(made)))  # its machines get their nodes in this order
         made.node(node).power_off()
 
-    await check(contract.Subject(provider=slurm(made), alive=alive, kill=kill, request=REQUEST, within_s=60.0))
+    await check(contract.Subject(provider=slurm(made), alive=alive, kill=kill, request=REQUEST, within_s=120.0))
     assert living(made) == []
 
 
@@ -164,7 +164,7 @@ async def test_tasks_have_their_steps_devices_and_variables(cluster, slurm):
         ours = [port for host in made.hosts for port in host.listening() if port not in {22, 6817, 6818}]
         assert [port for port in ours if not 60001 <= port <= 60999] == []  # srun's own
         began = time.monotonic()
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 30.0
     assert living(made) == []
     assert left(made) == []
 
@@ -216,11 +216,11 @@ async def test_a_wrong_key_of_the_login_host_is_refused(cluster, slurm):
 
 async def test_waiting_in_the_queue_is_not_booting(cluster, slurm, capfd):
     made = cluster(nodes=1)
-    made.run("sbatch", "--exclusive", "--wrap=sleep 18")
+    made.run("sbatch", "--exclusive", "--wrap=sleep 23")
     began = time.monotonic()
-    async with Pool(provider=slurm(made), nodes=1, boot_timeout=15, console="plain") as pool:
+    async with Pool(provider=slurm(made), nodes=1, boot_timeout=20, console="plain") as pool:
         assert await pool.run(seen("SLURM_JOB_ID")) == {"SLURM_JOB_ID": "2"}
-    assert time.monotonic() - began > 15
+    assert time.monotonic() - began > 20
     assert re.search(r"in the queue: job 2 pending: (Resources|Priority) \(", capfd.readouterr().err)
 
 
@@ -363,15 +363,15 @@ async def test_nothing_outlives_the_lease_of_a_killed_client(cluster, slurm):
     made = cluster(nodes=2)
     await killed(slurm(made), 20.0)
     assert [line.split()[1] for line in jobs(made)] == ["RUNNING"]
-    await until(lambda: jobs(made) == [], within_s=80.0)
+    await until(lambda: jobs(made) == [], within_s=180.0)
     assert steps(made) == {}
 
 
 async def test_a_job_whose_batch_shell_has_died_with_its_node_ends_with_its_last_step(cluster, slurm):
-    made = cluster(nodes=2, node_timeout_s=3)
+    made = cluster(nodes=2, node_timeout_s=5)
     await killed(slurm(made, exclusive=True), 10.0)
     made.node("c0").power_off()
-    await until(lambda: living(made) == [], within_s=80.0)
+    await until(lambda: living(made) == [], within_s=180.0)
 
 
 async def test_gc_ends_the_jobs_of_a_killed_client_and_no_others(cluster, slurm):

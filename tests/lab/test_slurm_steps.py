@@ -148,17 +148,15 @@ async def test_a_step_ends_with_all_that_was_started_in_it(job):
     first, _ = made.site.nodes
     until(lambda: ["sleep", "1000"] not in first.processes().values() and not first.path(str(folders["c0"])).exists())
     assert made.site.state(made.id) == "RUNNING"
-    began = time.monotonic()
     made.site.run("touch", f"{FOLDER}/end")
     assert made.site.wait_state(made.id, "COMPLETED", "FAILED") == "COMPLETED"
-    assert time.monotonic() - began < 10
     until(lambda: not programs_of(made.site))
 
 
 def test_a_job_of_which_nobody_hears_ends_with_its_lease(job):
     made = job("--nodes=2", lease_s=1)
     made.wait_nodes(2)
-    assert made.site.wait_state(made.id, "COMPLETED", "FAILED", within_s=90) == "COMPLETED"
+    assert made.site.wait_state(made.id, "COMPLETED", "FAILED", within_s=180) == "COMPLETED"
     said = made.site.run("cat", "job.out").stdout
     assert (
         sorted(line.partition(" ends: ")[2] for line in said.splitlines())

@@ -36,7 +36,7 @@ pytestmark = [
 BUCKET = "my-bucket"
 CANARY = "canary-5d20e7af"
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": Secret(CANARY)}
-LEASE_S = 4.0
+LEASE_S = 10.0
 
 
 class Store:
@@ -271,7 +271,7 @@ async def test_a_pool_that_is_given_up_while_its_store_is_silent_leaves_nothing(
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await until(lambda: ours(host) == [], 5.0)
+        await until(lambda: ours(host) == [])
 
 
 async def test_what_is_cached_is_fetched_once_and_removed_in_the_end(hosts, ssh, store, caplog):
@@ -357,7 +357,7 @@ def environment() -> dict[str, str]:
 
 async def failing(provider: Any, volume: Volume) -> BootstrapError:
     with pytest.raises(BootstrapError) as caught:
-        async with asyncio.timeout(60), Pool(provider=provider, volumes=[volume], console="silent"):
+        async with asyncio.timeout(150), Pool(provider=provider, volumes=[volume], console="silent"):
             pytest.fail("the pool opened")
     assert caught.value.phase == "volumes"
     return caught.value

@@ -94,12 +94,12 @@ async def machines_go(lab: Lab, faults: Mapping[str, Fault]) -> dict[str, Loss]:
             await asyncio.to_thread(fault, victim)
         took: dict[str, Loss] = {}
         for node, (name, at) in began.items():
-            suspect = await diary.first(events.NodeSuspect, 20, where=_of(node))
-            lost = await diary.first(events.NodeLost, 20, where=_of(node))
+            suspect = await diary.first(events.NodeSuspect, 60, where=_of(node))
+            lost = await diary.first(events.NodeLost, 60, where=_of(node))
             took[name] = Loss(suspect.at - at, lost.at - at)
         for well in made[len(faults) :]:
             well.path("/root/enough").touch()
-        assert sorted([await asyncio.wait_for(job, 60) for job in jobs]) == [1, 1] + [2] * len(faults)
+        assert sorted([await asyncio.wait_for(job, 120) for job in jobs]) == [1, 1] + [2] * len(faults)
         assert {event.node for event in diary.all(events.NodeLost)} == set(began)
     return took
 
@@ -113,8 +113,8 @@ async def only_node_goes(lab: Lab, fault: Fault, *, hosts: int) -> tuple[float, 
         await diary.started(2, since=0)
         began = time.time()
         await asyncio.to_thread(fault, victim)
-        lost = await diary.first(events.NodeLost, 30)
-        return lost.at - began, await asyncio.wait_for(job, 60)
+        lost = await diary.first(events.NodeLost, 60)
+        return lost.at - began, await asyncio.wait_for(job, 120)
 
 
 def _of(node: int) -> Callable[[events.NodeSuspect | events.NodeLost], bool]:

@@ -36,9 +36,9 @@ async def notice(lab: Lab) -> Acted:
         await diary.started(2, since=0)
         since, began = len(diary.events), time.time()
         file.write_text("120")
-        told_at = await asyncio.wait_for(job, 20)
-        noticed = await diary.first(events.NodeNoticed, 20, since=since)
-        requested = await diary.first(events.NodesRequested, 20, since=since)
+        told_at = await asyncio.wait_for(job, 60)
+        noticed = await diary.first(events.NodeNoticed, 60, since=since)
+        requested = await diary.first(events.NodesRequested, 60, since=since)
         ready = await diary.first(events.NodeReady, 60, since=since)
         assert (noticed.source, requested.count) == ("file", 1)
         assert victim.name not in await pool.gather(*(tasks.where() for _ in range(8)))
@@ -55,13 +55,13 @@ async def withdrawn(lab: Lab) -> float:
         job = pool.submit(tasks.kept(), on=1)
         await diary.started(2, since=0)
         file.write_text("120")
-        noticed = await diary.first(events.NodeNoticed, 20)
+        noticed = await diary.first(events.NodeNoticed, 60)
         replacement = await diary.first(events.NodeReady, 60)
         began = time.time()
         file.unlink()
-        back = await diary.first(events.NodeNoticeWithdrawn, 20)
-        assert await asyncio.wait_for(job, 20) == 1, "its task went on"
-        gone = await diary.first(events.NodeDismissed, 30)
+        back = await diary.first(events.NodeNoticeWithdrawn, 60)
+        assert await asyncio.wait_for(job, 60) == 1, "its task went on"
+        gone = await diary.first(events.NodeDismissed, 60)
         assert (back.node, gone.node) == (noticed.node, replacement.node)
         assert set(await pool.broadcast(tasks.where())) >= {victim.name}
         assert len(diary.all(events.NodeLaunching)) == 1, "nothing was replaced twice"

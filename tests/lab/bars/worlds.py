@@ -104,7 +104,7 @@ async def _one(pool: Pool, diary: Diary, made: list[Host], blow: Blow) -> Restar
     await asyncio.sleep(after_s)
     began = time.time()
     await asyncio.to_thread(FAULTS[fault], victim)
-    results = await asyncio.wait_for(work, 60)
+    results = await asyncio.wait_for(work, 120)
     took_s = time.time() - began
     assert [result.rank for result in results] == list(range(RANKS))
     assert {result.world_size for result in results} == {RANKS}
@@ -113,7 +113,7 @@ async def _one(pool: Pool, diary: Diary, made: list[Host], blow: Blow) -> Restar
     assert len({result.host for result in results}) == RANKS
     assert [result.sums for result in results] == [()] * RANKS
     assert len({result.steps for result in results}) == 1
-    lost = await diary.first(events.NodeLost, 30, where=lambda event: event.node == node, since=since)
+    lost = await diary.first(events.NodeLost, 60, where=lambda event: event.node == node, since=since)
     seen = await diary.first(SEEN[fault], 0, where=lambda event: event.node == node, since=since)
     again = results[0].generation > 1
     if again:

@@ -13,8 +13,8 @@ from netlab.identity import PLAIN_UID, write_key
 
 from .site import ADOPTS, DEVICES, Site
 
-READY_S = 30.0
-RUN_S = 30.0  # for a command
+READY_S = 120.0
+RUN_S = 120.0  # for a command
 POLL_S = 0.05
 WORKERS = 4
 KEY_BYTES = 1024
@@ -34,7 +34,7 @@ mariadb-install-db --no-defaults --user=mysql --datadir=/var/lib/slurm/database 
   --auth-root-authentication-method=socket >/var/log/mariadb-install.log 2>&1
 setsid mariadbd --no-defaults --user=mysql --datadir=/var/lib/slurm/database --socket=/run/mysqld/mysqld.sock \\
   --skip-networking --innodb-flush-log-at-trx-commit=0 </dev/null >/var/log/mariadb.log 2>&1 &
-within() { timeout 30 sh -c 'until "$@" >/dev/null 2>&1; do sleep 0.05; done' wait "$@"; }
+within() { timeout 120 sh -c 'until "$@" >/dev/null 2>&1; do sleep 0.05; done' wait "$@"; }
 within mariadb-admin --no-defaults --socket=/run/mysqld/mysqld.sock ping
 slurmdbd
 within sacctmgr --noheader show cluster

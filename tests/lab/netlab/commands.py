@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class LabError(RuntimeError):
