@@ -86,7 +86,7 @@ def _public(user_data: str) -> str:
 async def test_a_machine_with_another_host_key_is_refused_and_replaced(cloud, hypervisor, aws):
     """Not at once: until cloud-init has brought the key, a machine may answer with one of its own."""
     hypervisor.next_suffers("impostor")
-    async with Pool(provider=aws(), nodes=2, boot_timeout=25, console="silent") as pool:
+    async with Pool(provider=aws(), nodes=2, boot_timeout=40, console="silent") as pool:
         assert len(set(await pool.broadcast(tasks.where()))) == 2
         assert len(cloud.instances("running")) == 2
         assert len(cloud.instances()) == 3
@@ -96,7 +96,7 @@ async def test_a_machine_with_another_host_key_is_refused_and_replaced(cloud, hy
 async def test_a_machine_that_never_answers_is_replaced(cloud, hypervisor, aws):
     hypervisor.next_suffers("deaf")
     async with asyncio.timeout(150):
-        async with Pool(provider=aws(), nodes=2, boot_timeout=25, console="silent") as pool:
+        async with Pool(provider=aws(), nodes=2, boot_timeout=40, console="silent") as pool:
             assert len(set(await pool.broadcast(tasks.where()))) == 2
             assert len(cloud.instances()) == 3
     assert cloud.left() == []

@@ -216,11 +216,11 @@ async def test_a_wrong_key_of_the_login_host_is_refused(cluster, slurm):
 
 async def test_waiting_in_the_queue_is_not_booting(cluster, slurm, capfd):
     made = cluster(nodes=1)
-    made.run("sbatch", "--exclusive", "--wrap=sleep 23")
+    made.run("sbatch", "--exclusive", "--wrap=sleep 33")
     began = time.monotonic()
-    async with Pool(provider=slurm(made), nodes=1, boot_timeout=20, console="plain") as pool:
+    async with Pool(provider=slurm(made), nodes=1, boot_timeout=30, console="plain") as pool:
         assert await pool.run(seen("SLURM_JOB_ID")) == {"SLURM_JOB_ID": "2"}
-    assert time.monotonic() - began > 20
+    assert time.monotonic() - began > 30
     assert re.search(r"in the queue: job 2 pending: (Resources|Priority) \(", capfd.readouterr().err)
 
 
