@@ -27,6 +27,9 @@ SHUTDOWN_S = 60.0  # what the guarantee allows beyond the lease
 CLOCK_S = 1.5  # Slurm's times are whole seconds
 LEAVING_S = 2.0
 MENDED_S = 15.0
+# States of jobs that Slurm has ended. It preempts with a grace by giving a job less time, looks at that twice a minute,
+# and calls it a timeout where the nodes were not needed any more.
+TAKEN = {"PREEMPTED", "TIMEOUT"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +85,8 @@ def _told(job: Job, ended_at: float) -> str:
 def _client(client: Ended) -> list[str]:
     found = ends.judged(client)
     asked = sum(job.nodes for job in client.jobs)
-    preempted = sum(job.nodes for job in client.jobs if job.state == "PREEMPTED")  # a substitute's job may be as well
-    surplus = max(client.surplus, preempted)
+    lost = sum(job.nodes for job in client.jobs if job.state in TAKEN)  # a substitute's job may be one of them as well
+    surplus = max(client.surplus, lost)
     if asked > client.nodes + surplus:
         jobs = ", ".join(_told(job, client.ended_at) for job in client.jobs)
         found.append(f"SLURM-2: jobs {jobs}, where {client.nodes} nodes are wanted, and {surplus} more")
