@@ -10,7 +10,8 @@ programs of `.step` and ``authorized_keys`` there before it submits. The script 
 - `WANTED` has the number of nodes that are wanted, if it is less than the job has: only the first get a step.
 - `END` or ``end.NODE`` appears before a step is sent SIGTERM which shall end at once. Another SIGTERM is a preemption.
 
-SCRIPT-1: each node has an srun of its own. One srun for all of them dies whole if a node fails while it starts.
+SCRIPT-1: each node has an srun of its own. One srun for all of them dies whole if a node fails while it starts. The
+batch shell's own node comes last: its step would take the processor from the sruns for all others.
 SCRIPT-2: whatever users give is quoted, and cannot end its line. The lines of ``setup`` alone are shell.
 SCRIPT-3: the batch shell outlives its signals, and ends when all steps have ended, whatever ``setup`` has set or left
 running.
@@ -54,8 +55,11 @@ umask 077
 mkdir -p {nodes}
 unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV
 trap 'echo {signal_s:g} >{limit}.new && mv {limit}.new {limit}' USR1
-steps=()
+nodes=() own=() steps=()
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n "$(cat {wanted} 2>/dev/null || echo {most})"); do
+  if [ "$node" = "$SLURMD_NODENAME" ]; then own=("$node"); else nodes+=("$node"); fi
+done
+for node in "${{nodes[@]}}" "${{own[@]}}"; do
   {{
     trap : USR1
     srun --nodelist="$node" {step} --input=none ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
