@@ -25,7 +25,19 @@ from . import login
 from .local_command import SAID_BYTES, LocalCommand
 from .login import CONNECT_S
 from .shared_logins import SharedLogin, SharedLogins
-from .ssh import PACKET_BYTES, WINDOW_BYTES, Client, Connected, common, opened, through, with_key
+from .receive_window import ReceiveWindow
+from .ssh import (
+    PACKET_BYTES,
+    WINDOW_BYTES,
+    Client,
+    Connected,
+    common,
+    log_no_packets,
+    opened,
+    take_data,
+    through,
+    with_key,
+)
 from .unix_route import Interpose
 
 ENDS_S = 1.0  # for a command that carries nothing any more to end, and say why
@@ -294,6 +306,11 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
 
     def connection_made(self, chan: Any) -> None:
         self._channel = chan
+        log_no_packets(chan)
+        take_data(chan, self._take, ReceiveWindow(chan.get_recv_window(), None))
+
+    def _take(self, data: memoryview) -> None:
+        self.data_received(bytes(data))
 
     def session_started(self) -> None:
         """Speak from now on: what comes before the command was started would be dropped."""
