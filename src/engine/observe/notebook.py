@@ -36,7 +36,7 @@ CELL_LINES, CELL_CHARS = 1000, 200_000  # of what tasks print that one cell show
 TAIL = 8  # lines
 NEWS = 5
 FAILURES = 20  # that are told of
-WAIT_S = 1.0  # at the end of a cell, for another thread that just draws
+WAIT_S = 1.0  # at the end of a cell, for the thread that prints and draws
 
 
 class NotebookSink(Sink):
@@ -92,6 +92,7 @@ class NotebookSink(Sink):
 
     def _cell_ended(self, *_: object) -> None:
         """Show what there is when a cell ends: what comes later is not in a notebook that a program runs and saves."""
+        self._writer.catch_up(WAIT_S)
         if self._drawing.acquire(timeout=WAIT_S):
             try:
                 self._draw_locked()

@@ -98,6 +98,11 @@ class Writer:
             if not self._behind:
                 self._behind = not self._changed.wait_for(self._idle, PATIENCE_S)
 
+    def catch_up(self, within_s: float) -> None:
+        """Wait until all that was put is written, but no longer than ``within_s`` seconds."""
+        with self._changed:
+            self._changed.wait_for(self._idle, within_s)
+
     def start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="outrider-console", daemon=True)

@@ -46,6 +46,17 @@ def test_put_returns_after_the_text_is_written(
         assert terminal.written[-1] == (str(number), 1, 0)
 
 
+def test_what_was_put_is_waited_for_where_somebody_wants_it_written(terminal: Terminal, writer: Writer) -> None:
+    terminal.running.clear()
+    writer.put("a", 1)
+    writer.put("b", 1)
+    writer.catch_up(0.01)  # no longer than that
+    assert terminal.written == []
+    terminal.running.set()
+    writer.catch_up(60)
+    assert [text for text, _, _ in terminal.written] == ["a", "b"]
+
+
 def test_a_stopped_terminal_is_waited_for_once(terminal: Terminal, writer: Writer) -> None:
     terminal.running.clear()
     waits, wait_for = list[float | None](), writer._changed.wait_for
