@@ -46,7 +46,7 @@ def all_are_sent():
             thread.join()
             SENDING.pop()
         except KeyboardInterrupt:
-            if sent[-1] - sent[0] < signals.LINGER_S / 2:
+            if time.monotonic() - sent[0] < signals.LINGER_S / 2:
                 print("not held")
 
 def pool():
@@ -81,12 +81,15 @@ def test_three_at_once_end_an_asynchronous_program_whatever_it_is_at(tmp_path: P
                     interrupts(after_s=0.1 + self.turn * 0.08)
                 async with super().open(pool, entry_points) as fleet:
                     yield fleet
+                    if not self.turn % 5:  # the pool is being closed
+                        interrupts(after_s=0, count=2)
+                        while not SENDING[-1][1]:
+                            time.sleep(0.001)
 
         async def main(turn):
             async with Pool(provider=Interrupted(), nodes=1, console="silent") as it:
                 if turn % 5:
                     await it.run(sleep())
-                interrupts(after_s=0, count=2)
         for turn in range(10):
             Interrupted.turn = turn
             try:
