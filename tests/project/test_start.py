@@ -111,6 +111,7 @@ RUNNING = (
     "providers.watching",
 )
 LIBRARIES = {"anyio", "cloudpickle", "msgpack", "sniffio", "typing_extensions"}
+LIBRARIES |= {"sitecustomize"}  # which Debian's Python has, and imports before any program
 HEAVY = {"decimal", "email", "http", "multiprocessing", "sqlite3", "statistics", "tempfile", "unittest", "xml"}
 
 

@@ -136,11 +136,11 @@ def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: s
     wanted = choice.requirements or Requirements("")
     base = next((python.version for python in host.pythons if python.path == choice.base), "")
     packages = wanted.identity() if choice.requirements else None
-    identity = [1, host.platform, choice.base, base, choice.isolated, packages]
+    identity = [2, host.platform, choice.base, base, choice.isolated, packages]
     return {
         "digest": hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32],
         "python": choice.base,
-        "venv": [] if choice.isolated else ["--system-site-packages"],
+        "isolated": choice.isolated,
         "uv": uv,
         "uv_env": wanted.uv_environment(),
         "indexes": [without_password(revealed(url)) for url in wanted.urls],

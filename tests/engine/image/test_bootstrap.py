@@ -150,7 +150,7 @@ async def test_a_lost_connection_can_be_followed_by_another_try(shell: Any, brin
 
 
 async def test_tasks_see_the_node_as_it_is(shell: Any, bring: Any) -> None:
-    node = await bring(Image(), shell)
+    node = await bring(Image(python=sys.executable), shell)
     facts = node.greet(ASKED="yes")
     assert node.run(lambda: (os.environ["ASKED"], os.environ["HOME"])) == ("yes", str(shell.home))
     assert set(facts["packages"]) >= {"numpy"}  # of this very Python
@@ -326,7 +326,9 @@ async def test_a_given_interpreter_keeps_its_packages(shell: Any, bring: Any, ma
     assert plain.made.python == sys.executable
     node = await bring(Image(python=sys.executable, pip=["added"], pip_indexes=[str(wheels)]), shell)
     node.greet()
-    assert node.run(lambda: (__import__("added").VERSION, __import__("numpy").__name__)) == ("1.0", "numpy")
+    added, numpy = node.run(lambda: (__import__("added").VERSION, __import__("numpy").__file__))
+    assert added == "1.0"
+    assert numpy.startswith(sys.prefix)  # also where that is a virtual environment, and below it is another numpy
 
 
 async def test_packages_of_plugins_are_there_and_what_the_interpreter_has_is_not_fetched(
@@ -338,7 +340,9 @@ async def test_packages_of_plugins_are_there_and_what_the_interpreter_has_is_not
     assert plain.made.python == sys.executable
     node = await bring(await prepare(image, packages=[["numpy==0.1"], ["brought==1.0"]]), shell)
     node.greet()
-    assert node.run(lambda: (__import__("brought").VERSION, __import__("numpy").__name__)) == ("1.0", "numpy")
+    brought, numpy = node.run(lambda: (__import__("brought").VERSION, __import__("numpy").__file__))
+    assert brought == "1.0"
+    assert numpy.startswith(sys.prefix)
 
 
 async def test_packages_that_the_user_has_there_are_not_fetched_and_are_seen_beside_those_that_are(

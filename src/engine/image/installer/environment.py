@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,15 @@ from .protocol import Inbox
 
 _REACH_S = 4.0  # enough for two repetitions of a lost SYN, after 1 and 3 s
 _POLL_S = 0.2
+# Of a virtual environment: whether it sees the packages of the interpreter that it is made of, and where its own are.
+_VENV = """
+import sys, sysconfig
+if sys.prefix != sys.base_prefix:
+    settings = open(sys.prefix + "/pyvenv.cfg", encoding="utf-8").read().lower()
+    print("include-system-site-packages = true" in settings)
+    print(*dict.fromkeys(map(sysconfig.get_path, ("purelib", "platlib"))), sep="\\n")
+"""
+_OF_VENV = "outrider-venv.pth"  # a file that `site` reads
 
 
 def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) -> Path:
@@ -54,7 +64,11 @@ def _works(python: Path) -> bool:
 def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping[str, Any], place: Path) -> None:
     uv = _Uv(installation, cache, wanted)
     with installation.during("python", wanted["python"]):
-        uv.run("venv", "--no-project", "--relocatable", *wanted["venv"], "--python", wanted["python"], str(place))
+        sees_system, folders = (False, []) if wanted["isolated"] else _seen_by(wanted["python"])
+        system = ["--system-site-packages"] if sees_system else []
+        uv.run("venv", "--no-project", "--relocatable", *system, "--python", wanted["python"], str(place))
+        if folders:
+            _show(folders, place)
     if not wanted["requirements"]:
         return
     scratch = place.with_suffix(".wheels")
@@ -75,6 +89,24 @@ def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping
         install = ("pip", "install", "--python", str(place / "bin" / "python"), *sources, *wanted["install"])
         folder = scratch if offline else None
         uv.run(*install, "--requirements", "-", stdin=requirements.encode(), cwd=scratch, folder=folder)
+
+
+def _seen_by(python: str) -> tuple[bool, list[str]]:
+    """Return whether an interpreter sees the packages of its installation, and the folders of its own if it is that of
+    a virtual environment: one made of it is made of the installation below, and would not see those.
+    """
+    asked = subprocess.run(  # noqa: S603 - the interpreter that the image names
+        [python, "-I", "-c", _VENV], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+    )
+    sees_system, *folders = asked.stdout.splitlines() or ["True"]
+    return sees_system == "True", folders
+
+
+def _show(folders: Sequence[str], place: Path) -> None:
+    """Have the environment see what is in the folders, behind its own packages."""
+    [packages] = place.glob("lib/python*/site-packages")
+    lines = [f"import site; site.addsitedir({folder!r})\n" for folder in folders]
+    (packages / _OF_VENV).write_text("".join(lines), encoding="utf-8")
 
 
 def _fetch(installation: Installation, inbox: Inbox, store: Path, folder: Path) -> str:
