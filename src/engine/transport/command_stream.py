@@ -24,8 +24,8 @@ from ..api.printable import one_line
 from . import login
 from .local_command import SAID_BYTES, LocalCommand
 from .login import CONNECT_S
-from .shared_logins import SharedLogin, SharedLogins
 from .receive_window import ReceiveWindow
+from .shared_logins import SharedLogin, SharedLogins
 from .ssh import (
     PACKET_BYTES,
     WINDOW_BYTES,
