@@ -17,6 +17,7 @@ import pytest
 
 from outrider import SSH, Image, Local, Plugin, Pool
 from outrider.actors.events import TaskOutput
+from outrider.engine.runs.writer import RunWriter
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -133,6 +134,12 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield state
     left = state / "local"
     assert not left.exists() or list(left.iterdir()) == []
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end a pool waits two seconds for the thread that writes its record, which is read here."""
+    monkeypatch.setattr(RunWriter.close, "__defaults__", (60.0,))
 
 
 @pytest.fixture(params=["here", "hosts"])

@@ -19,6 +19,10 @@ SHOWN = {"display_data", "update_display_data", "stream", "error", "execute_resu
 TASKS = """
     import time
     from outrider import Local, Pool, SyncPool, compute
+    from outrider.engine.observe import notebook, sink
+
+    sink.Writer.close.__defaults__ = (60.0,)  # else what a busy computer draws late is not there
+    notebook.WAIT_S = 60.0
 
     @compute
     def say(text):
@@ -55,7 +59,7 @@ class Shown:
 
 class Kernel:
     def __init__(self) -> None:
-        self.manager, self.client = start_new_kernel(kernel_name="python3")
+        self.manager, self.client = start_new_kernel(startup_timeout=PATIENCE_S, kernel_name="python3")
 
     def close(self) -> None:
         self.client.stop_channels()

@@ -5,6 +5,17 @@ from __future__ import annotations
 import pytest
 
 from outrider.actors import events as ev
+from outrider.engine.observe.sink import Writer
+from outrider.engine.runs.writer import RunWriter
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end a pool waits two seconds for what writes to its console and its record. On a busy computer a thread
+    stands still for longer now and then, and what it has written is looked at here.
+    """
+    monkeypatch.setattr(Writer.close, "__defaults__", (60.0,))
+    monkeypatch.setattr(RunWriter.close, "__defaults__", (60.0,))
 
 
 @pytest.fixture

@@ -154,7 +154,9 @@ def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
     seen = on_a_terminal("""
         import sys, time
         from outrider.actors import events as ev
+        from outrider.engine.observe import sink
         from outrider.engine.observe.observer import Observer
+        sink.PATIENCE_S, sink.Writer.close.__defaults__ = 60.0, (60.0,)  # what is printed next comes next
         observer = Observer("auto", slots=1)
         observer.open()
         now = time.time()

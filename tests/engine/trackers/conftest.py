@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from outrider.engine.observe.sink import Writer
+from outrider.engine.runs.writer import RunWriter
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -17,3 +20,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("URI", "TOKEN", "USERNAME", "PASSWORD"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
     return tmp_path / "state"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end a pool waits two seconds for what writes its record and to its console. Both are read here."""
+    monkeypatch.setattr(RunWriter.close, "__defaults__", (60.0,))
+    monkeypatch.setattr(Writer.close, "__defaults__", (60.0,))
