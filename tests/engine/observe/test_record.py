@@ -132,7 +132,10 @@ async def test_items_that_fail_are_counted_by_their_function(observer: Observer,
 
 
 @pytest.mark.anyio
-async def test_a_map_is_told_by_its_end_and_at_times(observer: Observer, writer: Kept) -> None:
+async def test_a_map_is_told_by_its_end_and_at_times(
+    observer: Observer, writer: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROGRESS_S", 600.0)
     assert observer.jobs
     for done in range(100):
         observer(ev.MapProgress(1, "f", done, 100))
