@@ -28,6 +28,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks has a thread, which may stand still between its connection and its request."""
+    monkeypatch.setattr(control, "READ_S", 60.0)
+
+
 async def add(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"sum": fields["a"] + fields["b"]}
 

@@ -66,7 +66,7 @@ def test_a_record_says_that_events_are_left_out_and_still_knows_its_nodes(
         run.put(ev.ProviderWarned(f"warning {number}"), 2.0)
     run.put(ev.NodeLost(0, "gone"), 3.0)
     run.put(ev.NodeLaunching(1, "machine-1"), 4.0)
-    run.close(RunEnd(None), 30.0)
+    run.close(RunEnd(None), 60.0)
     assert run.directory is not None
     content = (run.directory / "events.jsonl").read_bytes()
     events = list(parsed_events(content))

@@ -232,6 +232,7 @@ def test_the_changes_of_the_program_are_beside_it_without_secrets(
 ) -> None:
     state = GitState("/repository", "c0ffee", "main", b"+login = hunter2 \xff\n", cut=False)
     monkeypatch.setattr(writer, "git_state", lambda source: state)
+    monkeypatch.setattr(writer, "GIT_S", PATIENCE_S)
     run = started(folder, source=folder, clean=lambda text: text.replace("hunter2", "****"))
     run.close(RunEnd(), PATIENCE_S)
     assert run.directory is not None
