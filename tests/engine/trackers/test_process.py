@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -61,9 +64,15 @@ def said_by_the_process() -> str:
 
 
 def test_a_tracker_that_is_away_holds_nothing_up(capfd: pytest.CaptureFixture[str]) -> None:
-    fake = FakeMLflow()
-    with serving(fake):
-        address = fake.address
+    with socket.socket() as nobody:  # listens there, and it has the port: another test's server does not get it
+        nobody.bind(("127.0.0.1", 0))
+        _end_while_it_is_away(f"http://127.0.0.1:{nobody.getsockname()[1]}")
+    told = capfd.readouterr().err
+    assert "mlflow lacks 10 points of this run (127.0.0.1:" in told
+    assert f"outrider sync {record().name} --to mlflow sends it" in told
+
+
+def _end_while_it_is_away(address: str) -> None:
     with Pool(
         provider=Local(), run="away", trackers=[trackers.MLflow(address)], flush_timeout=0.5, console="plain"
     ) as pool:
@@ -72,9 +81,6 @@ def test_a_tracker_that_is_away_holds_nothing_up(capfd: pytest.CaptureFixture[st
         closing = time.monotonic()
     assert time.monotonic() - closing < 100.0  # it would try for ever
     assert senders() == []
-    told = capfd.readouterr().err
-    assert "mlflow lacks 10 points of this run (127.0.0.1:" in told
-    assert f"outrider sync {record().name} --to mlflow sends it" in told
 
 
 def test_no_wait_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +168,15 @@ def test_one_that_cannot_be_loaded_keeps_no_other_from_sending(capfd: pytest.Cap
     assert "elsewhere lacks 3 points of this run (ModuleNotFoundError: No module named" in capfd.readouterr().err
 
 
+def _put_a_file_in_place_of(folder: Path) -> None:
+    """What the end writes has no place then. Who writes just when the folder is gone makes it anew."""
+    for number in count():
+        folder.rename(folder.parent / f"elsewhere-{number}")
+        with suppress(FileExistsError):
+            folder.touch(exist_ok=False)
+            return
+
+
 def test_the_process_of_a_record_that_failed_is_ended_too(capfd: pytest.CaptureFixture[str]) -> None:
     hook = Hook()
     with serving(hook):
@@ -169,9 +184,7 @@ def test_the_process_of_a_record_that_failed_is_ended_too(capfd: pytest.CaptureF
         with Pool(provider=Local(), run="gone", trackers=[tracker], flush_timeout=0, console="plain") as pool:
             train(3) >> pool
             wait_until(senders)
-            was = record()
-            was.rename(was.parent / "elsewhere")
-            was.touch()  # where its folder was: what the end writes has no place
+            _put_a_file_in_place_of(record())
         assert senders() == []
     assert "this run is not recorded" in capfd.readouterr().err
 

@@ -53,7 +53,7 @@ def test_a_run_is_told_once_though_the_receiver_fails(state: Path) -> None:
     hook.fails = fails
     with serving(hook):
         tracker = trackers.Webhook(f"{hook.address}/hook?of=me", secret=Secret("shh-shh"), headers={"X-Of": "me"})
-        with Pool(provider=Local(), nodes=2, run="told", trackers=[tracker], flush_timeout=30) as pool:
+        with Pool(provider=Local(), nodes=2, run="told", trackers=[tracker], flush_timeout=100) as pool:
             train(20) @ pool
     assert set(hook.times.values()) == {1}
     assert hook.kinds()[0] == "begun"
@@ -100,7 +100,7 @@ def test_what_the_receiver_will_never_take_is_left_out(capfd: pytest.CaptureFixt
             provider=Local(),
             run="refused",
             trackers=[trackers.Webhook(hook.address, metrics=False)],
-            flush_timeout=30,
+            flush_timeout=100,
             console="plain",
         ) as pool,
     ):
