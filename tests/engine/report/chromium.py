@@ -20,6 +20,11 @@ LOOK_S = 0.02  # between looks at what is waited for: the page needs the process
 # Chromium closes its connections whenever an interface of the computer comes or goes, as those of containers and of the
 # lab's hosts do. A page's stream is opened again by the page; what a page loads has to be loaded again.
 NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+BETWEEN = (  # what its protocol says of a page that is being left
+    "Cannot find default execution context",
+    "Execution context was destroyed",
+    "Inspected target navigated or closed",
+)
 
 
 class Chromium:
@@ -49,11 +54,20 @@ class Chromium:
         self._rest, self._number, self._session, self._changed = b"", 0, "", False
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        targets = self._ask("Target.getTargets")["targetInfos"]
-        target = next(each["targetId"] for each in targets if each["type"] == "page")
+        target = self._page()
         self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._ask(f"{domain}.enable")
+
+    def _page(self) -> str:
+        """Return its id. It may be there a moment after the browser answers."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            targets = self._ask("Target.getTargets")["targetInfos"]
+            if pages := [each["targetId"] for each in targets if each["type"] == "page"]:
+                return str(pages[0])
+            assert time.monotonic() < until, "Chromium opens no page"
+            time.sleep(LOOK_S)
 
     def close(self) -> None:
         os.close(self._orders)
@@ -85,9 +99,18 @@ class Chromium:
 
     def wait(self, expression: str) -> None:
         until = time.monotonic() + PATIENCE_S
-        while not self.evaluate(expression):
+        while not self._holds(expression):
             assert time.monotonic() < until, f"never: {expression}"
             time.sleep(LOOK_S)
+
+    def _holds(self, expression: str) -> Any:
+        """Between two pages, as while one leads to another, there is nothing that could answer."""
+        try:
+            return self.evaluate(expression)
+        except AssertionError as error:
+            if any(each in str(error) for each in BETWEEN):
+                return False
+            raise
 
     def screenshot(self, path: Path, *, of: str = "") -> None:
         """Write what is to be seen as a PNG file; or one element of the page, all of it, and larger."""
