@@ -26,7 +26,7 @@ from outrider import (
     should_stop,
 )
 from outrider.engine.node import context
-from outrider.engine.testing.chaos import processes
+from outrider.engine.testing.chaos import injection, processes
 from outrider.engine.testing.chaos.chaos import chaos
 from outrider.engine.testing.chaos.check import Disturbance
 from outrider.engine.testing.chaos.faults import (
@@ -97,7 +97,10 @@ def notices() -> list[tuple[int, bool]]:
     return told
 
 
-async def test_a_notice_is_there_when_its_step_goes_on_and_its_machine_ends_in_time() -> None:
+async def test_a_notice_is_there_when_its_step_goes_on_and_its_machine_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(injection, "NOTICED_S", 60.0)
     async with broken(Preempt(0.5, rank=1, at_step=20)) as pool:
         assert len(await pool.broadcast(notices())) == NODES
         report = pool.chaos
@@ -124,7 +127,9 @@ def notices_alone() -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize("fault", [HoldGil(1, at_step=5), SlowLink(1, at_step=5), Freeze(1, at_step=5)])
-async def test_faults_without_loss_lose_no_node(fault: Fault) -> None:
+async def test_faults_without_loss_lose_no_node(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUIET_S", "SILENCE_S"):  # on a busy computer a second of them lasts longer
+        monkeypatch.setattr(heartbeat, name, 600.0)
     async with broken(fault) as pool:
         assert await pool.broadcast(steps(40)) == [(1, 0), (1, 1)]
         report = pool.chaos
