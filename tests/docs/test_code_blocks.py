@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 STAND_IN = Path(__file__).parent / "stand_in.py"
 TOOLS = ROOT / "tests" / "engine" / "plugins" / "test_gpu_sharing.py"
-TIME_LIMIT_S = 180
+TIME_LIMIT_S = 500
 RUN = {"run", "machines", "frameworks", "pytest", "script"}
 OUTRIDER_RUN = ["-c", "from outrider.engine.cli.main import main; main()", "run"]
 

@@ -62,7 +62,7 @@ def test_this_program_connects_with_the_clusters_token_and_forgets_it() -> None:
         [sys.executable, "-c", FROM_HERE],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         check=False,
         env={**os.environ, "RAY_DISABLE_IMPORT_WARNING": "1"},
     )

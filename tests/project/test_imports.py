@@ -20,7 +20,7 @@ def modules_after(statement: str) -> set[str]:
     program = (
         f"import sys, json; before = set(sys.modules); {statement}; print(json.dumps([*(set(sys.modules) - before)]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     return set(json.loads(done.stdout))
 
 

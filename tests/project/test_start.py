@@ -118,7 +118,7 @@ HEAVY = {"decimal", "email", "http", "multiprocessing", "sqlite3", "statistics",
 @pytest.fixture(scope="module")
 def imported() -> dict[str, list[str]]:
     """The modules that were there when the pool was declared, had begun, and had ended; and those of its worker."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = json.loads(done.stdout)
     return found
@@ -176,7 +176,7 @@ def test_a_worker_has_what_tasks_need_and_nothing_of_the_client(imported: dict[s
 def test_an_executor_has_nothing_of_what_workers_alone_need() -> None:
     """Its machines' start waits for its imports. The fork servers' are done while the first executors start."""
     program = "import json, sys; import outrider.engine.node.server; print(json.dumps([*sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     modules = json.loads(done.stdout)
     of_node = ("forkserver", "template", "worker", "call", "environ", "info", "profiling", "torch_profile")
     rooms = ("engine.node", "engine.wire", "lazy_dataclass", "lazy_named_tuple")

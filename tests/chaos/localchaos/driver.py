@@ -25,7 +25,7 @@ from .plan import RAISE, from_json
 from .tasks import Early, place, square
 from .told import told
 
-SETTLED_S = 20.0  # for threads and descriptors to go when the pool has ended
+SETTLED_S = 60.0  # for threads and descriptors to go when the pool has ended
 WORK_MIB = 16  # of each node's tasks, where disks are filled
 QUIET = (events.TaskSubmitted, events.TaskStarted, events.TaskFinished, events.TaskOutput, events.UnfinishedLine)
 
