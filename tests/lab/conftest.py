@@ -14,6 +14,7 @@ import asyncssh
 import pytest
 
 from outrider import SSH, Pool, events
+from outrider.actors import stragglers
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
@@ -230,3 +231,9 @@ def watch() -> Callable[[Pool], Awaitable[list[events.Event]]]:
 
     running: list[asyncio.Task[None]] = []
     return watched
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may answer ten seconds after the others, as on a busy computer, and no other one is asked for."""
+    monkeypatch.setattr(stragglers, "GRACE_S", 150.0)

@@ -67,6 +67,7 @@ def executors(lines: list[str]) -> set[str]:
     return {found[1] for line in lines if (found := re.search(r" daemon --directory (\S+)", line))}
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_killed_clients_machines_are_the_next_ones(cloud, hypervisor, aws):
     async with client(2) as process:
         before = {instance.id for instance in cloud.instances("running")}
@@ -85,6 +86,7 @@ async def test_a_killed_clients_machines_are_the_next_ones(cloud, hypervisor, aw
     assert Journal.open().records() == []
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_what_is_missing_is_launched_and_what_is_too_much_is_ended(cloud, hypervisor, aws):
     async with client(2):
         before = {instance.id for instance in cloud.instances("running")}

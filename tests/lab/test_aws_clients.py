@@ -93,6 +93,7 @@ async def test_what_a_dead_client_has_left_is_collected_at_once(cloud, hyperviso
     assert {each.state for each in cloud.instances()} <= {"terminated"}
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_machines_of_a_dead_client_can_be_taken_over(cloud, hypervisor, aws):
     """With their replaced host keys: they are its very machines, and it launches none."""
     async with client(lease_s=60) as process:

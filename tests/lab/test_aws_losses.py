@@ -37,6 +37,7 @@ def generation() -> tuple[int, int, int]:
     return info.generation, info.rank, info.world_size
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_an_interruption_with_notice_has_its_replacement_before_its_end(cloud, hypervisor, aws):
     async with Pool(provider=aws(), nodes=4, allocation="spot", console="silent") as pool, watched(pool) as diary:
         task = asyncio.create_task(pool.broadcast(until_replaced()))
@@ -63,6 +64,7 @@ async def test_an_interruption_with_notice_has_its_replacement_before_its_end(cl
     assert cloud.left() == []
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_machine_that_is_taken_without_notice_is_replaced_elsewhere(cloud, hypervisor, aws):
     async with Pool(provider=aws(), nodes=3, allocation="spot", console="silent") as pool, watched(pool) as diary:
         task = asyncio.create_task(pool.broadcast(generation()))

@@ -31,6 +31,7 @@ def user() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_four_spot_machines_run_a_broadcast_and_nothing_is_left(cloud, hypervisor, aws, lab):
     began = time.time()
     async with Pool(provider=aws(), nodes=4, allocation="spot", console="silent") as pool:
@@ -125,6 +126,7 @@ async def test_zones_without_capacity_are_made_up_for_by_others(cloud, aws):
     assert cloud.left() == []
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_launch_whose_answer_is_lost_is_not_made_twice(cloud, aws):
     cloud.faults.add(aws_faults.LostAnswer("CreateFleet"), aws_faults.LostAnswer("CreateSecurityGroup"))
     async with Pool(provider=aws(), nodes=2, console="silent") as pool:
@@ -145,6 +147,7 @@ async def test_a_pool_whose_opening_is_cancelled_leaves_nothing(cloud, hyperviso
     assert {instance.state for instance in cloud.instances()} == {"terminated"}
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_the_number_of_machines_follows_the_work_from_none_to_eight_and_back(cloud, hypervisor, aws, lab):
     nodes = Nodes(min=0, max=8, scale="load", idle=1)
     async with asyncio.timeout(220):

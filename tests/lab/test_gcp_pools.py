@@ -37,6 +37,7 @@ def until_replaced() -> tuple[int, int, int, str]:
     return info.generation, info.rank, info.world_size, info.hostname
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_broadcast_survives_a_preemption_with_notice(gce, hypervisor, gcp):
     async with Pool(provider=gcp(), nodes=2, allocation="spot", console="silent") as pool, watched(pool) as diary:
         task = asyncio.create_task(pool.broadcast(until_replaced()))
