@@ -136,8 +136,8 @@ async def test_the_second_pool_finds_the_cache_of_the_first(hosts, ssh):
     async with Pool(provider=ssh(made), nodes=1, console="silent") as pool:
         await pool.run(hostname())
     _, after = await left(made[0])
-    assert {path for path in after if not path.endswith(".pyc")} == {
-        path for path in before if not path.endswith(".pyc")
+    assert {path for path in after if "__pycache__" not in path} == {
+        path for path in before if "__pycache__" not in path
     }
 
 

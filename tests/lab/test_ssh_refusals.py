@@ -216,7 +216,7 @@ async def test_a_host_that_dies_while_it_is_prepared_is_replaced(hosts, ssh):
     ready = asyncio.Event()
 
     async def opened() -> set[str]:
-        image = Image(run=["touch /root/begun; sleep 1"])
+        image = Image(run=["touch /root/begun; while [ ! -e /root/go-on ]; do sleep 0.05; done"])
         async with Pool(provider=ssh(made, connect_timeout=15), nodes=2, image=image, console="silent") as pool:
             ready.set()
             return set(await pool.broadcast(where()))
@@ -229,6 +229,9 @@ async def test_a_host_that_dies_while_it_is_prepared_is_replaced(hosts, ssh):
         victim = next(host for host in made if host.path("/root/begun").exists())
         victim.stop_sshd(sessions=True)
         victim.power_off()
+        for host in made:
+            if host is not victim:
+                host.path("/root/go-on").touch()
         assert await opening == {host.name for host in made} - {victim.name}
 
 
