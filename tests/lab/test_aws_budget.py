@@ -22,7 +22,7 @@ async def test_a_pool_ends_at_its_max_cost_and_says_what_it_cost(cloud, hypervis
     async with Pool(provider=aws(), nodes=2, console="silent") as pool:
         hourly = pool.cost.hourly
         assert hourly > 0
-        assert 0 < pool.cost.spent < hourly * 60 / 3600
+        assert 0 < pool.cost.spent < hourly * 200 / 3600
     assert pool.cost.hourly == 0
     limit = pool.cost.spent + hourly * 5 / 3600
     with pytest.raises(BudgetExceeded) as exceeded:

@@ -72,7 +72,7 @@ def between(fault: Fault | None) -> Iterator[tuple[Proxy, Numbered]]:
 
 
 def ask(proxy: Proxy, body: str = QUESTION) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", int(proxy.url.rpartition(":")[2]), timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", int(proxy.url.rpartition(":")[2]), timeout=60)
     try:
         connection.request("POST", "/", body, SIGNED)
         answer = connection.getresponse()

@@ -178,15 +178,16 @@ def test_labs_do_not_meet():
     with Lab() as one, Lab() as other:
         assert one.number != other.number
         there = other.create()
-        assert one.create().run("python3", "-c", CONNECTS, there.address, check=False).stdout.strip() != "connected"
-        assert there.run("python3", "-c", CONNECTS, there.address).stdout.strip() == "connected"
+        away = one.create().run("python3", "-c", CONNECTS, there.address, "1", check=False)
+        assert away.stdout.strip() != "connected"
+        assert there.run("python3", "-c", CONNECTS, there.address, "60").stdout.strip() == "connected"
 
 
 def test_sixteen_hosts_reach_each_other(hosts):
     made = hosts(16)
     for host in made[:2]:
         for other in made:
-            assert host.run("python3", "-c", CONNECTS, other.address).stdout.strip() == "connected"
+            assert host.run("python3", "-c", CONNECTS, other.address, "60").stdout.strip() == "connected"
 
 
 def test_a_jump_host_is_the_only_way(lab, tmp_path):
@@ -249,7 +250,7 @@ def test_the_machine_forwards_nothing():
 CONNECTS = """
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], 22), 1).close()
+    socket.create_connection((sys.argv[1], 22), float(sys.argv[2])).close()
 except OSError as error:
     print(error)
 else:

@@ -164,7 +164,7 @@ async def test_tasks_have_their_steps_devices_and_variables(cluster, slurm):
         ours = [port for host in made.hosts for port in host.listening() if port not in {22, 6817, 6818}]
         assert [port for port in ours if not 60001 <= port <= 60999] == []  # srun's own
         began = time.monotonic()
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 100.0
     assert living(made) == []
     assert left(made) == []
 
@@ -177,7 +177,7 @@ async def test_steps_are_reached_by_the_nodes_own_ssh_where_that_is_asked_for(cl
 @pytest.mark.parametrize("open_to_ssh", [True, False])
 async def test_a_pool_finds_out_whether_its_nodes_let_it_in_by_ssh(cluster, slurm, open_to_ssh, monkeypatch):
     for name in ("PATIENCE_S", "ASK_S"):  # a login takes long where other tests run
-        monkeypatch.setattr(reach, name, 20.0 if open_to_ssh else getattr(reach, name))
+        monkeypatch.setattr(reach, name, 100.0 if open_to_ssh else getattr(reach, name))
     made = cluster(nodes=2, ssh_to_nodes=open_to_ssh)
     async with Pool(provider=slurm(made), nodes=2, console="silent") as pool:
         rank_variables = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
@@ -271,7 +271,7 @@ def steps_of(until: str, pause_s: float = 0.1) -> tuple[str, int]:
     return socket.gethostname(), should_stop()
 
 
-async def until(condition: Callable[[], object], within_s: float = 60.0, every_s: float = 0.05) -> None:
+async def until(condition: Callable[[], object], within_s: float = 120.0, every_s: float = 0.05) -> None:
     with anyio.fail_after(within_s):
         while not condition():
             await anyio.sleep(every_s)

@@ -69,7 +69,7 @@ class Diary:
             story = "".join(f"\n  {event}" for event in self.events[since:])
             raise AssertionError(f"no such {kind.__name__} within {within_s:g} s:{story}") from None
 
-    async def started(self, tasks: int, *, since: int, within_s: float = 30.0) -> None:
+    async def started(self, tasks: int, *, since: int, within_s: float = 120.0) -> None:
         """So many have begun to run. A broadcast's ranks are not among them."""
         await until(
             lambda: len(self.all(events.TaskStarted, since=since)) >= tasks, within_s, what=f"{tasks} tasks run"

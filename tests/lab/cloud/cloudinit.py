@@ -70,7 +70,7 @@ def metadata(path: str) -> str | None:
 def ask(method: str, path: str, headers: Mapping[str, str]) -> str | None:
     """Without http.client, which takes half of this program's time to import, on each of many machines."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {IMDS}", *(f"{name}: {value}" for name, value in headers.items())]
-    with socket.create_connection((IMDS, 80), timeout=10) as connection:
+    with socket.create_connection((IMDS, 80), timeout=120) as connection:
         connection.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     head, _, body = answer.partition(b"\r\n\r\n")

@@ -22,7 +22,7 @@ from .spawned import PATH, Spawned, environment
 from .wan import Wan
 
 INIT = (Path(__file__).parent / "init.sh").read_text()
-BOOT_S = 60.0
+BOOT_S = 180.0
 LOOK_S = 0.005  # between two looks for a port: each goes through all connections of this machine, in the kernel
 TABLE = "outrider_lab"
 LISTEN, ESTABLISHED = "0A", "01"  # net/tcp_states.h

@@ -16,7 +16,7 @@ from .proc import Process, this
 
 STATE = Path("/run/outrider-lab")
 LABS = 200
-GONE_S = 10.0
+GONE_S = 60.0
 GONE = ".gone"  # ends the name of a folder whose lab is no more
 
 
