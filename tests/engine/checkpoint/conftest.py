@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import context
+from outrider.engine.transport import heartbeat
 
+STANDS_STILL_S = 60.0
 S3 = """
 import sys, threading
 from moto.moto_server import threaded_moto_server
@@ -45,6 +47,15 @@ sys.stdin.read()
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patience() -> Iterator[None]:
+    """A node that a busy computer lets stand still is not lost, as one that is silent for six seconds else is."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("QUIET_S", "SILENCE_S"):
+            patch.setattr(heartbeat, name, STANDS_STILL_S)
+        yield
 
 
 @pytest.fixture
@@ -147,7 +158,7 @@ def s3() -> Iterator[str]:
     assert endpoint, "moto's server did not start"
     yield endpoint
     server.stdin.close()
-    server.wait(timeout=30)
+    server.wait(timeout=120)
     server.stdout.close()
 
 

@@ -11,13 +11,24 @@ from pathlib import Path
 import pytest
 
 from outrider import Local, Pool
+from outrider.engine.transport import heartbeat
 
 NODES = 4
+STANDS_STILL_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patience() -> Iterator[None]:
+    """A node that a busy computer lets stand still is not lost, as one that is silent for six seconds else is."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("QUIET_S", "SILENCE_S"):
+            patch.setattr(heartbeat, name, STANDS_STILL_S)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,6 +42,6 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-async def pool() -> AsyncIterator[Pool]:
+async def pool(_patience: None) -> AsyncIterator[Pool]:
     async with Pool(provider=Local(), nodes=NODES, console="silent") as pool:
         yield pool

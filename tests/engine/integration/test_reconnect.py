@@ -29,6 +29,7 @@ from outrider.providers.base import EntryPoints, Fleet, LaunchRequest, Machine
 pytestmark = pytest.mark.anyio
 LARGE_BYTES = 40_000_000
 PATIENCE_S = 60.0
+QUIET_S, SILENCE_S = heartbeat.QUIET_S / 4, heartbeat.SILENCE_S / 4  # of those that are not a test's
 
 
 @compute
@@ -208,7 +209,6 @@ async def test_a_stall_is_no_death_and_a_longer_one_is(
     """
     (marks := tmp_path / "marks").mkdir()
     gate = tmp_path / "gate"
-    quiet_s, silence_s = heartbeat.QUIET_S / 4, heartbeat.SILENCE_S / 4
     for name, value in {"HEARTBEAT_S": 0.5, "QUIET_S": PATIENCE_S, "SILENCE_S": PATIENCE_S}.items():
         monkeypatch.setattr(heartbeat, name, value)
     async with Pool(provider=WAYS[way], nodes=2, console="silent", boot_timeout=30) as pool:
@@ -226,8 +226,8 @@ async def test_a_stall_is_no_death_and_a_longer_one_is(
         assert executions(marks) == {"1": 1}
         assert {node.node for node in pool.snapshot().nodes} == set(machines)
 
-        monkeypatch.setattr(heartbeat, "QUIET_S", quiet_s)
-        monkeypatch.setattr(heartbeat, "SILENCE_S", silence_s)
+        monkeypatch.setattr(heartbeat, "QUIET_S", QUIET_S)
+        monkeypatch.setattr(heartbeat, "SILENCE_S", SILENCE_S)
         os.killpg(group, signal.SIGSTOP)
         async with asyncio.timeout(PATIENCE_S):
             assert await pool.run(attempt(), on=0) >= 2
