@@ -17,7 +17,6 @@ from outrider.engine.serialization import packer
 from outrider.engine.serialization.payload import LONG_BYTES
 
 pytestmark = pytest.mark.anyio
-BEGUN, GO_ON = threading.Event(), threading.Event()
 HOOK = "outrider_test_large_values"  # of `sys`: the functions here come back as copies
 
 
@@ -33,9 +32,20 @@ def _loaded(content: bytes) -> int:
     return len(content)
 
 
-def wait_for_the_loop() -> None:
-    BEGUN.set()
-    assert GO_ON.wait(60), "the event loop stands still"
+class Loading:
+    """Of one test: a thread that the test before has left changes nothing here."""
+
+    def __init__(self) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def wait_for_the_loop(self) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(60), "the event loop stands still"
+
+    async def has_begun(self) -> None:
+        async with asyncio.timeout(60):
+            while not self.begun.is_set():
+                await asyncio.sleep(0.001)
 
 
 class Broken:
@@ -64,18 +74,16 @@ def broken() -> Broken:
 
 
 @pytest.fixture
-async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
-    BEGUN.clear()
-    GO_ON.clear()
-    monkeypatch.setattr(sys, HOOK, wait_for_the_loop, raising=False)
+def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
+    loading = Loading()
+    monkeypatch.setattr(sys, HOOK, loading.wait_for_the_loop, raising=False)
+    return loading
+
+
+@pytest.fixture
+async def pool(loading: Loading) -> AsyncIterator[Pool]:
     async with Pool(provider=Local(), nodes=2, console="silent") as pool:
         yield pool
-
-
-async def begun() -> None:
-    async with asyncio.timeout(60):
-        while not BEGUN.is_set():
-            await asyncio.sleep(0.001)
 
 
 async def _stream(pool: Pool) -> list[Any]:
@@ -111,24 +119,24 @@ VERBS: dict[str, tuple[Callable[[Pool], Any], Any]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_the_loop_goes_on_while_a_large_value_is_unpickled(pool: Pool, verb: str) -> None:
+async def test_the_loop_goes_on_while_a_large_value_is_unpickled(pool: Pool, loading: Loading, verb: str) -> None:
     call, expected = VERBS[verb]
 
     async def let_go() -> None:
-        await begun()
-        GO_ON.set()
+        await loading.has_begun()
+        loading.goes_on.set()
 
     found, _ = await asyncio.gather(call(pool), let_go())
     assert found == expected
 
 
-async def test_who_waits_for_a_large_value_can_be_cancelled(pool: Pool) -> None:
+async def test_who_waits_for_a_large_value_can_be_cancelled(pool: Pool, loading: Loading) -> None:
     waiting = asyncio.ensure_future(pool.run(large()))
-    await begun()
+    await loading.has_begun()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    GO_ON.set()
+    loading.goes_on.set()
 
 
 async def test_a_large_value_that_cannot_be_unpickled_is_an_error_of_its_call(pool: Pool) -> None:
@@ -139,12 +147,12 @@ async def test_a_large_value_that_cannot_be_unpickled_is_an_error_of_its_call(po
         job.result()
 
 
-async def test_a_job_says_that_it_was_not_cancelled_without_unpickling_its_value(pool: Pool) -> None:
+async def test_a_job_says_that_it_was_not_cancelled_without_unpickling_its_value(pool: Pool, loading: Loading) -> None:
     job = pool.submit(large())
     await asyncio.wait([job])  # type: ignore[type-var]
     assert not job.cancelled()
     assert repr(job).endswith("returned>")
-    assert not BEGUN.is_set()
+    assert not loading.begun.is_set()
 
 
 async def test_an_argument_that_is_too_large_to_be_pickled_is_warned_of_once(

@@ -187,7 +187,7 @@ async def test_threads_share_one(tmp_path: Path) -> None:
         assert len(set(await pool.gather(*(use_it(n) for n in range(8))))) == 1
 
 
-BEGAN, GO = threading.Event(), threading.Event()
+BEGAN, GO = threading.Event(), threading.Event()  # each test joins its threads
 
 
 def wait_for_go() -> str:
@@ -196,8 +196,15 @@ def wait_for_go() -> str:
     return "made"
 
 
-def test_a_thread_that_waits_for_the_setup_of_another_can_be_ended_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _nothing_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "_states", {})
+    BEGAN.clear()
+    GO.clear()
+
+
+@pytest.mark.usefixtures("_nothing_made")
+def test_a_thread_that_waits_for_the_setup_of_another_can_be_ended_alone() -> None:
     setup = pickle.dumps(wait_for_go)
     entered, ended = threading.Event(), threading.Event()
 
@@ -224,10 +231,8 @@ def test_a_thread_that_waits_for_the_setup_of_another_can_be_ended_alone(monkeyp
     assert program._set_up(setup) == "made"
 
 
-def test_a_setup_does_not_wait_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "_states", {})
-    BEGAN.clear()
-    GO.clear()
+@pytest.mark.usefixtures("_nothing_made")
+def test_a_setup_does_not_wait_for_another_one() -> None:
     making = threading.Thread(target=program._set_up, args=(pickle.dumps(wait_for_go),))
     other = threading.Thread(target=program._set_up, args=(pickle.dumps(dict),))
     try:
