@@ -210,17 +210,19 @@ async def test_running_out_of_memory_is_an_error(pool: Pool) -> None:
 
 
 async def test_a_task_that_runs_too_long_is_ended_with_its_children(pool: Pool) -> None:
+    seconds = f"4242.{os.getpid()}"  # other processes of this computer may run this test too
+
     @compute(timeout=0.3)
     def slow() -> None:
         import subprocess
         import time
 
-        subprocess.Popen(["sleep", "4242"])
+        subprocess.Popen(["sleep", seconds])
         time.sleep(60)
 
     with pytest.raises(TaskTimeout, match=r"0\.3 s"):
         await pool.run(slow())
-    assert not running("sleep\x004242")
+    assert not running(f"sleep\0{seconds}\0")
 
 
 async def test_printing_a_lot_does_no_harm(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
