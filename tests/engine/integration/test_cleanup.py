@@ -14,6 +14,7 @@ import pytest
 
 from outrider import AuthError, BudgetExceeded, CapacityError, CleanupError, Local, Pool, PoolClosed, Spec, compute
 from outrider.actors.events import ProviderWarned
+from outrider.engine.client import budget
 from outrider.providers.base import EntryPoints, MachineEvent, Warned
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
 
@@ -145,9 +146,12 @@ def test_so_it_is_in_a_block_without_await() -> None:
     assert "whole" not in str(caught.value.cleanup)  # type: ignore[attr-defined]
 
 
-async def test_a_limit_says_no_more_than_is_known() -> None:
+async def test_a_limit_says_no_more_than_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0  # which stands while a pool opens: its limit is not reached before it has a provider
+    monkeypatch.setattr(budget, "clock", lambda: now)
     with pytest.raises(BudgetExceeded, match="it was ended") as caught:
         async with asyncio.timeout(60), Pool(provider=Sticky(not_gone()), max_lifetime=1.0, console="silent") as pool:
+            now = 1.0
             with pytest.raises(PoolClosed):
                 await pool.run(forever())
     error = caught.value
@@ -160,6 +164,7 @@ async def test_a_limit_says_no_more_than_is_known() -> None:
 
     with pytest.raises(BudgetExceeded, match="it was ended") as caught:
         async with asyncio.timeout(60), Pool(provider=Sticky(None), max_lifetime=1.0, console="silent") as pool:
+            now = 2.0
             with pytest.raises(PoolClosed):
                 await pool.run(forever())
     assert caught.value.cleanup is None
