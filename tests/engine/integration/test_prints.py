@@ -42,6 +42,9 @@ def test_a_task_of_a_scheduler_that_takes_over_logging_and_stdout_sees_each_line
     program = """
         import contextlib, io, logging
         from outrider import Local, Pool, compute
+        from outrider.engine.observe import sink
+
+        sink.PATIENCE_S = 60.0  # else what a busy computer's thread prints late is in no log any more
 
         class StreamLogWriter(io.TextIOBase):
             def __init__(self, logger, level):
