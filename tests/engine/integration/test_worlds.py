@@ -79,6 +79,8 @@ def listens() -> tuple[int, ...]:
     """The ranks' ports; this one's can be listened on."""
     info = instance_info()
     with socket.socket() as sock:
+        # As frameworks do: in this moment a node of another test may have begun to keep the port free.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((info.peers[info.rank].address, info.peers[info.rank].port))
         sock.listen()
     return tuple(peer.port for peer in info.peers)
