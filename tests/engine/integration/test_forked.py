@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 BEGINNING = """
 import asyncio, os, signal, sys, time
 from outrider import Local, Pool, PoolClosed, compute

@@ -17,6 +17,7 @@ from outrider.providers.local import devices
 from ..fake_gpus import built
 
 pytestmark = pytest.mark.anyio
+PATIENCE_S = 200.0  # on a busy computer a sample may come too late for the time before it to count
 
 
 @compute
@@ -56,7 +57,7 @@ async def test_calls_that_leave_their_gpus_idle_end_with_the_pool() -> None:
         told.extend([event async for event in pool.events()])
 
     with pytest.raises(PoolIdle) as ended:
-        async with asyncio.timeout(60), pool:
+        async with asyncio.timeout(PATIENCE_S), pool:
             watching = asyncio.ensure_future(watch())
             job = pool.submit(sleeps())
             with pytest.raises(PoolIdle, match="2 calls did not end: look for what they wait for"):
@@ -79,10 +80,10 @@ async def test_calls_that_leave_their_gpus_idle_end_with_the_pool() -> None:
 @pytest.mark.usefixtures("gpus")
 async def test_ranks_that_leave_their_gpus_idle_and_a_pool_without_calls_end_too() -> None:
     with pytest.raises(PoolIdle, match="1 call did not end"):
-        async with asyncio.timeout(60), pool_of() as pool:
+        async with asyncio.timeout(PATIENCE_S), pool_of() as pool:
             await pool.broadcast(sleeps())
     with pytest.raises(PoolIdle, match="No call ran"):
-        async with asyncio.timeout(60), pool_of() as pool:
+        async with asyncio.timeout(PATIENCE_S), pool_of() as pool:
             async for _ in pool.events():  # until its last one
                 pass
 
@@ -90,7 +91,7 @@ async def test_ranks_that_leave_their_gpus_idle_and_a_pool_without_calls_end_too
 @pytest.mark.parametrize("said", ["use=40", "MIG", "lost0"])
 async def test_gpus_that_work_or_cannot_be_seen_keep_the_pool(gpus: pytest.MonkeyPatch, said: str) -> None:
     gpus.setenv("NVML_SAYS", said)
-    async with asyncio.timeout(60), pool_of() as pool:
+    async with asyncio.timeout(PATIENCE_S), pool_of() as pool:
         count = 0
         async for event in pool.events():
             if not isinstance(event, ev.NodeSampled):

@@ -69,7 +69,7 @@ def cube(x: int) -> int:
     return x**3
 
 
-@compute(timeout=30, queue_timeout=30)
+@compute(timeout=120, queue_timeout=120)
 def square(x: int) -> int:
     return x * x
 
