@@ -117,7 +117,7 @@ def trains(marks: str, steps: int) -> tuple[int, int, int]:
         if step == 20 and info.generation == 1:
             (Path(marks) / f"{info.rank}.new").write_text(f"{Path.cwd().parent} {os.getppid()}")
             (Path(marks) / f"{info.rank}.new").rename(Path(marks) / str(info.rank))
-            time.sleep(PATIENCE_S)  # until it is killed
+            time.sleep(10 * PATIENCE_S)  # until it is killed
     return info.generation, start, int(total[0])
 
 
