@@ -2,10 +2,9 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +12,12 @@ import pytest
 
 from outrider import InstanceInfo, SpecError, plugins
 from outrider.actors.interfaces import NodeFacts
+from outrider.engine.node.freeports import FreePorts
 from outrider.engine.plugins.initialized_group import refuse_another
 from outrider.engine.plugins.torch import _device
 
 Place = Callable[..., InstanceInfo]
+World = Callable[[int], list[dict[str, Any]]]
 
 # A rank by hand: the context that the executor would enter, and the program that it would call.
 RANK = """
@@ -63,14 +64,15 @@ print(json.dumps([first, second, dist.is_initialized(), "RANK" in os.environ]))
 )
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+@pytest.fixture
+def world() -> Iterator[World]:
+    """What ranks are told, of a world of so many. Its ports stay taken until the test ends, as a node keeps them."""
+    free = FreePorts()
+    yield lambda size: told(size, free.open())
+    free.close()
 
 
-def world(size: int) -> list[dict[str, Any]]:
-    ports = free_port(), free_port()
+def told(size: int, ports: Sequence[int]) -> list[dict[str, Any]]:
     peers = [
         {"rank": rank, "node": rank, "hostname": "here", "address": "127.0.0.1", "port": 0} for rank in range(size)
     ]
@@ -101,7 +103,7 @@ def start(code: str, info: dict[str, Any]) -> subprocess.Popen[str]:
     )
 
 
-def test_two_ranks_reduce_twice_in_the_same_processes() -> None:
+def test_two_ranks_reduce_twice_in_the_same_processes(world: World) -> None:
     infos = world(2)
     ranks = [start(ALL_REDUCE, info) for info in infos]
     for rank, process in enumerate(ranks):
@@ -139,7 +141,7 @@ def body():
 
 began = time.monotonic()
 try:
-    run(body, info, timeout=20)
+    run(body, info, timeout=60)
 except Exception as error:
     import torch.distributed as dist
     print(json.dumps([type(error).__name__, time.monotonic() - began, dist.is_initialized()]), flush=True)
@@ -149,7 +151,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("pending", [False, True], ids=["plain", "with a pending collective"])
-def test_a_rank_whose_peer_dies_gets_the_error_and_is_not_held_up(pending: bool) -> None:
+def test_a_rank_whose_peer_dies_gets_the_error_and_is_not_held_up(world: World, pending: bool) -> None:
     ranks = [start(LOSING.replace("HOW", "'SIGKILL'").replace("ASYNC", str(pending)), info) for info in world(2)]
     out, err = ranks[0].communicate(timeout=120)
     ranks[1].communicate(timeout=120)
@@ -168,7 +170,7 @@ def body():
     import torch, torch.distributed as dist
     from torch.distributed import init_process_group
     made = dist.group.WORLD
-    init_process_group("gloo", rank=dist.get_rank(), world_size=2, timeout=timedelta(seconds=7))
+    init_process_group("gloo", rank=dist.get_rank(), world_size=2, timeout=timedelta(seconds=70))
     dist.distributed_c10d.init_process_group(init_method="env://")
     value = torch.tensor([float(dist.get_rank() + 1)])
     dist.all_reduce(value)
@@ -191,11 +193,11 @@ dist.destroy_process_group()
 )
 
 
-def test_a_function_that_initializes_the_group_itself_finds_it_there() -> None:
+def test_a_function_that_initializes_the_group_itself_finds_it_there(world: World) -> None:
     for rank, process in enumerate([start(SELF, info) for info in world(2)]):
         out, err = process.communicate(timeout=120)
         value, same, timeout, refused, size = json.loads(out or "[]" + err)
-        assert (value, same, timeout, size) == (3.0, True, 7.0, 1)
+        assert (value, same, timeout, size) == (3.0, True, 70.0, 1)
         assert refused == (
             "init_process_group(backend='mpi') asks for another group than the one that plugins.torch() has made, of "
             f"rank {rank} of 2 with gloo: use plugins.torch(init=False), with which the function makes its own."
@@ -245,12 +247,12 @@ if info["rank"] == 1:  # what a generation leaves whose rank 0 dies while the gr
         pass
     else:
         sys.exit("a group without rank 0")
-print(run(body, info, timeout=20))
+print(run(body, info, timeout=60))
 """
 )
 
 
-def test_a_process_whose_last_set_up_failed_finds_the_others() -> None:
+def test_a_process_whose_last_set_up_failed_finds_the_others(world: World) -> None:
     for process in [start(AGAIN, info) for info in world(2)]:
         out, err = process.communicate(timeout=120)
         assert out == "3.0\n", err
@@ -274,16 +276,16 @@ torch.set_num_threads(2)
 failing = mock.Mock(side_effect=RuntimeError("the store has gone"))
 with mock.patch("torch.distributed.distributed_c10d._store_based_barrier", failing):
     try:
-        run(body, info, timeout=20)
+        run(body, info, timeout=60)
     except RuntimeError as error:
         print(json.dumps([str(error), dist.is_initialized(), torch.get_num_threads()]), flush=True)
 info["head_port"] = info["second_port"]
-print(json.dumps(run(body, info, timeout=20)), torch.get_num_threads())
+print(json.dumps(run(body, info, timeout=60)), torch.get_num_threads())
 """
 )
 
 
-def test_a_group_whose_barrier_failed_is_left() -> None:
+def test_a_group_whose_barrier_failed_is_left(world: World) -> None:
     for process in [start(BARRIER, info) for info in world(2)]:
         out, err = process.communicate(timeout=120)
         assert out.splitlines() == ['["the store has gone", false, 2]', "[3.0, 1] 2"], err
@@ -309,7 +311,7 @@ for FAIL in (True, False):
 )
 
 
-def test_a_task_of_its_own_is_a_group_of_one_also_after_an_error() -> None:
+def test_a_task_of_its_own_is_a_group_of_one_also_after_an_error(world: World) -> None:
     (info,) = world(1)
     out, err = start(ALONE, info).communicate(timeout=120)
 
