@@ -254,7 +254,7 @@ def ends(pid: int) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([fd], [], [], 30)[0])
+        return bool(select.select([fd], [], [], 120)[0])
     finally:
         os.close(fd)
 
