@@ -65,10 +65,11 @@ def test_the_provider_begins_before_what_takes_long_is_imported(open_pool: str, 
 async def test_a_supervisor_that_no_pool_takes_is_ended_and_leaves_no_directory(tmp_path: Path) -> None:
     before = set(children())
     opening = Opening(Pool(provider=Local(state=tmp_path), nodes=1)._settings)
-    assert set(children()) > before
+    begun = set(children()) - before
+    assert begun
     assert [each.name for each in (tmp_path / "local").iterdir()] == [opening.tag]
     await opening.drop()
-    assert set(children()) == before
+    assert not begun & set(children())  # of an earlier test one may have ended meanwhile
     assert not list((tmp_path / "local").iterdir())
 
 
@@ -85,7 +86,7 @@ def test_what_with_has_begun_is_ended_where_an_interrupt_comes_before_it_is_take
     before = set(children())
     with pytest.raises(KeyboardInterrupt):
         Pool(provider=Local(state=tmp_path), nodes=1).__enter__()
-    assert set(children()) == before
+    assert set(children()) <= before  # of an earlier test one may have ended meanwhile
     assert not list((tmp_path / "local").iterdir())
 
 
