@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -93,17 +93,18 @@ async def _processes(pool: Pool, place: str) -> Sequence[int]:
 
 @contextmanager
 def _limited(pids: Sequence[int], limit: int) -> Iterator[None]:
-    before = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in pids}
-    for pid, (_, hard) in before.items():
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+    before: dict[int, tuple[int, int]] = {}
+    for pid in pids:
+        with suppress(ProcessLookupError):  # one of a node that was lost in the test before ends only now
+            before[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[pid][1]))
+    assert before
     try:
         yield
     finally:
         for pid, limits in before.items():
-            try:
+            with suppress(ProcessLookupError):  # it ended, and others are in its place
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-            except ProcessLookupError:  # it ended, and others are in its place
-                pass
 
 
 async def _settled(pool: Pool) -> list[object]:
