@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
@@ -162,8 +162,7 @@ def test_there_may_be_no_such_run_or_no_samples(run: RecordFiles, outrider: Outr
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("leave", [b"q", signal.SIGINT])
 def test_on_a_terminal_it_goes_on_until_one_leaves_and_the_terminal_is_as_before(leave: bytes | signal.Signals) -> None:
-    with Top() as (process, terminal):
-        before = termios.tcgetattr(terminal)
+    with Top() as (process, terminal, before):
         seen = _until(terminal, r"25%")
         if isinstance(leave, bytes):
             os.write(terminal, leave)
@@ -174,7 +173,7 @@ def test_on_a_terminal_it_goes_on_until_one_leaves_and_the_terminal_is_as_before
 
 
 def test_on_a_terminal_new_samples_are_shown_and_the_end_of_the_run_ends_it(run: RecordFiles) -> None:
-    with Top() as (process, terminal):
+    with Top() as (process, terminal, _):
         _until(terminal, r"25%")
         run.append({SYSTEM: sample_line(replace(SAMPLE, cpu=0.75, at=time.time()), 0.0)})
         _until(terminal, r"75%")
@@ -184,15 +183,16 @@ def test_on_a_terminal_new_samples_are_shown_and_the_end_of_the_run_ends_it(run:
 
 
 class Top:
-    """The command on a terminal."""
+    """The command on a terminal, which is as it says before the command begins."""
 
-    def __enter__(self) -> tuple[subprocess.Popen[bytes], int]:
+    def __enter__(self) -> tuple[subprocess.Popen[bytes], int, list[Any]]:
         self.ours, its = pty.openpty()
+        before = termios.tcgetattr(self.ours)
         program = "import sys; from outrider.engine.cli.main import main; sys.argv[1:] = ['top', 'train']; main()"
         env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
         self.process = subprocess.Popen([sys.executable, "-c", program], stdin=its, stdout=its, stderr=its, env=env)
         os.close(its)
-        return self.process, self.ours
+        return self.process, self.ours, before
 
     def __exit__(self, *error: object) -> None:
         self.process.kill()
