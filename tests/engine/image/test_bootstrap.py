@@ -296,13 +296,13 @@ async def test_an_interrupted_environment_is_no_environment(
     assert not half.exists()
 
 
-async def test_a_host_without_a_way_out_gets_its_packages_from_here(
-    shell: Any, bring: Any, make_wheel: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_host_without_a_way_out_gets_its_packages_from_here(  # noqa: PLR0917
+    shell: Any, bring: Any, make_wheel: Any, serve: Any, closed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_wheel("far")
     index = serve()
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
-    shell.environment["UV_DEFAULT_INDEX"] = f"http://127.0.0.1:{closed_port()}/simple"
+    shell.environment["UV_DEFAULT_INDEX"] = f"http://127.0.0.1:{closed}/simple"
     node = await bring(Image(pip=["far==1.0"]), shell)
     assert "this host does not reach the package index: packages come from the client" in bring.lines
     node.greet()
@@ -425,6 +425,14 @@ async def test_a_package_that_does_not_exist_for_a_host_that_looks_itself(shell:
 
 
 @pytest.fixture
+def closed() -> Iterator[int]:
+    """A port at which nobody listens, and which nobody else is given meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
+
+
+@pytest.fixture
 def hanging() -> Iterator[str]:
     """An index that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -482,7 +490,9 @@ async def test_a_cancelled_bootstrap_ends_everything_on_the_host(shell: Any) -> 
         bootstrap(shell, prepared, pool="p", machine="0", node=0, address=None, lease_s=20, progress=told)
     )
     await started.wait()
-    assert len([line for line in processes_of(shell.home) if "sleep 1000" in line]) >= 2
+    # One that is just becoming `sleep` has no words for a moment.
+    while len([line for line in processes_of(shell.home) if "sleep 1000" in line]) < 2:
+        await asyncio.sleep(0.01)
     installer = os.pidfd_open(shell.pids[-1])
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -554,8 +564,3 @@ async def test_a_cache_that_cannot_be_written(tmp_path: Path, shell: Any, bring:
         await bring(Image(), shell)
     assert caught.value.phase == "probe"
     assert "OUTRIDER_CACHE" in caught.value.hint
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
