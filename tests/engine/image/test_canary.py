@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,15 @@ def argvs_with_a_canary() -> list[str]:
 
 
 def files_with_a_canary(*folders: Path) -> list[str]:
-    return [
-        str(path)
-        for folder in folders
-        for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink() and any(canary in path.read_bytes() for canary in CANARIES)
-    ]
+    found = []
+    for folder in folders:
+        for parent, _, names in os.walk(folder):  # a node that lives makes and removes files and folders meanwhile
+            for path in (Path(parent, name) for name in names):
+                with suppress(FileNotFoundError):
+                    if path.is_file() and not path.is_symlink():
+                        data = path.read_bytes()
+                        found += [str(path)] if any(canary in data for canary in CANARIES) else []
+    return found
 
 
 @pytest.fixture
