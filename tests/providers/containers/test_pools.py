@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -131,7 +132,10 @@ with Pool(provider=provider, nodes=2, console="silent", name="left") as pool:
 @compute
 def executors() -> set[str]:
     """The folders of those that run in the container: one is several processes with one command line."""
-    said = [each.read_bytes().split(b"\0") for each in Path("/proc").glob("[0-9]*/cmdline") if each.exists()]
+    said = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            said.append(each.read_bytes().split(b"\0"))
     return {words[words.index(b"--directory") + 1].decode() for words in said if b"--directory" in words}
 
 
