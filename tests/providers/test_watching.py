@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.providers import watching
@@ -14,6 +14,7 @@ from outrider.providers.watching import BLIND_S, LONGEST_S, Watching
 outcomes = st.sampled_from([None, ProviderError("no answer"), NotAuthorized("expired"), KeyError("x"), ValueError("y")])
 
 
+@settings(derandomize=True, database=None)  # that it falls without its guards is to be seen each time
 @given(st.lists(st.tuples(st.floats(0.1, 60), outcomes), max_size=60))
 def test_blindness_is_told_once_and_its_end_once(steps: list[tuple[float, Exception | None]]) -> None:
     watched, now, since, defects = Watching("it"), 0.0, None, set[type]()

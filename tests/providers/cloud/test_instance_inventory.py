@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.providers.aws.vendor import VENDOR
@@ -21,6 +21,9 @@ from outrider.providers.cloud.instance_inventory import (
     cause,
     pause_s,
 )
+
+# What holds by itself falls without its guard: a hundred examples by chance did not show that each time.
+same_each_time = settings(derandomize=True, database=None)
 
 ONE, TWO = MachineId("i-1"), MachineId("i-2")
 STATES: tuple[instance_inventory.State, ...] = (
@@ -172,6 +175,7 @@ def test_a_launch_that_may_be_asked_again_is_spared_for_that_long() -> None:
     assert pool.full_answer(shown, 101, 101).unwanted == []
 
 
+@same_each_time
 @given(
     st.lists(
         st.tuples(st.floats(0.1, 40), st.dictionaries(st.sampled_from([ONE, TWO]), st.sampled_from(STATES))),
@@ -205,6 +209,7 @@ def test_a_launch_without_an_answer_is_settled_when_its_machines_have_ended(
 answers = st.lists(st.lists(st.tuples(st.sampled_from([ONE, TWO]), st.sampled_from(STATES)), max_size=4), max_size=12)
 
 
+@same_each_time
 @given(answers, st.sets(st.sampled_from([ONE, TWO])), st.integers(0, 11))
 def test_reachable_once_gone_once_and_nothing_after_it(
     shown: list[list[tuple[MachineId, instance_inventory.State]]], ending: set[MachineId], ends_at: int
@@ -238,6 +243,7 @@ def test_old_answers_change_nothing(states: list[instance_inventory.State]) -> N
         assert pool.has(ONE) == (furthest < STATES.index("terminated"))
 
 
+@same_each_time
 @given(st.lists(st.tuples(st.floats(0, 300), st.booleans()), max_size=30))
 def test_no_machine_is_gone_because_an_answer_missed_it(answers: list[tuple[float, bool]]) -> None:
     pool, last = tracker(ONE), 0.0
