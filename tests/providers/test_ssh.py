@@ -162,7 +162,7 @@ async def test_more_nodes_than_hosts_is_said_at_once() -> None:
 async def test_the_events_end_with_the_fleet() -> None:
     async with opened("a") as fleet:
         events = fleet.events()
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         assert [event async for event in events] == []
 
 

@@ -64,7 +64,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dying:
     for module in (fleets, endings):
         monkeypatch.setattr(module, "POLL_S", 0.02)
     monkeypatch.setattr(endings, "END_POLL_S", 0.02)
-    monkeypatch.setattr(endings, "CONFIRM_S", 60.0)
+    monkeypatch.setattr(endings, "CONFIRM_S", 180.0)
     monkeypatch.setattr(fleets, "LEASE_MORE_S", -119.0)  # a test that fails does not wait for the whole lease
     for module in (jobs, endings):
         monkeypatch.setattr(module, "SILENT_S", 0.3)
@@ -114,7 +114,7 @@ async def test_a_killed_step_that_could_not_say_that_it_has_ended_is_not_waited_
     site: Dying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endings, "LATE_S", 0.2)
-    with anyio.fail_after(40):  # less than `CONFIRM_S`
+    with anyio.fail_after(120):  # less than `CONFIRM_S`
         async with Slurm().open("p", EntryPoints()) as fleet:
             machines = await fleet.launch(REQUEST, 2)
             await reached(fleet, machines)
@@ -153,7 +153,7 @@ async def test_a_pool_whose_nodes_all_answer_is_left_by_slurms_word(
 
 
 async def test_a_long_epilog_is_not_waited_for(site: Dying) -> None:
-    with anyio.fail_after(40):
+    with anyio.fail_after(120):
         async with Slurm().open("p", EntryPoints()) as fleet:
             await reached(fleet, await fleet.launch(REQUEST, 2))
             site.dead = {"the epilog runs, on nodes that answer"}
@@ -188,7 +188,7 @@ async def test_tasks_of_a_job_that_slurm_ends_keep_their_time_where_the_pool_has
         machines = await fleet.launch(REQUEST, 2)
         await reached(fleet, machines)
         site.jobs["1"]["state"] = "COMPLETING"
-        with anyio.fail_after(40):
+        with anyio.fail_after(120):
             await fleet.terminate([machine.id for machine in machines])
         assert site.steps == {"c0", "c1"}
         fleet._submitter._around = replace(await fleet._submitter.site(), grace_s=0.0)  # now it is over
