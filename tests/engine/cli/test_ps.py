@@ -25,7 +25,7 @@ def test_the_pools_of_the_journal_are_shown_with_their_machines(book: Journal, s
     with book.own("train", "aws", EAST):
         (record,) = book.records()
         assert record.owner is not None
-        since = time.time() - 3700
+        since = time.time() - 3661
         owner = f"{record.owner.user}@{record.owner.host}"
         sky.regions["us-east-1"] = [replace(SPOT, launched_at=since, pool="train", owner=owner)] * 2
         assert outrider("ps") == 0
