@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 100.0
+PATIENCE_S = 300.0  # ten lives, each of which opens a pool
 BEGINNING = """
 import asyncio, os, signal, sys, threading, time
 from contextlib import asynccontextmanager
