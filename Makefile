@@ -109,6 +109,7 @@ chaos-slurm: $(VENV)/.dev  ## lives of pools on a Slurm cluster; LIVES=20 of eac
 
 nightly: $(VENV)/.dev $(OTHERS)/.frameworks $(MLFLOW)/.mlflow  ## further cases, which take too long for each change
 	$(BIN)/pytest $(BESIDE) -m nightly tests tests/lab
+	$(BIN)/pytest $(BESIDE) -m hypothesis --hypothesis-profile=drawn
 	$(OTHERS)/bin/pytest $(BESIDE) -m nightly tests/frameworks
 	$(MAKE) --no-print-directory chaos MINUTES=30
 
