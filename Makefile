@@ -33,7 +33,8 @@ demo-preempt: $(VENV)/.demo  ## the same on nodes of which one is lost every few
 	$(BIN)/python examples/13_preemptions.py
 
 test: check  ## everything about Outrider itself: lint, format, layers, types, tests
-	$(BIN)/pytest $(BESIDE)
+	$(BIN)/pytest $(BESIDE) -m 'not nightly and not oom'
+	$(BIN)/pytest -m oom tests/engine/node tests/providers/containers  # when no other test kills
 
 quick: check quick-tests  ## in three minutes: lint, types, and the tests of deciders, the wire, the docs and the like
 

@@ -153,6 +153,7 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
+@pytest.mark.oom
 @pytest.mark.skipif(not os.access(CGROUPS / "cgroup.procs", os.W_OK), reason="needs a memory cgroup (v1) and root")
 @pytest.mark.usefixtures("kills_of_all")
 async def test_a_task_killed_for_memory_says_so(make: Any) -> None:

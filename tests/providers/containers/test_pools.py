@@ -52,6 +52,7 @@ async def test_tasks_run_in_containers_without_a_network(containers: Podman) -> 
         assert len(containers.names) == 2
 
 
+@pytest.mark.oom
 async def test_a_task_beyond_the_memory_limit_is_told_as_that(
     containers: Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
