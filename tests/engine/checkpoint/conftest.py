@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import context
-from outrider.engine.transport import heartbeat
 
-STANDS_STILL_S = 60.0
+from ..standstill import nodes_may_stand_still
+
 S3 = """
 import sys, threading
 from moto.moto_server import threaded_moto_server
@@ -51,10 +51,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _patience() -> Iterator[None]:
-    """A node that a busy computer lets stand still is not lost, as one that is silent for six seconds else is."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("QUIET_S", "SILENCE_S"):
-            patch.setattr(heartbeat, name, STANDS_STILL_S)
+    with nodes_may_stand_still():
         yield
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from outrider import Local, Pool
-from outrider.engine.transport import heartbeat
+
+from ..standstill import nodes_may_stand_still
 
 NODES = 4
-STANDS_STILL_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +24,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _patience() -> Iterator[None]:
-    """A node that a busy computer lets stand still is not lost, as one that is silent for six seconds else is."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("QUIET_S", "SILENCE_S"):
-            patch.setattr(heartbeat, name, STANDS_STILL_S)
+    with nodes_may_stand_still():
         yield
 
 
