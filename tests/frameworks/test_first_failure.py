@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -28,12 +29,13 @@ pytestmark = pytest.mark.anyio
 ROUNDS = int(os.environ.get("OUTRIDER_FIRST_FAILURES", "1"))
 RANKS, STEPS, STEP = 4, 1_000_000, 30
 LIMIT_GB = 1.0
+MORE_BYTES = 512 << 20  # that four ranks may have, besides what they have before they begin
 ROUND_S = 200.0  # in which all ranks import torch's compiler, as DDP does, on a machine that is busy
 How = Literal["exit", "exception", "SIGKILL", "memory", "memory_gb"]
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-def fail(how: How, group: str) -> None:
+def fail(how: How) -> None:
     match how:
         case "exit":
             os._exit(3)
@@ -41,17 +43,14 @@ def fail(how: How, group: str) -> None:
             raise LookupError("no such shard")
         case "SIGKILL":
             os.kill(os.getpid(), signal.SIGKILL)
-        case "memory":
-            Path(group, "cgroup.procs").write_text(str(os.getpid()))
-            bytearray(1 << 30)  # more than the group may have
-        case "memory_gb":
-            kept = [b"x" * (256 << 20) for _ in range(6)]  # more than the task may have, and less than hurts
+        case "memory" | "memory_gb":
+            kept = [b"x" * (256 << 20) for _ in range(6)]  # more than either may have, and less than hurts
             while kept:
                 pass
 
 
 @compute
-def reduce_until(broken: int, at: int, how: How, group: str) -> None:
+def reduce_until(broken: int, at: int, how: How) -> None:
     """All ranks reduce without end, until one of them fails."""
     import torch
     import torch.distributed as dist
@@ -59,12 +58,12 @@ def reduce_until(broken: int, at: int, how: How, group: str) -> None:
     total = torch.ones(1)
     for step in range(STEPS):
         if step == at and dist.get_rank() == broken:
-            fail(how, group)
+            fail(how)
         dist.all_reduce(total)
 
 
 @compute
-def train_until(broken: int, at: int, how: How, group: str) -> None:
+def train_until(broken: int, at: int, how: How) -> None:
     """All ranks train one model, until one of them fails between a forward and a backward."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -76,7 +75,7 @@ def train_until(broken: int, at: int, how: How, group: str) -> None:
     for step in range(STEPS):
         loss = model(torch.randn(8, 64)).square().mean()
         if step == at and torch.distributed.get_rank() == broken:
-            fail(how, group)
+            fail(how)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -89,7 +88,7 @@ def told(error: BroadcastFailed, how: How) -> bool:
         case "exception", LookupError():
             return "LookupError: no such shard" in error.message
         case "SIGKILL", TaskKilled(signal=signal.SIGKILL):
-            memory = error.first.error.out_of_memory  # of another test: the kernel counts them together
+            memory = error.first.error.out_of_memory  # of another test, where no cgroup counts its own
             return ("it ran out of memory" if memory else "SIGKILL") in error.message
         case "memory", TaskKilled(out_of_memory=True):
             return "it ran out of memory" in error.message
@@ -112,39 +111,87 @@ async def failure(pool: Pool, call: Call[None], what: str) -> BroadcastFailed:
     return caught.value
 
 
+class Group:
+    """A control group in which a pool's nodes are: the kernel kills there who takes more than it may have."""
+
+    def __init__(self, hierarchy: Path, limit: str, usage: str, ours: Path) -> None:
+        self._ours, self._made = ours, hierarchy / f"outrider-test-{os.getpid()}"
+        self._limit, self._usage = self._made / limit, self._made / usage
+
+    def make(self) -> None:
+        self._made.mkdir()
+        try:
+            self._limit.write_text(str(1 << 40))
+        except OSError:
+            self._made.rmdir()
+            raise
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What is started meanwhile is in the group, and stays there."""
+        (self._made / "cgroup.procs").write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            (self._ours / "cgroup.procs").write_text(str(os.getpid()))
+
+    @contextmanager
+    def limited(self, more_bytes: int) -> Iterator[None]:
+        self._limit.write_text(str(int(self._usage.read_text()) + more_bytes))
+        try:
+            yield
+        finally:
+            self._limit.write_text(str(1 << 40))
+
+    def remove(self) -> None:
+        for _ in range(600):
+            with suppress(OSError):  # somebody is in it for a moment yet
+                self._made.rmdir()
+                return
+            time.sleep(0.1)
+        self._made.rmdir()
+
+
 @pytest.fixture
-def group() -> Iterator[str]:
-    """A control group of little memory, in which the kernel kills who takes more; "" where none can be made."""
-    memory = next((each for each in (CGROUPS / "memory", CGROUPS) if (each / "cgroup.procs").exists()), CGROUPS)
-    made = memory / f"outrider-test-{os.getpid()}"
-    limit = made / ("memory.max" if memory == CGROUPS else "memory.limit_in_bytes")
-    try:
-        made.mkdir()
-        limit.write_text(str(64 << 20))
-    except OSError:
-        yield ""
+def group() -> Iterator[Group | None]:
+    """None: no group of our own can be made here."""
+    ours = {line.split(":", 2)[1]: line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines()}
+    if "memory" in ours:
+        hierarchy = CGROUPS / "memory"
+        group = Group(hierarchy, "memory.limit_in_bytes", "memory.usage_in_bytes", hierarchy / ours["memory"][1:])
     else:
-        yield str(made)
-    with suppress(OSError):
-        made.rmdir()
+        group = Group(CGROUPS, "memory.max", "memory.current", CGROUPS / ours.get("", "/")[1:])
+    try:
+        group.make()
+    except OSError:
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        group.remove()
 
 
 @pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(3, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("what", [reduce_until, train_until], ids=["all_reduce", "DDP"])
 async def test_the_rank_that_failed_first_is_named_whatever_ended_it(
-    what: Callable[..., Call[None]], rounds: int, group: str
+    what: Callable[..., Call[None]], rounds: int, group: Group | None
 ) -> None:
     hows: tuple[How, ...] = ("exit", "exception", "SIGKILL", "memory_gb", *(("memory",) if group else ()))
     if what is train_until and rounds == 1:
         hows = ("exception", "SIGKILL")
     wrong = {how: list[str]() for how in hows}
-    async with Pool(provider=Local(), nodes=RANKS, plugins=[plugins.torch()], console="silent") as pool:
+    pool = Pool(provider=Local(), nodes=RANKS, plugins=[plugins.torch()], console="silent")
+    async with AsyncExitStack() as stack:
+        with group.inside() if group else nullcontext():
+            await stack.enter_async_context(pool)
         for place, how in enumerate(hows):
             for round_ in range(rounds):
                 broken, at = (place + round_) % RANKS, Random(f"{round_} {how}").randrange(STEP)
-                call = what(broken, at, how, group)
+                call = what(broken, at, how)
                 call = call.with_(memory_gb=LIMIT_GB) if how == "memory_gb" else call
-                error = await failure(pool, call, f"{how}, round {round_}, rank {broken} at step {at}")
+                with group.limited(MORE_BYTES) if group and how == "memory" else nullcontext():
+                    error = await failure(pool, call, f"{how}, round {round_}, rank {broken} at step {at}")
                 if error.first.rank != broken or not told(error, how):
                     wrong[how].append(f"rank {broken} at step {at}: {error.message}")
     for how, each in wrong.items():

@@ -1,17 +1,15 @@
-"""The limits of processes: descriptors or memory that run out, and what a task has lowered for those after it."""
+"""The limits of processes: descriptors that run out, a job's memory, and what a task has lowered for those after it."""
 
 from __future__ import annotations
 
 import array
 import errno
 import functools
-import math
 import os
 import resource
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
@@ -19,8 +17,6 @@ _TRUNCATED = int(socket.MSG_CTRUNC)
 _INT_BYTES = array.array("i").itemsize
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}
 _WATCHED = resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE
-_VMSTAT = Path("/proc/vmstat")
-_CGROUP = Path("/sys/fs/cgroup/memory.events")  # cgroup v2, as a container sees its own
 
 Limits = tuple[tuple[int, int], ...]
 
@@ -135,48 +131,3 @@ def job_memory(environ: Mapping[str, str]) -> str:
     if not megabytes.isdecimal() or int(megabytes) == 0:
         return ""
     return f"its Slurm job has --mem={megabytes}M, which Pool(memory_gb=...) sets for a job of its own"
-
-
-RECENT_S = 60.0  # a process that is killed may take so long to let go of its memory, and is dead only then
-
-
-class OomKills:
-    """Kills for memory of late; the whole machine's counter includes every cgroup's.
-
-    A worker died of it by a SIGKILL that nobody here sent, while a counter has risen.
-    """
-
-    def __init__(self, *files: Path) -> None:
-        self._files = files or (_VMSTAT, _CGROUP)
-        self._seen = self._later = self._count()
-        self._told = 0  # of those since `_seen`
-        self._looked_at = -math.inf
-
-    def look(self, now: float) -> None:
-        """Forget kills of more than `RECENT_S` ago: they were another program's. To be called now and then."""
-        if now - self._looked_at >= RECENT_S:
-            self._looked_at = now
-            self._told = max(0, self._told - _risen(self._seen, self._later))
-            self._seen, self._later = self._later, self._count()
-
-    def news(self) -> bool:
-        """Return whether there is a kill that no death was explained by. To be asked of each death by SIGKILL."""
-        if self._told >= _risen(self._seen, self._count()):
-            return False
-        self._told += 1
-        return True
-
-    def _count(self) -> list[int]:
-        return [_oom_kills(file) for file in self._files]
-
-
-def _risen(before: list[int], now: list[int]) -> int:
-    return max(later - earlier for earlier, later in zip(before, now, strict=True))
-
-
-def _oom_kills(file: Path) -> int:
-    try:
-        counts = dict(line.split(" ", 1) for line in file.read_text().splitlines())
-        return int(counts.get("oom_kill", 0))
-    except (OSError, ValueError):
-        return 0

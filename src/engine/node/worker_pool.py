@@ -22,7 +22,7 @@ from ..wire import codec
 from ..wire import messages as wire
 from ..wire.checkpoint_messages import Kept, Stored
 from ..wire.codec import ProtocolError
-from . import fork_orders, limits
+from . import fork_orders, limits, oom_kills
 from . import pipe as pipes
 from .blobs import BlobStore
 from .deliveries import Deliveries
@@ -74,7 +74,7 @@ class WorkerPool:
         self._connections: dict[int, WorkerConnection] = {}
         self._deliveries = Deliveries(store)
         self._outbox: list[ToClient] = []
-        self._oom = limits.OomKills()
+        self._oom = oom_kills.OomKills(oom_kills.own_counter())
         self._devices, self._holdings = devices, Holdings()
         self._folder, self._blobs = folder, NamedBlobs(store)
         self._timer: asyncio.TimerHandle | None = None

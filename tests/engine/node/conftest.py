@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from outrider.engine.node import forkserver, limits, process
+from outrider.engine.node import forkserver, oom_kills, process
 from outrider.engine.node.server import ExecutorServer
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
@@ -29,17 +29,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def kills_of_all() -> None:
-    """A node counts the kernel's kills for memory."""
-
-
 @pytest.fixture(autouse=True)
-def _no_kills_of_others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node counts none, unless a test asks for it: the kernel counts those of other tests as well."""
-    if "kills_of_all" not in request.fixturenames:
-        monkeypatch.setattr(limits, "_VMSTAT", Path("/none"))
-        monkeypatch.setattr(limits, "_CGROUP", Path("/none"))
+def _no_kills_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node counts none of the kernel's kills for memory: those of other tests would be among them."""
+    monkeypatch.setattr(oom_kills, "own_counter", lambda: Path("/none"))
 
 
 @pytest.fixture

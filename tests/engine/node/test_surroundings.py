@@ -1,4 +1,4 @@
-"""What a node watches and keeps besides its tasks: ports, memory, its fork server."""
+"""What a node watches and keeps besides its tasks: ports, its fork server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import pytest
 
 from outrider.engine.node import forkserver, freeports, process
 from outrider.engine.node.freeports import FEW, KEPT, FreePorts
-from outrider.engine.node.limits import RECENT_S, OomKills
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.messages import Cause, RunFlag
 
@@ -117,62 +116,6 @@ def test_a_port_that_somebody_has_is_passed_over(monkeypatch: pytest.MonkeyPatch
             ports.close()
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
-def test_kills_for_memory_are_counted_since_the_last_question(tmp_path: Path) -> None:
-    counter = tmp_path / "vmstat"
-    counter.write_text("pgfault 5\noom_kill 3\n")
-    kills = OomKills(counter, tmp_path / "missing")
-    assert not kills.news()
-    counter.write_text("pgfault 9\noom_kill 4\n")
-    assert kills.news()
-    assert not kills.news()
-
-
-def test_kills_for_memory_of_long_ago_were_of_others(tmp_path: Path) -> None:
-    """Nodes that share a computer see each other's, and a worker dies of a SIGKILL of its own an hour later."""
-    counter = tmp_path / "vmstat"
-    counter.write_text("oom_kill 3\n")
-    kills = OomKills(counter)
-    kills.look(0.0)
-    counter.write_text("oom_kill 4\n")
-    for now in (1.0, RECENT_S, 2 * RECENT_S):
-        kills.look(now)
-    assert not kills.news()
-    counter.write_text("oom_kill 6\n")
-    kills.look(3 * RECENT_S)
-    kills.look(3 * RECENT_S + 2.0)
-    assert [kills.news() for _ in range(3)] == [True, True, False]
-    counter.write_text("oom_kill 7\n")
-    kills.look(4 * RECENT_S)
-    assert [kills.news() for _ in range(2)] == [True, False]
-
-
-CGROUPS = Path("/sys/fs/cgroup/memory")
-FREEZER = Path("/sys/fs/cgroup/freezer")
-
-
-@pytest.mark.oom
-@pytest.mark.skipif(not os.access(CGROUPS / "cgroup.procs", os.W_OK), reason="needs a memory cgroup (v1) and root")
-@pytest.mark.usefixtures("kills_of_all")
-async def test_a_task_killed_for_memory_says_so(make: Any) -> None:
-    group = CGROUPS / f"outrider-test-{os.getpid()}"
-
-    def hog(directory: str) -> int:
-        (Path(directory) / "cgroup.procs").write_text(str(os.getpid()))
-        return len(bytearray(200_000_000))
-
-    group.mkdir()
-    try:
-        (group / "memory.limit_in_bytes").write_text("50000000")
-        client = await make()
-        ended = await client.call(hog, str(group))
-        assert ended.cause is Cause.MEMORY
-    finally:
-        group.rmdir()
-
-
 # --- the fork server -------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +133,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """For the fork server that comes after."""
     monkeypatch.setattr(forkserver, "ENDS_S", 0.5)
     monkeypatch.setattr(forkserver, "STRAYS_S", 0.2)
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
 @pytest.mark.skipif(not os.access(FREEZER / "cgroup.procs", os.W_OK), reason="needs a freezer cgroup (v1) and root")
