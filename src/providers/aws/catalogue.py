@@ -15,7 +15,7 @@ from ..cloud.answer_cache import kept_for
 from ..cloud.offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
 from ..side_by_side import all_of
 from . import prices
-from .filters import batches, where
+from .tags import batches, where
 from .vendor import VENDOR
 
 if TYPE_CHECKING:

@@ -9,14 +9,15 @@ from typing import Any
 from ...lazy_dataclass import dataclass
 from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
+from ..cloud.labels import POOL
 from ..cloud.listed import ListedMachine
 from ..resource_ownership import Claim, Others, Thing
 from ..side_by_side import all_of
 from ..survey import FoundMachine
 from . import tags
 from .api import Api
-from .filters import batches, where
 from .leftovers import all_shown
+from .tags import batches, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
     Raises:
         ProviderError: EC2 did not answer, or refused.
     """
-    any_pool = tags.of_any_pool()
+    any_pool = where("tag-key", POOL)
     machines, others = await all_of(partial(instances, api, any_pool, also=known), partial(all_shown, api, any_pool))
     found = [each.found for each in map(read, machines) if each.state != "terminated"]
     return Survey(tuple(found), tuple(others))

@@ -19,8 +19,8 @@ from ..resource_ownership import Claim
 from . import tags
 from .api import Api
 from .errors import Failure, translate
-from .filters import where
 from .firewall import OUT, Rule, rules_of, wanted
+from .tags import where
 
 LAG_S = 30.0  # EC2 knows new resources by then: "Ensure idempotency / eventual consistency", EC2 Developer Guide
 

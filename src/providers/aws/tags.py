@@ -1,16 +1,15 @@
-"""Tags as EC2 writes them: in create calls, in answers, and in filters."""
+"""Tags and filters as EC2 writes them: tags in create calls and in answers, filters in describe calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from ..cloud import labels
-from ..cloud.labels import POOL
 from ..resource_ownership import Thing
-from .filters import where
 
 RESERVED = (labels.RESERVED, "aws:")
+VALUES: Final = 200  # that a filter takes: "DescribeInstances", EC2 API Reference
 
 
 def specification(kind: str, tags: Mapping[str, str]) -> dict[str, Any]:
@@ -28,10 +27,16 @@ def thing(name: str, resource: Mapping[str, Any]) -> Thing:
     return labels.thing(name, told(resource))
 
 
+def where(name: str, *values: str) -> dict[str, Any]:
+    """A filter for what has one of these values."""
+    return {"Name": name, "Values": list(values)}
+
+
+def batches(values: Sequence[str]) -> list[Sequence[str]]:
+    """The values in lots that a filter takes."""
+    return [values[start : start + VALUES] for start in range(0, len(values), VALUES)]
+
+
 def of(pool: str) -> dict[str, Any]:
-    """The filter of a describe call. Some characters are wildcards to EC2: other pools' resources may match."""
-    return where(f"tag:{POOL}", pool)
-
-
-def of_any_pool() -> dict[str, Any]:
-    return where("tag-key", POOL)
+    """A filter for a pool's tag. Some characters are wildcards to EC2: other pools' resources may match."""
+    return where(f"tag:{labels.POOL}", pool)
