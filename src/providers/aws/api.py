@@ -8,22 +8,23 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, field, replace
+from functools import cache
 from time import time
 from typing import Any, Literal
 
 import anyio
 
 from ...lazy_dataclass import dataclass
+from ..cloud.extra import from_extra
+from ..cloud.http import check_url
 from ..cloud.http_failures import date_of
 from ..cloud.pages import every_page
 from ..cloud.retries import Tries
 from ..cloud.token_bucket import Bucket, wait_for_token
-from ..errors import ProviderError
+from ..errors import BadRequest, ProviderError
 from ..threads import in_thread
 from . import answers, api_retries
 from .errors import DENIED, EXPIRED, Failure, translate
-from .sessions import check_endpoint, choose_region, new_session, regions
-from .token_buckets import bucket_for
 
 Service = Literal["ec2", "pricing", "ssm", "sts"]
 
@@ -82,8 +83,10 @@ class Api:
         profile = profile or os.environ.get("AWS_PROFILE")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await in_thread(new_session, profile)
-        if endpoint_url:
-            check_endpoint(endpoint_url)
+        if endpoint_url:  # for an invalid one, botocore would raise a bare ValueError at the first call
+            from botocore.utils import is_valid_endpoint_url
+
+            check_url(endpoint_url, is_valid_endpoint_url)
         chosen = choose_region(region, os.environ, session.get_config_variable("region"))
         clients = AsyncExitStack()
         try:
@@ -129,7 +132,7 @@ class Api:
         started = anyio.current_time()
         with anyio.move_on_after(timeout_s):
             while True:
-                failure = await self._try(call)
+                failure = call.failure = await self._try(call)
                 if failure is None:
                     return call.answer
                 pause_s = await self._pause(call, failure, lasted_s=anyio.current_time() - started, lag_s=lag_s)
@@ -177,13 +180,11 @@ class Api:
         try:
             client = await self._client(call.service)
         except BotoCoreError as error:
-            call.failure = self._failure(call, type(error).__name__, str(error))
-            return call.failure
+            return self._failure(call, type(error).__name__, str(error))
         call.action = client.meta.method_to_api_mapping[call.operation]
         await self._wait_for_token(call)
         call.failure = None  # if the time is up during this try, its outcome is unknown
-        call.failure = await self._ask(call, client)
-        return call.failure
+        return await self._ask(call, client)
 
     async def _ask(self, call: _Call, client: Any) -> Failure | None:
         from botocore.exceptions import ClientError
@@ -205,7 +206,7 @@ class Api:
             await wait_for_token(self._bucket(call))
 
     def _bucket(self, call: _Call) -> Bucket:
-        name, bucket = bucket_for(call.action, filtered=bool(call.parameters))
+        name, bucket = api_retries.bucket_for(call.action, filtered=bool(call.parameters))
         return self._buckets.setdefault(name, bucket)
 
     async def _pause(self, call: _Call, failure: Failure, *, lasted_s: float, lag_s: float) -> float | None:
@@ -236,7 +237,7 @@ class Api:
             instance_type=str(call.parameters.get("InstanceType", "")),
             spot=market.get("MarketType") == "spot",
             endpoint_url=self.endpoint_url or "",
-            regions=regions(self._session) if code in api_retries.UNREACHED else (),
+            regions=_regions(self._session) if code in api_retries.UNREACHED else (),
         )
 
     def _answered(self, call: _Call, response: Mapping[str, Any]) -> Failure:
@@ -319,3 +320,43 @@ def page_of(token: str) -> dict[str, Any]:
 def _camel(operation: str) -> str:
     """``describe_instances`` -> ``DescribeInstances``; good enough where AWS writes abbreviations differently."""
     return "".join(word.capitalize() for word in operation.split("_"))
+
+
+# --- sessions of botocore, which send nothing -------------------------------------------------------------------------
+
+
+def choose_region(given: str | None, environment: Mapping[str, str], configured: str | None) -> str:
+    """Choose the first of: the parameter, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's region.
+
+    Raises:
+        BadRequest: none is set.
+    """
+    chosen = given or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or configured
+    if not chosen:
+        raise BadRequest("no AWS region is configured: give AWS(region=...), or set AWS_REGION", code="NoRegionError")
+    return chosen
+
+
+def new_session(profile: str | None) -> Any:
+    with from_extra("AWS", "aws", "aiobotocore", "aiohttp", "botocore"):
+        from aiobotocore.session import AioSession
+        from botocore.exceptions import BotoCoreError
+    session = AioSession(profile=profile)
+    try:
+        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    except BotoCoreError as error:
+        raise translate(Failure(code=type(error).__name__, message=str(error))) from None
+    return session
+
+
+@cache
+def _loader(data_path: str | None) -> Any:
+    """botocore's models of the services, read once for all sessions of this process."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
+
+
+def _regions(session: Any) -> tuple[str, ...]:
+    partitions = session.get_component("data_loader").load_data("endpoints")["partitions"]
+    return tuple(region for partition in partitions for region in partition["regions"])

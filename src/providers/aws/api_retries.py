@@ -1,8 +1,9 @@
-"""Decide whether a call of AWS may be repeated: which failures are transient, which calls are idempotent."""
+"""Decide when AWS may be called, and called again: EC2's limits, transient failures, idempotent calls. No I/O."""
 
 from __future__ import annotations
 
 from ..cloud.retries import Trouble
+from ..cloud.token_bucket import Bucket
 
 THROTTLED = frozenset({
     "EC2ThrottledException", "PriorRequestNotComplete", "RequestLimitExceeded", "RequestThrottled",
@@ -21,10 +22,25 @@ BROKEN = frozenset({"InternalError", "InternalFailure", "InternalServerError", "
 READS = ("Describe", "Get", "Head", "List", "Lookup", "Search", "Simulate", "DecodeAuthorizationMessage")
 _SETS = ("Authorize", "Cancel", "Delete", "Modify", "Revoke", "CreateTags", "StopInstances", "TerminateInstances")
 
+# "Request throttling for the Amazon EC2 API", EC2 Developer Guide: each action has its own bucket.
+NON_MUTATING = (100.0, 20.0)  # (capacity in tokens, tokens refilled per second)
+UNFILTERED = (50.0, 10.0)  # the same actions without filters
+MUTATING = (50.0, 5.0)  # also for those that the page calls resource-intensive
+_UNCATEGORIZED = {"RunInstances": (5.0, 2.0), "TerminateInstances": (100.0, 5.0)}  # others are not called
+_UNFILTERED_ACTIONS = frozenset({"DescribeInstances", "DescribeSecurityGroups", "DescribeVolumes"})
+
+
+def bucket_for(operation: str, *, filtered: bool) -> tuple[str, Bucket]:
+    """The bucket for an EC2 action (``"DescribeInstances"``), and the key under which callers share it."""
+    if not filtered and operation in _UNFILTERED_ACTIONS:
+        return f"{operation}, unfiltered", Bucket(*UNFILTERED)
+    size = _UNCATEGORIZED.get(operation) or (NON_MUTATING if operation.startswith(READS) else MUTATING)
+    return operation, Bucket(*size)
+
 
 def idempotent(operation: str, *, token: bool) -> bool:
     """Return whether the call is idempotent. ``token``: it has a ClientToken, an idempotency key."""
-    return token or operation.startswith(READS) or operation.startswith(_SETS)
+    return token or operation.startswith(READS + _SETS)
 
 
 def trouble(code: str, status: int) -> Trouble | None:
@@ -35,11 +51,7 @@ def trouble(code: str, status: int) -> Trouble | None:
         return "unreached"
     if code in LOST:
         return "lost"
-    if code in BROKEN or (status >= 500 and not _is_no_capacity(code)):
+    # Missing capacity has status 500 or 503 too, but does not pass soon.
+    if code in BROKEN or (status >= 500 and "Capacity" not in code):
         return "broken"
     return None
-
-
-def _is_no_capacity(code: str) -> bool:
-    """Return whether the code is one for missing capacity, which has status 500 or 503, but does not pass soon."""
-    return "Capacity" in code

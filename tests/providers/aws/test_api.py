@@ -21,11 +21,10 @@ import trio.testing
 from aiohttp import web
 
 from outrider.providers.aws import api as api_module
-from outrider.providers.aws.api import Api, Credentials
+from outrider.providers.aws.api import Api, Credentials, choose_region
 from outrider.providers.aws.errors import Failure
-from outrider.providers.aws.sessions import choose_region
-from outrider.providers.aws.token_buckets import Bucket
 from outrider.providers.cloud.failures import CallRefused, is_lost
+from outrider.providers.cloud.token_bucket import Bucket
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 pytestmark = pytest.mark.anyio
