@@ -19,14 +19,13 @@ from ..resource_ownership import Claim
 from . import tags
 from .api import Api
 from .errors import Failure, translate
-from .firewall import OUT, Rule, rules_of, wanted
 from .tags import where
 
 LAG_S = 30.0  # EC2 knows new resources by then: "Ensure idempotency / eventual consistency", EC2 Developer Guide
 
 AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn", ".aws")
-
-Addressed = Literal["public", "private"]
+SSH = 22
+Direction = Literal["ingress", "egress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ async def prepare(
     subnets: Collection[str] | None = None,
     zones: Collection[str] | None = None,
     security_groups: Collection[str] | None = None,
-    address: Addressed = "public",
+    address: Literal["public", "private"] = "public",
     ssh_from: str | Sequence[str] = "auto",
     efa: bool = False,
 ) -> Network:
@@ -121,10 +120,8 @@ async def _vpc_subnets(api: Api, vpc: str | None, subnets: Collection[str] | Non
         if len(homes) != 1 or vpc not in {None, *homes}:
             raise BadRequest(f"the subnets are of {' and '.join(homes)}: give those of one VPC, and no other VPC")
         vpc = homes[0]
-    if vpc is None:
-        vpcs = (await api.call("describe_vpcs", Filters=[where("is-default", "true")]))["Vpcs"]
-    else:
-        vpcs = (await api.call("describe_vpcs", VpcIds=[vpc]))["Vpcs"]
+    which: dict[str, Any] = {"Filters": [where("is-default", "true")]} if vpc is None else {"VpcIds": [vpc]}
+    vpcs = (await api.call("describe_vpcs", **which))["Vpcs"]
     if not vpcs:
         raise translate(Failure(code="DefaultVpcDoesNotExist", region=api.region))
     home = vpcs[0]["VpcId"]
@@ -224,15 +221,16 @@ async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> Non
         missing = sorted(rule for rule in want - have if rule.direction == direction)
         if missing:
             await _authorize(api, group, direction, missing)
-    stale = sorted(rule for rule in have - want if rule.is_door)
+    stale = [rule.permission() for rule in sorted(rule for rule in have - want if rule.is_door)]
     if stale:
-        await api.call("revoke_security_group_ingress", lag_s=LAG_S, GroupId=group, IpPermissions=_said(stale))
+        await api.call("revoke_security_group_ingress", lag_s=LAG_S, GroupId=group, IpPermissions=stale)
 
 
 async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]) -> None:
     """Add rules in one call. If one of them exists, after a lost answer, EC2 refuses all: then one by one."""
+    said = [rule.permission() for rule in rules]
     try:
-        await api.call(f"authorize_security_group_{direction}", lag_s=LAG_S, GroupId=group, IpPermissions=_said(rules))
+        await api.call(f"authorize_security_group_{direction}", lag_s=LAG_S, GroupId=group, IpPermissions=said)
     except ProviderError as error:
         if error.code != "InvalidPermission.Duplicate":
             raise
@@ -248,8 +246,61 @@ async def _check_groups(api: Api, vpc: str, groups: Collection[str]) -> None:
         raise BadRequest(f"the security groups {', '.join(strangers)} are not of {vpc}, where the machines would be")
 
 
-# --- small ------------------------------------------------------------------------------------------------------------
+# --- rules of the group, without I/O ----------------------------------------------------------------------------------
 
 
-def _said(rules: Iterable[Rule]) -> list[dict[str, Any]]:
-    return [rule.permission() for rule in rules]
+@dataclass(frozen=True, slots=True, order=True)
+class Rule:
+    """A rule. ``peer``: a CIDR, or a group's id. ``port`` None: all traffic."""
+
+    direction: Direction
+    peer: str
+    port: int | None = None
+
+    @property
+    def is_door(self) -> bool:
+        return self.direction == "ingress" and self.port == SSH and not self.peer.startswith("sg-")
+
+    def permission(self) -> dict[str, Any]:
+        """The rule in the form of EC2's calls."""
+        said: dict[str, Any] = {"IpProtocol": "-1"}
+        if self.port is not None:
+            said = {"IpProtocol": "tcp", "FromPort": self.port, "ToPort": self.port}
+        if self.peer.startswith("sg-"):
+            return said | {"UserIdGroupPairs": [{"GroupId": self.peer}]}
+        if ":" in self.peer:
+            return said | {"Ipv6Ranges": [{"CidrIpv6": self.peer}]}
+        return said | {"IpRanges": [{"CidrIp": self.peer}]}
+
+
+OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # present in every new group
+
+
+def wanted(group: str, ssh_from: Iterable[str], *, efa: bool) -> set[Rule]:
+    """The rules of a pool's group.
+
+    EFA is not IP, so a rule "to everywhere" does not cover it: it needs an egress rule to the group itself ("Get
+    started with EFA", EC2 guide).
+    """
+    among = {Rule("ingress", group)} | ({Rule("egress", group)} if efa else set())
+    return among | {Rule("ingress", cidr, SSH) for cidr in ssh_from}
+
+
+def rules_of(group: Mapping[str, Any]) -> set[Rule]:
+    """Parse the rules in an answer of DescribeSecurityGroups, of the kinds that a pool's group has."""
+    rules: set[Rule] = set()
+    directions: tuple[tuple[Direction, str], ...] = (
+        ("ingress", "IpPermissions"),
+        ("egress", "IpPermissionsEgress"),
+    )
+    for direction, key in directions:
+        for said in group.get(key, ()):
+            one_port = said.get("FromPort") == said.get("ToPort") and said["IpProtocol"] == "tcp"
+            if not one_port and said["IpProtocol"] != "-1":
+                continue
+            port = int(said["FromPort"]) if said["IpProtocol"] == "tcp" else None
+            peers = [each["CidrIp"] for each in said.get("IpRanges", ())]
+            peers += [each["CidrIpv6"] for each in said.get("Ipv6Ranges", ())]
+            peers += [each["GroupId"] for each in said.get("UserIdGroupPairs", ())]
+            rules |= {Rule(direction, peer, port) for peer in peers}
+    return rules

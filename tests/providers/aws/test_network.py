@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from outrider.providers.aws import leftovers, network, tags
 from outrider.providers.aws.api import Api, Credentials
 from outrider.providers.aws.errors import Failure, translate
-from outrider.providers.aws.firewall import OUT, Rule, rules_of, wanted
-from outrider.providers.aws.network import Network, VpcSubnets, choose
+from outrider.providers.aws.network import OUT, Network, Rule, VpcSubnets, choose, rules_of, wanted
 from outrider.providers.aws.network import _own_address as own_address
 from outrider.providers.cloud import addresses, labels
 from outrider.providers.cloud import own_address as own_addresses
