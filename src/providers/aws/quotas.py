@@ -58,7 +58,7 @@ _OTHERS = {
     "SecurityGroupsPerInterfaceLimitExceeded": Quota("Security groups per network interface", "L-2AFB9258", "vpc"),
     "VolumeLimitExceeded": Quota("Storage for General Purpose SSD (gp3) volumes, in TiB", "L-7A658B76", "ebs"),
 }
-_OF_VCPUS = frozenset({"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
+OF_VCPUS = frozenset({"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
 
 
 def of_type(instance_type: str, *, spot: bool) -> Quota | None:
@@ -75,6 +75,6 @@ def of_type(instance_type: str, *, spot: bool) -> Quota | None:
 
 def of_code(code: str, instance_type: str, *, spot: bool) -> Quota | None:
     """The quota that an EC2 error is about; None where that is unknown."""
-    if code in _OF_VCPUS:
+    if code in OF_VCPUS:
         return of_type(instance_type, spot=spot or code.startswith("MaxSpot"))
     return _OTHERS.get(code)
