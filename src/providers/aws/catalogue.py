@@ -7,9 +7,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
 from ..cloud.answer_cache import kept_for
 from ..cloud.offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
@@ -65,25 +64,17 @@ async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[s
 def parse(answer: Mapping[str, Any]) -> InstanceType | None:
     """Parse an entry of DescribeInstanceTypes' ``InstanceTypes``. None: it runs no Linux (a Mac)."""
     said = answer.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
-    architecture: Architecture
-    if "x86_64" in said:
-        architecture = "x86_64"
-    elif "arm64" in said:
-        architecture = "arm64"
-    else:
+    architecture: Architecture | None = next((each for each in get_args(Architecture) if each in said), None)
+    if architecture is None:
         return None
     name, usage = answer["InstanceType"], answer.get("SupportedUsageClasses", ())
     network = answer.get("NetworkInfo", {})
-    device = _device(answer)
     return InstanceType(
         name=name,
         vcpus=answer["VCpuInfo"]["DefaultVCpus"],
         memory_gb=answer["MemoryInfo"]["SizeInMiB"] / 1024,
         architecture=architecture,
-        accelerator=device.name,
-        accelerators=device.count,
-        accelerator_memory_gb=device.memory_gb,
-        accelerator_share=device.share,
+        **_accelerators(answer),
         network_gbps=_gbps(network),
         network_cards=network.get("MaximumNetworkCards", 1),
         interconnect="efa" if network.get("EfaSupported") else "",
@@ -102,15 +93,7 @@ def parse(answer: Mapping[str, Any]) -> InstanceType | None:
 # --- parts of an answer -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
-    name: str = ""
-    count: int = 0
-    memory_gb: float = 0.0
-    share: float = 1.0
-
-
-def _device(answer: Mapping[str, Any]) -> _Device:
+def _accelerators(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The accelerators, which EC2 lists in five places. FPGAs and media accelerators count, as they cost money too."""
     places = (
         ("GpuInfo", "Gpus"),
@@ -122,11 +105,14 @@ def _device(answer: Mapping[str, Any]) -> _Device:
     for place, key in places:
         for each in answer.get(place, {}).get(key, ()):
             share = each.get("GpuPartitionSize", 1.0)
-            count = each.get("LogicalGpuCount", 1) if share < 1 else each.get("Count", 1)
             told = each.get("Name") or each.get("Manufacturer") or key
-            name = NAMES.get(told, told.replace(" ", ""))
-            return _Device(name, count, each.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024, share)
-    return _Device()
+            return {
+                "accelerator": NAMES.get(told, told.replace(" ", "")),
+                "accelerators": each.get("LogicalGpuCount", 1) if share < 1 else each.get("Count", 1),
+                "accelerator_memory_gb": each.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024,
+                "accelerator_share": share,
+            }
+    return {}
 
 
 def _gbps(network: Mapping[str, Any]) -> float:
@@ -215,12 +201,8 @@ async def on_demand_prices(api: Api, names: Sequence[str]) -> dict[str, float]:
 
 def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
     """The latest price of each type and zone in DescribeSpotPriceHistory's answer, which comes in no certain order."""
-    found: dict[tuple[str, str], tuple[datetime, float]] = {}
-    for each in history:
-        key = each["InstanceType"], each["AvailabilityZone"]
-        price = each["Timestamp"], float(each["SpotPrice"])
-        found[key] = max(found.get(key, price), price)
-    return {key: usd for key, (_, usd) in found.items()}
+    changes = sorted(history, key=lambda each: (each["Timestamp"], float(each["SpotPrice"])))  # later ones prevail
+    return {(each["InstanceType"], each["AvailabilityZone"]): float(each["SpotPrice"]) for each in changes}
 
 
 def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
