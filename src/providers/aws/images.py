@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture
-from ..errors import BadRequest, ProviderError
+from ..cloud.failures import unless_unknown
+from ..errors import BadRequest
 from .api import Api
 
 # Public parameters of the Systems Manager; the first that exists in the region is used. Ubuntu: "Find Ubuntu images on
@@ -82,13 +83,9 @@ def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: s
     Raises:
         BadRequest: no machine could start from it.
     """
-    image_id, name = image["ImageId"], image.get("Name", "")
-    for known in get_args(Architecture):
-        if image["Architecture"] == known:
-            found: Architecture = known
-            break
-    else:
-        raise BadRequest(f"the AMI {image_id} ({name}) is for {image['Architecture']}: give one for x86_64 or arm64")
+    image_id, name, found = image["ImageId"], image.get("Name", ""), image["Architecture"]
+    if found not in get_args(Architecture):
+        raise BadRequest(f"the AMI {image_id} ({name}) is for {found}: give one for x86_64 or arm64")
     if architecture not in {None, found}:
         raise BadRequest(f"the AMI {image_id} ({name}) is for {found}, and the machines are {architecture}")
     if image.get("State", "available") != "available":
@@ -107,10 +104,7 @@ def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: s
 
 def login(told: str) -> str:
     """The user who logs in to an image with this description."""
-    for pattern, user in _USERS:
-        if re.search(pattern, told, re.IGNORECASE):
-            return user
-    return ANY_USER
+    return next((user for pattern, user in _USERS if re.search(pattern, told, re.IGNORECASE)), ANY_USER)
 
 
 async def _current(api: Api, parameters: list[str]) -> str:
@@ -127,10 +121,7 @@ async def _named(api: Api, ami: str) -> str:
     if parameter is None:
         return ami
     name = parameter["name"] or parameter["path"]
-    try:
-        answer = await api.call("get_parameter", service="ssm", Name=name)
-    except ProviderError as error:
-        if error.code != "ParameterNotFound":
-            raise
-        raise BadRequest(f"there is no parameter {name!r} in {api.region} that names an AMI", code=error.code) from None
+    answer = await unless_unknown(api.call("get_parameter", service="ssm", Name=name), "ParameterNotFound")
+    if answer is None:
+        raise BadRequest(f"there is no parameter {name!r} in {api.region} that names an AMI", code="ParameterNotFound")
     return str(answer["Parameter"]["Value"])
