@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Machine, MachineId
 from ..cloud.machine import new_machine
-from ..errors import ProviderError
 from . import tags
 
 if TYPE_CHECKING:
@@ -51,10 +50,6 @@ class Shape:
     profile: str = ""  # an instance profile's name or ARN
     cluster: str = ""  # a placement group's name
     cards: int = 0  # network cards with an EFA interface; 0: one ordinary interface
-
-    @property
-    def volume_gb(self) -> int:
-        return max(self.ami.root_gb, self.disk_gb)
 
     @property
     def hourly_usd(self) -> float:
@@ -152,7 +147,7 @@ def _volumes(shape: Shape) -> list[dict[str, Any]]:
     For volumes that a launch does not name, the image decides about encryption and deletion with the machine.
     """
     every = {"Encrypted": True, "DeleteOnTermination": True}
-    root = {"VolumeType": "gp3", "VolumeSize": shape.volume_gb, **every}
+    root = {"VolumeType": "gp3", "VolumeSize": max(shape.ami.root_gb, shape.disk_gb), **every}
     others = [{"DeviceName": device, "Ebs": every} for device, _ in shape.ami.volumes]
     return [{"DeviceName": shape.ami.root_device, "Ebs": root}, *others]
 
@@ -221,12 +216,6 @@ def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
         for error in answer.get("Errors") or ()
     ]
     return Answer(tuple(machines), tuple(refusals))
-
-
-def is_unknown_yet(error: ProviderError) -> bool:
-    """Return whether the error is about a resource that was just made, which EC2 does not know everywhere yet."""
-    ours = ("InvalidGroup.", "InvalidLaunchTemplate", "InvalidPlacementGroup.", "InvalidSecurityGroupID.")
-    return error.code.startswith(ours)
 
 
 def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[str, str]) -> tuple[Offer, ...]:

@@ -1,8 +1,9 @@
-"""A pool's launches on EC2: the half of the port of `providers.cloud` that creates machines."""
+"""A pool's launches on EC2: how they are planned, and the half of the port of `providers.cloud` that makes machines."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -10,30 +11,40 @@ from uuid import uuid4
 import anyio
 
 from ...lazy_dataclass import dataclass
-from ..base import LaunchRequest
-from ..cloud import written
+from ..base import Architecture, LaunchRequest
+from ..cloud import offers, written
 from ..cloud.cooldowns import Cooldowns
 from ..cloud.failures import AGAIN_S, CallRefused
 from ..cloud.labels import labels_of
 from ..cloud.offers import Offer
-from ..cloud.port import Answer, Made, Order
-from ..cloud.single_flight import Shared
+from ..cloud.port import Answer, Made, Order, Plan
+from ..cloud.single_flight import OncePerKey, Shared
 from ..cloud.userdata import LEASE
-from ..errors import ProviderError
-from . import launch, network
+from ..errors import BadRequest, ProviderError
+from ..side_by_side import all_of, each_of
+from . import catalogue, images, launch, network
 from .errors import Failure, translate
 from .launch import LaunchTemplate, Refusal, Shape
-from .plan import EC2Plan, image_key, images_of, make_plan
 from .recorded import RecordedApi, machines_in
 from .templates import Templates
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from .api import Api
+    from .images import Ami
     from .network import Network
     from .provider import AWS
 
 LAG_S = 15.0  # after so long, a new resource is known everywhere in EC2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EC2Plan(Plan):
+    """A plan for one region. ``together``: in one placement group."""
+
+    network: Network
+    together: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +65,7 @@ class EC2Launcher:
         self._labels = labels_of(pool, dict(provider.tags or ()))
         self._network = Shared(tasks, partial(self._prepared, efa=False))
         self._efa_network = Shared(tasks, partial(self._prepared, efa=True))
-        self._images = images_of(provider, api)
+        self._image = images_of(provider, api)
         self._templates = Templates(api, pool, self._labels)
 
     def start(self) -> None:
@@ -65,7 +76,7 @@ class EC2Launcher:
         await self._efa_network.stop()
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> EC2Plan:
-        provider, network, image = self._provider, self._network.get, self._images.get
+        provider, network, image = self._provider, self._network.get, self._image
         return await make_plan(provider, self._api, request, cooldowns, living, find_network=network, find_image=image)
 
     async def order(self, plan: EC2Plan, chosen: Sequence[Offer], count: int) -> FleetOrder:
@@ -107,7 +118,8 @@ class EC2Launcher:
         return Answer(made, [(refusal.offers, self._refused(refusal)) for refusal in heard.refusals])
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
-        return launch.is_unknown_yet(error)
+        ours = ("InvalidGroup.", "InvalidLaunchTemplate", "InvalidPlacementGroup.", "InvalidSecurityGroupID.")
+        return error.code.startswith(ours)
 
     def forget(self, order: FleetOrder) -> None:
         self._templates.forget(order.of.values())
@@ -118,7 +130,7 @@ class EC2Launcher:
         cards = launch.cards(offer, together=plan.together, public=provider.public)
         place = await self._efa_network.get() if cards else plan.network
         return Shape(
-            ami=await self._images.get(image_key(provider, request, offer.type.architecture)),
+            ami=await self._image(request, offer.type.architecture),
             market=offer.market,
             disk_gb=request.disk_gb,
             client_key=request.client_key,
@@ -170,3 +182,70 @@ class EC2Launcher:
                 spot=one.market == "spot",
             )
         )
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+async def make_plan(
+    provider: AWS,
+    api: Api,
+    request: LaunchRequest,
+    cooldowns: Cooldowns,
+    living: Collection[tuple[str, str]],
+    *,
+    find_network: Callable[[], Awaitable[Network]],
+    find_image: Callable[[LaunchRequest, Architecture | None], Awaitable[Ami]],
+) -> EC2Plan:
+    """Make a plan. ``living``: (type, zone) of the pool's machines.
+
+    Raises:
+        ProviderError: there are no offers, or the network or image cannot be had.
+    """
+    if provider.ami is not None and request.architecture is None:
+        request = replace(request, architecture=(await find_image(request, None)).architecture)
+    architectures: tuple[Architecture, ...] = (request.architecture,) if request.architecture else ("x86_64", "arm64")
+
+    async def extras_usd(architecture: Architecture) -> float | None:
+        try:
+            ami = await find_image(request, architecture)
+        except BadRequest:  # there is no such image; an offer that needs it raises that
+            return None
+        return launch.extras_usd(ami, request.disk_gb, public=provider.public)
+
+    place, stock, costs = await all_of(
+        find_network,
+        partial(catalogue.load, api, request, instance_types=provider.instance_types),
+        partial(each_of, architectures, extras_usd),
+    )
+    found = zip(architectures, costs, strict=True)
+    extras: dict[Architecture, float] = {each: usd for each, usd in found if usd is not None}
+    together = launch.is_together(request)
+    rounds = offers.choose(
+        request,
+        stock,
+        cooldowns,
+        anyio.current_time(),
+        instance_types=provider.instance_types,
+        zones=place.subnets.keys(),
+        together=together,
+        extras_usd=extras,
+    )
+    chosen = offers.in_one_place(rounds, living) if together else rounds
+    return EC2Plan(request, chosen, extras, api.region, network=place, together=together)
+
+
+def images_of(provider: AWS, api: Api) -> Callable[[LaunchRequest, Architecture | None], Awaitable[Ami]]:
+    """The images of a pool by architecture, each found when it is first needed. The user's own may be of any."""
+
+    async def find(key: tuple[Architecture | None, bool]) -> Ami:
+        architecture, accelerator = key
+        return await images.find(
+            api, architecture=architecture, accelerator=accelerator, ami=provider.ami, user=provider.user
+        )
+
+    async def found(request: LaunchRequest, architecture: Architecture | None) -> Ami:
+        return await once.get((None if provider.ami is not None else architecture, request.accelerator is not None))
+
+    once = OncePerKey(find)
+    return found

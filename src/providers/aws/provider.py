@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from ..cloud.cooldowns import Cooldowns
     from ..cloud.recorder import Recorder
     from .cloud import EC2Cloud
-    from .launcher import EC2Launcher
-    from .plan import EC2Plan
+    from .launcher import EC2Launcher, EC2Plan
 
 
 @partial(checking_options, error=UnknownOption)
@@ -93,9 +92,12 @@ class AWS(CloudProvider["EC2Cloud"]):
             yield EC2Cloud(api)
 
     async def _first_plan(self, cloud: EC2Cloud, request: LaunchRequest, cooldowns: Cooldowns) -> EC2Plan:
-        from .plan import first_plan
+        from .launcher import images_of, make_plan
+        from .network import look
 
-        return await first_plan(self, cloud.api, request, cooldowns)
+        network = partial(look, cloud.api, self.vpc, self.subnets, zones=self.zones, public=self.public)
+        image = images_of(self, cloud.api)
+        return await make_plan(self, cloud.api, request, cooldowns, (), find_network=network, find_image=image)
 
     def _launcher(self, cloud: EC2Cloud, recorder: Recorder, tasks: TaskGroup) -> EC2Launcher:
         from .launcher import EC2Launcher
