@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
-from ..cloud.port import Leftover
 from ..cloud.vendor import Vendor
 from ..errors import ProviderError
 from ..resource_ownership import Claim, Others
@@ -13,8 +13,6 @@ from . import listing, tags
 from .api import Api
 from .leftovers import leftovers
 from .vendor import VENDOR
-
-END_AT_MOST = 500  # "TerminateInstances", EC2 API Reference: at most 1000, and fewer are faster
 
 
 def place_of(api: Api) -> dict[str, str]:
@@ -27,10 +25,10 @@ class EC2Cloud:
     """Implements `providers.cloud.port.Cloud`."""
 
     vendor: Vendor = VENDOR
-    end_at_most = END_AT_MOST
+    end_at_most = 500  # "TerminateInstances", EC2 API Reference: at most 1000, and fewer are faster
 
     def __init__(self, api: Api) -> None:
-        self.api = api
+        self.api, self.leftovers = api, leftovers(api)
 
     @property
     def place(self) -> Mapping[str, str]:
@@ -46,11 +44,8 @@ class EC2Cloud:
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
         answer = await self.api.call("terminate_instances", InstanceIds=list(machines))
-        return [listing.change(each) for each in answer.get("TerminatingInstances") or ()]
+        ended = answer.get("TerminatingInstances") or ()
+        return [InstanceView(MachineId(each["InstanceId"]), each["CurrentState"]["Name"]) for each in ended]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:
         return error.code.startswith("InvalidInstanceID")
-
-    @property
-    def leftovers(self) -> Sequence[Leftover]:
-        return leftovers(self.api)

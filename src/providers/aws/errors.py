@@ -23,6 +23,8 @@ _WRONG = frozenset({
     "AuthFailure", "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException",
     "InvalidToken", "MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException",
 })  # fmt: skip
+# EC2 says that only this zone lacks the type, permanently or today.
+_OF_THE_ZONE = re.compile("Availability Zone|requested configuration is currently not supported")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ def _limit(failure: Failure) -> ProviderError | None:
 
 
 def _meant(failure: Failure) -> ProviderError | None:
-    if failure.code == "Unsupported" and _of_the_zone(failure.message):
+    if failure.code == "Unsupported" and _OF_THE_ZONE.search(failure.message):
         return NoCapacity(said(failure, f"{failure.what} cannot be had in {failure.where}"))
     code = "InvalidIamInstanceProfile" if "iamInstanceProfile" in failure.message else failure.code
     facts = {"call": failure.operation or "request", "region": failure.region}
@@ -220,11 +222,6 @@ def _unreached(failure: Failure) -> ProviderError | None:
         hint = f"did you mean {close}?" if close else "'aws ec2 describe-regions' lists them"
         return BadRequest(f"there is no AWS region {region!r}: {hint}")
     return None
-
-
-def _of_the_zone(message: str) -> bool:
-    """Return whether EC2's text says that only this zone lacks the type, permanently or today."""
-    return "Availability Zone" in message or "requested configuration is currently not supported" in message
 
 
 def redacted(text: str) -> str:

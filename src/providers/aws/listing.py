@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from ...lazy_dataclass import dataclass
-from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
 from ..cloud.labels import POOL
 from ..cloud.listed import ListedMachine
@@ -38,9 +37,6 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
     machines, others = await all_of(partial(instances, api, any_pool, also=known), partial(all_shown, api, any_pool))
     found = [each.found for each in map(read, machines) if each.state != "terminated"]
     return Survey(tuple(found), tuple(others))
-
-
-# --- one request ------------------------------------------------------------------------------------------------------
 
 
 async def instances(api: Api, which: dict[str, Any], *, also: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -81,8 +77,3 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
         reason=reason.get("Code") or "",
         message=reason.get("Message") or "",
     )
-
-
-def change(instance: Mapping[str, Any]) -> InstanceView:
-    """The sighting of an instance in TerminateInstances' answer."""
-    return InstanceView(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
