@@ -7,18 +7,16 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 from ..base import Architecture, LaunchRequest
 from ..cloud.answer_cache import kept_for
 from ..cloud.offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
 from ..side_by_side import all_of
 from . import prices
+from .api import Api
 from .tags import batches, where
 from .vendor import VENDOR
-
-if TYPE_CHECKING:
-    from .api import Api
 
 TYPES_S: Final = 600.0  # how long types and their zones are cached
 SPOT_S: Final = 60.0  # how long spot prices are cached; they change a few times a day

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..base import MachineId
 from ..cloud.instance_inventory import InstanceView
-from ..cloud.vendor import Vendor
 from ..errors import ProviderError
 from ..resource_ownership import Claim, Others
 from . import listing, tags
@@ -24,7 +23,7 @@ def place_of(api: Api) -> dict[str, str]:
 class EC2Cloud:
     """Implements `providers.cloud.port.Cloud`."""
 
-    vendor: Vendor = VENDOR
+    vendor = VENDOR
     end_at_most = 500  # "TerminateInstances", EC2 API Reference: at most 1000, and fewer are faster
 
     def __init__(self, api: Api) -> None:

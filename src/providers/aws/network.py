@@ -127,7 +127,9 @@ async def _vpc_subnets(api: Api, vpc: str | None, subnets: Collection[str] | Non
     home = vpcs[0]["VpcId"]
     if subnets is None:
         found = await api.pages("describe_subnets", "Subnets", Filters=[where("vpc-id", home)])
-    return VpcSubnets(home, _cidrs(vpcs[0]), found, given=subnets is not None)
+    blocks = [vpcs[0], *vpcs[0].get("CidrBlockAssociationSet", ())]
+    cidrs = tuple(dict.fromkeys(each["CidrBlock"] for each in blocks))
+    return VpcSubnets(home, cidrs, found, given=subnets is not None)
 
 
 def choose(place: VpcSubnets, *, zones: Collection[str] | None, public: bool) -> dict[str, str]:
@@ -166,11 +168,6 @@ def _is_usable(subnet: Mapping[str, Any], *, public: bool) -> bool:
 
 def _free(subnet: Mapping[str, Any]) -> int:
     return int(subnet.get("AvailableIpAddressCount", 1))
-
-
-def _cidrs(vpc: Mapping[str, Any]) -> tuple[str, ...]:
-    blocks = [each["CidrBlock"] for each in vpc.get("CidrBlockAssociationSet", ())]
-    return tuple(dict.fromkeys([vpc["CidrBlock"], *blocks]))
 
 
 # --- the group --------------------------------------------------------------------------------------------------------

@@ -12,16 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..cloud import price_table
 from ..cloud.pages import every_page
 from ..cloud.price_table import Price, bundled_table, cheapest_first
 from ..private import cache_root
-from .api import page_of
-
-if TYPE_CHECKING:
-    from .api import Api
+from .api import Api, page_of
 
 PATIENCE_S: Final = 5.0
 TYPES_IN_A_QUESTION: Final = 40  # a filter's value has at most 1024 characters
@@ -72,11 +69,8 @@ def bundled(type_: str, region: str) -> Price | None:
 
 def regions_with(accelerator: str) -> list[str]:
     """Regions with types that have the accelerator, according to the table; the lowest prices first."""
-    having = [
-        each
-        for each in bundled_table(__file__)["families"].values()
-        if each.get("accelerator", "").lower() == accelerator.lower()
-    ]
+    families = bundled_table(__file__)["families"].values()
+    having = [each for each in families if each.get("accelerator", "").lower() == accelerator.lower()]
     return cheapest_first(price for each in having for price in each["regions"].items())
 
 

@@ -47,16 +47,10 @@ class RecordedApi(Api):
             return await Api.call(self, operation, **parameters)
         kind, ids_in = _MAKES[operation]
         token = str(parameters.get("ClientToken") or uuid4().hex)
+        count = (parameters.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity")
+        facts = {} if count is None else {"count": str(count)}  # once so many are seen, there are no more
         said = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
-        return await self.recorder.create(
-            kind, token, _facts(parameters), partial(Api.call, self, operation, **said), ids_in
-        )
-
-
-def _facts(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """The number of machines that the call asks for: once so many have been seen, there are no others."""
-    count = (parameters.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity")
-    return {} if count is None else {"count": str(count)}
+        return await self.recorder.create(kind, token, facts, partial(Api.call, self, operation, **said), ids_in)
 
 
 def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list[dict[str, Any]]:
