@@ -173,7 +173,7 @@ class Api:
 
     async def _try(self, call: _Call) -> Failure | None:
         """Try once; None where ``call.answer`` is set."""
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, ClientError
 
         call.tries += 1
         call.session = self._session
@@ -184,11 +184,6 @@ class Api:
         call.action = client.meta.method_to_api_mapping[call.operation]
         await self._wait_for_token(call)
         call.failure = None  # if the time is up during this try, its outcome is unknown
-        return await self._ask(call, client)
-
-    async def _ask(self, call: _Call, client: Any) -> Failure | None:
-        from botocore.exceptions import ClientError
-
         try:
             with anyio.move_on_after(call.try_s):
                 answer = await getattr(client, call.operation)(**call.parameters)
