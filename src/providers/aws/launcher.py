@@ -89,12 +89,11 @@ class EC2Launcher:
         said = launch.fleet(
             lots, count, token=token, subnets=subnets, labels=self._labels, max_usd=plan.request.max_hourly_cost
         )
-        dearest = max(offer.hourly_usd + template.shape.hourly_usd for offer, template in of.items())
         return FleetOrder(
             token=token,
             offers=list(of),
             count=count,
-            hourly_usd=dearest,
+            hourly_usd=max(offer.hourly_usd + each.shape.hourly_usd for offer, each in of.items()),
             at=anyio.current_time(),
             said=said,
             of=of,
@@ -236,7 +235,7 @@ async def make_plan(
 
 
 def images_of(provider: AWS, api: Api) -> Callable[[LaunchRequest, Architecture | None], Awaitable[Ami]]:
-    """The images of a pool by architecture, each found when it is first needed. The user's own may be of any."""
+    """The images of a pool, each found when it is first needed. The user's own is of whatever architecture it is."""
 
     async def find(key: tuple[Architecture | None, bool]) -> Ami:
         architecture, accelerator = key
