@@ -9,7 +9,6 @@ from typing import Any
 from ...lazy_dataclass import dataclass
 from ..cloud import teardown
 from ..cloud.port import Leftover
-from ..errors import ProviderError
 from ..resource_ownership import Thing
 from ..side_by_side import all_of
 from . import tags
@@ -67,8 +66,8 @@ def leftovers(api: Api) -> Sequence[Leftover]:
             kind.name,
             shown=partial(shown_of, api, kind),
             delete=partial(_delete, api, kind),
-            is_unknown=_is_unknown,
-            is_used=_is_used,
+            is_unknown=lambda error: "NotFound" in error.code or error.code.endswith(".Unknown"),
+            is_used=lambda error: error.code == "DependencyViolation" or error.code.endswith(".InUse"),
             used_s=IN_USE_S,
             has_machines=kind.has_machines,
         )
@@ -94,11 +93,3 @@ async def shown_of(api: Api, kind: Kind, pool: str) -> list[Thing]:
 async def _delete(api: Api, kind: Kind, name: str) -> None:
     which: dict[str, Any] = {kind.id: name}
     await api.call(kind.delete, lag_s=kind.unshown_s, **which)
-
-
-def _is_unknown(error: ProviderError) -> bool:
-    return "NotFound" in error.code or error.code.endswith(".Unknown")
-
-
-def _is_used(error: ProviderError) -> bool:
-    return error.code == "DependencyViolation" or error.code.endswith(".InUse")
