@@ -31,6 +31,11 @@ def double(x: int) -> int:
     return 2 * x
 
 
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.001)
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -298,13 +303,14 @@ async def test_a_killed_tasks_whole_tree_is_gone_when_it_is_said(make: Any, tmp_
     assert await client.call(double, 4) == 8
 
 
-async def test_a_task_that_has_not_started_is_killed_without_a_process(make: Any) -> None:
+async def test_a_task_that_has_not_started_is_killed_without_a_process(make: Any, tmp_path: Path) -> None:
     client = await make()
     pid = await client.call(os.getpid)
-    first = client.run(time.sleep, 0.05)
+    first = client.run(wait_for, tmp_path / "go")
     second = client.run(double, 1)
     client.send(m.Kill(second))
     assert (await client.answer(second)).cause is Cause.KILLED
+    (tmp_path / "go").touch()
     await client.answer(first)
     assert await client.call(os.getpid) == pid
 
@@ -318,12 +324,13 @@ async def test_killing_what_has_been_answered_says_nothing(make: Any) -> None:
     assert len(client.of(attempt, m.Done, m.Ended)) == 1
 
 
-async def test_recall_takes_back_what_has_not_started(make: Any) -> None:
+async def test_recall_takes_back_what_has_not_started(make: Any, tmp_path: Path) -> None:
     client = await make()
-    first = client.run(time.sleep, 0.05)
+    first = client.run(wait_for, tmp_path / "go")
     rest = [client.run(double, i) for i in range(3)]
     client.send(m.Recall((first, *rest)))
     assert (await client.expect(m.Returned)).attempts == tuple(rest)
+    (tmp_path / "go").touch()
     await client.answer(first)
     assert await client.call(double, 1) == 2
     assert not client.of(rest[0], m.Done)
