@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import platform
 import socket
@@ -246,6 +247,14 @@ class Bulk:
 def _call(function: Callable[..., Any], load: Callable[[], Any]) -> Any:
     args, kwargs = load()
     return function(*args, **kwargs)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nothing that other tests have left is closed meanwhile: for who counts the descriptors of this process."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

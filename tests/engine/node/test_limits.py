@@ -74,6 +74,7 @@ def _open() -> set[int]:
     return {fd for fd in listing if Path(f"/proc/self/fd/{fd}").exists()}  # but for the listing's own
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("room", [0, 1, 2])
 def test_a_message_without_its_descriptors_is_seen(room):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

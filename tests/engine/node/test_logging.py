@@ -144,6 +144,7 @@ async def test_the_socket_is_its_users_alone_and_leaves_with_its_worker(make: An
     await client.until(lambda: not Path(other).exists() or client.send(m.Ping(0)))
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_a_socket_may_lie_in_a_folder_with_a_long_path(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 90) / ("y" * 90)
     folder.mkdir(parents=True)
@@ -293,6 +294,7 @@ def test_records_that_cannot_be_sent_are_counted(monkeypatch: pytest.MonkeyPatch
     assert [(records.count(each.records), each.dropped) for each in pipe.sent] == [(1, 7), (0, 5)]
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_an_artifact_that_cannot_be_sent_leaves_no_descriptor() -> None:
     pipe = Pipe()
     pipe.closed = True
