@@ -244,7 +244,9 @@ async def test_what_is_dropped_is_neither_pulled_nor_served_any_more(ends: list[
     first.begins("a", DATA[:1000])
     second.pulls(await first.serves("a"))
     third.pulls(await second.serves("mine"))
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(60):
+        while (came := third.arrivals.get("mine")) is None or came.have_bytes < 1000:
+            await asyncio.sleep(0.01)
     second.peers.drop(["mine"])
     assert (await third.heard()).reason
     assert second.arrivals.get("mine") is None
