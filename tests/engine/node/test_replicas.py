@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import resource
 
@@ -106,8 +107,7 @@ async def test_what_a_node_cannot_keep_is_free_at_once() -> None:
     store, fd = BlobStore(same_host=True), part()
     assert kept(store, None).blob.startswith(LOST)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    high = fd + 40
-    os.dup2(fd, high)
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD, fd + 40)  # one that is free
     resource.setrlimit(resource.RLIMIT_NOFILE, (high + 2, hard))
     try:
         assert kept(store, [high]).blob.startswith(LOST)
