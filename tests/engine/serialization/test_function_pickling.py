@@ -67,6 +67,7 @@ def test_own_modules_that_are_loaded_later_are_own_too(own: ModuleType, tmp_path
     modules = ImportableModules([])
     before = modules.own()
     (tmp_path / "own_later.py").write_text("")
+    importlib.invalidate_caches()  # the folder may have the same time as when it was looked through
     importlib.import_module("own_later")
     try:
         assert set(modules.own()) - set(before) == {"own_later"}
