@@ -162,7 +162,7 @@ async def test_a_stream_that_is_stopped_closes_its_iterator_and_says_nothing() -
     source.stop()
     assert source._task is not None
     await asyncio.wait([source._task])
-    assert await asyncio.to_thread(closed.wait, 20)
+    assert await asyncio.to_thread(closed.wait, 60)
     assert source._task.cancelled()
     assert stream.ends == []
 
@@ -181,12 +181,12 @@ async def test_a_generator_that_waits_when_its_task_ends_is_closed_when_it_goes_
     asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
     stream, source = Stream(), Source(slow())
     source.wanted(1, stream.give)
-    assert await asyncio.to_thread(waits.wait, 20)
+    assert await asyncio.to_thread(waits.wait, 60)
     source.stop()
     assert source._task is not None
     await asyncio.wait([source._task])
     goes_on.set()
-    assert await asyncio.to_thread(closed.wait, 20)
+    assert await asyncio.to_thread(closed.wait, 60)
     assert (stream.items, stream.ends) == ([], [])
     del source
     gc.collect()
@@ -374,7 +374,7 @@ async def test_a_thread_that_waits_for_an_item_is_not_waited_for(feed: Feed, new
     feed.put(1)
     for thread in set(threading.enumerate()) - others:
         if thread.name == "outrider-items":
-            await asyncio.to_thread(thread.join, 30)
+            await asyncio.to_thread(thread.join, 60)
             assert not thread.is_alive()
 
 
