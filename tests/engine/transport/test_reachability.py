@@ -13,6 +13,12 @@ from outrider.providers.base import Address, Login, Machine, MachineId
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def _answers_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy computer lets this process stand still for longer than an answer may take."""
+    monkeypatch.setattr(reachability, "ANSWER_S", 60.0)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Those that were; only ``up`` answers."""
@@ -81,15 +87,17 @@ async def test_a_name_that_nobody_knows_is_no_answer() -> None:
 
 async def test_a_host_on_the_way_answers_only_where_it_lets_connections_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachability, "_is_here", lambda _family, _address: False)  # as if it were another computer
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # nobody listens there yet, and nobody else gets it
         port = server.getsockname()[1]
         beside = Machine(MachineId("m"), Address("127.0.0.1", port), "")
         behind = [
             Machine(MachineId("m"), Address("far"), "", login=Login(jump=f"127.0.0.1:{port}")),
             Machine(MachineId("m"), Address(command=("srun",)), "", login=Login(jump=f"127.0.0.1:{port}")),
         ]
+        assert await reachability.anybody([beside])
+        for each in behind:
+            assert not await reachability.anybody([each])
+        server.listen()
         for each in (beside, *behind):
             assert await reachability.anybody([each])
-    assert await reachability.anybody([beside])
-    for each in behind:
-        assert not await reachability.anybody([each])
