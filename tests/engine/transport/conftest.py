@@ -22,6 +22,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(autouse=True)
+def _handshakes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy computer, where both ends are in one process, one takes longer than a user would wait for it."""
+    monkeypatch.setattr("outrider.engine.transport.ssh.CONNECT_S", 60.0)
+    monkeypatch.setattr("outrider.engine.transport.login.ASK_METHODS_S", 60.0)
+
+
 @dataclass
 class Site:
     """One server and what a client needs to log in."""

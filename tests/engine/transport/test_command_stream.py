@@ -86,6 +86,12 @@ def watchers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "outrider-command"]
 
 
+@pytest.fixture(autouse=True)
+def _ends_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that has closed its streams may end a while later on a busy computer."""
+    monkeypatch.setattr(command_stream, "ENDS_S", 60.0)
+
+
 @pytest.fixture
 async def nothing_is_left() -> Any:
     before = set(children())
