@@ -27,5 +27,8 @@ async def test_a_connection_is_few_objects_to_pythons_collector() -> None:
         gc.collect()
         return len(gc.get_objects())
 
-    before = more(10)  # the first ones also make what all have in common
-    assert (more(100) - before) / 100 <= MOST
+    for _ in range(5):  # a thread that another test has left may make some meanwhile
+        before = more(10)  # the first ones also make what all have in common
+        if (each := (more(100) - before) / 100) <= MOST:
+            break
+    assert each <= MOST
