@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...providers.threads import in_thread
 from ..api.errors import TransferError
-from ..serialization.error_translation import load_value
+from ..serialization.error_translation import load_large, load_value
 from ..serialization.payload import Received, map_shared
 from ..serialization.stored_objects import StoredObject, Whereabouts
 from .refs import Ref, Reference
@@ -54,7 +54,7 @@ class Objects:
             at = stored.at
         name = at.made_by or "pool.put"
         if received.is_long_to_load:
-            return await in_thread(load_value, received, name, abandon=True)
+            return await in_thread(load_large, received, name, abandon=True)
         return load_value(received, name)
 
     async def _received(self, at: Whereabouts) -> Received | None:

@@ -13,7 +13,7 @@ from ..api.calls import StreamCall, for_every_rank, pending
 from ..api.errors import NotACall
 from ..api.tracebacks import cut
 from ..serialization.client_streams import RankValues, Values
-from ..serialization.error_translation import error_of, load_value
+from ..serialization.error_translation import error_of, load_large, load_value
 from .jobs import BroadcastJob
 
 if TYPE_CHECKING:
@@ -148,5 +148,5 @@ def _killed(ending: Ending) -> bool:
 
 async def _loaded(received: Received, task: str) -> Any:
     if received.is_long_to_load:
-        return await in_thread(load_value, received, task, abandon=True)
+        return await in_thread(load_large, received, task, abandon=True)
     return load_value(received, task)

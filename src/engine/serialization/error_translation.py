@@ -86,6 +86,13 @@ def load_value(received: Received, task: str) -> Any:
         raise unloadable_error(error, f"A value of {task}", task) from error
 
 
+def load_large(received: Received, task: str) -> Any:
+    """Do as `load_value`, and give back the memory that the value came in. For a thread: it takes long."""
+    value = load_value(received, task)
+    received.drop()
+    return value
+
+
 def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> Exception:
     """Return the exception to raise for ``failed``: the user's own wherever that is possible.
 

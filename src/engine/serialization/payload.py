@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -356,10 +357,11 @@ class Received(NamedTuple):
 
     def drop(self) -> None:
         """Give its memory back, when it has been unpickled. In a thread: for a gigabyte it takes a tenth of a second,
-        and `close` lets the others run.
+        and `close` lets the others run. Memory that the value refers to, as an array does, stays.
         """
         if self.sizes is None and isinstance(self.data, mmap.mmap):
-            self.data.close()
+            with suppress(BufferError):  # who has unpickled it keeps a part of it
+                self.data.close()
 
 
 def check_size(size_bytes: int, most_bytes: int | None) -> None:

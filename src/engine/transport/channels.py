@@ -302,13 +302,15 @@ class Receiving(Transfer):
     def __init__(self, progress: TransferProgress) -> None:
         super().__init__(progress)
         self._at = 0
+        self._view = memoryview(b"")
 
     def answered(self, answer: wire.Have) -> None:
         if not answer.size_bytes:
             raise ProtocolError("a blob of 0 bytes")
         self._progress.expect(answer.size_bytes)
         self._memory = MemoryAhead(answer.size_bytes)
-        self.buffer, self._view = self._memory.buffer, self._memory.view
+        self.buffer = self._memory.buffer
+        self._view = memoryview(self.buffer)
 
     def came(self, data: bytes | memoryview) -> None:
         end = self._at + len(data)
@@ -320,3 +322,7 @@ class Receiving(Transfer):
         self._progress.moved(len(data))
         if end == len(self._view):
             self.finish()
+
+    def finish(self, error: Exception | None = None) -> None:
+        self._view.release()  # the buffer could not be closed
+        super().finish(error)

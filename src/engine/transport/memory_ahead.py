@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import time
+from contextlib import suppress
 
 from ...providers.threads import hand
 from ..serialization.payload import huge_buffer
@@ -40,11 +41,13 @@ class PageChoice:
 
 
 class MemoryAhead:
-    """A `huge_buffer` that is written to from its beginning on."""
+    """A `huge_buffer` that is written to from its beginning on. When that is done nothing here refers to its memory, so
+    that whoever has the buffer can close it.
+    """
 
     def __init__(self, size_bytes: int) -> None:
         self.buffer = huge_buffer(size_bytes)
-        self.view = memoryview(self.buffer)
+        self._size = size_bytes
         self._written = 0
         self._ready = 0 if size_bytes > STEP_BYTES else size_bytes  # which the kernel gives sooner than a thread begins
         self._choice = PageChoice()
@@ -53,21 +56,25 @@ class MemoryAhead:
     def written(self, at_bytes: int) -> None:
         """Handle that it is written to up to here."""
         self._written = at_bytes
-        if self._ready < min(at_bytes + READY_BYTES, len(self.view)) and not self._busy:
+        if self._ready < self._wanted() and not self._busy:
             self._busy = True
             hand(self._make_ready)
+
+    def _wanted(self) -> int:
+        return min(self._written + READY_BYTES, self._size)
 
     def _make_ready(self) -> None:
         from ..wire import large_copy  # ctypes, which few programs need
 
-        while (at := self._next()) < min(self._written + READY_BYTES, len(self.view)):
-            step = self.view[at : at + STEP_BYTES]
-            if not self._choice.huge and _SMALL is not None:
-                self.buffer.madvise(_SMALL, at, len(step))
-            began = time.thread_time()
-            large_copy.make_ready(step)
-            self._choice.took(len(step), time.thread_time() - began)
-            self._ready = at + len(step)
+        with suppress(ValueError):  # all of it was written meanwhile, and read, and it was closed
+            while (at := self._next()) < self._wanted():
+                with memoryview(self.buffer)[at : at + STEP_BYTES] as step:
+                    if not self._choice.huge and _SMALL is not None:
+                        self.buffer.madvise(_SMALL, at, len(step))
+                    began = time.thread_time()
+                    large_copy.make_ready(step)
+                    self._choice.took(len(step), time.thread_time() - began)
+                    self._ready = at + len(step)
         self._busy = False
 
     def _next(self) -> int:

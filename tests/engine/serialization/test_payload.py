@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.serialization import payload
-from outrider.engine.serialization.payload import Blob, huge_buffer, map_shared
+from outrider.engine.serialization.payload import Blob, Received, huge_buffer, map_shared
 
 
 @pytest.fixture
@@ -101,3 +101,12 @@ def test_a_blob_in_pieces_is_kept_when_each_was_copied() -> None:
     assert b"".join(pieces[0].blob.parts).endswith(b"s" * 10)
     assert b"".join(pieces[1].blob.parts)[:3] == bytes(3)
     assert blob.pieces(sizes) is pieces
+
+
+def test_memory_that_a_value_refers_to_is_not_given_back() -> None:
+    received = Received(huge_buffer(4096), None)
+    with memoryview(received.data):
+        received.drop()
+        assert not received.data.closed
+    received.drop()
+    assert received.data.closed

@@ -47,10 +47,10 @@ def test_memory_is_asked_for_a_bounded_part_ahead(made_ready: list[int]) -> None
     assert READY_BYTES <= sum(made_ready) <= READY_BYTES + STEP_BYTES
     memory.written(2 * READY_BYTES)
     assert sum(made_ready) <= 3 * READY_BYTES + STEP_BYTES
-    for at in range(2 * READY_BYTES, len(memory.view) + 1, 1 << 18):
+    for at in range(2 * READY_BYTES, len(memory.buffer) + 1, 1 << 18):
         memory.written(at)
-    assert sum(made_ready) <= len(memory.view)
-    assert memory.view.nbytes == 4 * READY_BYTES + 1
+    assert sum(made_ready) <= len(memory.buffer)
+    assert len(memory.buffer) == 4 * READY_BYTES + 1
 
 
 def test_what_was_written_already_is_not_asked_for(made_ready: list[int]) -> None:
@@ -68,9 +68,9 @@ def test_a_small_blob_takes_no_thread(made_ready: list[int]) -> None:
 def test_what_was_written_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_ahead, "hand", lambda work: work())
     memory = MemoryAhead(3 * STEP_BYTES)
-    memory.view[: 2 * STEP_BYTES] = b"x" * (2 * STEP_BYTES)
+    memory.buffer[: 2 * STEP_BYTES] = b"x" * (2 * STEP_BYTES)
     memory.written(1)
-    assert bytes(memory.view) == b"x" * (2 * STEP_BYTES) + bytes(STEP_BYTES)
+    assert bytes(memory.buffer) == b"x" * (2 * STEP_BYTES) + bytes(STEP_BYTES)
 
 
 def test_the_size_of_pages_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
