@@ -144,4 +144,12 @@ def running(host: Host) -> list[int]:
 
 def daemon(host: Host) -> int:
     """The executor's own process: the others have been forked by it."""
-    return min(pid for pid, line in host.processes().items() if "daemon" in line)
+    found = [pid for pid, line in host.processes().items() if "daemon" in line]
+    return next(pid for pid in found if _parent(pid) not in found)  # not the lowest: numbers begin again at 32,768
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return pid  # it has ended meanwhile
