@@ -6,41 +6,52 @@ Sources: cgroups(7); the kernel's cgroup-v2.rst for ``memory.events``, cgroup-v1
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 _COMPUTER = Path("/proc/vmstat")
-_GROUPS = Path("/sys/fs/cgroup")
 
 RECENT_S = 60.0  # a process that is killed may take so long to let go of its memory, and is dead only then
 
 
-def own_counter(process: Path = Path("/proc/self/cgroup"), groups: Path = _GROUPS, computer: Path = _COMPUTER) -> Path:
+def own_counter(process: Path = Path("/proc/self"), computer: Path = _COMPUTER) -> Path:
     """Return the file that counts the kills among the processes of this one's cgroup, whoever was out of memory.
 
     Programs of other cgroups do not count there, as they do in the file for the whole computer: a worker that somebody
     else sent SIGKILL is not out of memory since another program of its computer was. That file is returned where no
     cgroup counts, as for processes of the root of version 2.
     """
-    with suppress(OSError):
-        for hierarchy, path, name in _places(process.read_text(), groups):
-            for group in (path, *path.parents):  # a container's path may be the host's, which it does not see
-                counter = hierarchy / group.relative_to("/") / name
-                if "oom_kill" in _counts(counter):
-                    return counter
-    return computer
+    try:
+        files = counters((process / "cgroup").read_text(), (process / "mountinfo").read_text())
+    except OSError:
+        return computer
+    return next((file for file in files if "oom_kill" in _counts(file)), computer)
 
 
-def _places(cgroup: str, groups: Path) -> list[tuple[Path, PurePosixPath, str]]:
-    """Return where the kernel may count, as ``/proc/self/cgroup`` has it: hierarchy, path and file, version 1 first."""
-    found: list[tuple[Path, PurePosixPath, str]] = []
-    for line in cgroup.splitlines():
-        number, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            found.insert(0, (groups / "memory", PurePosixPath(path), "memory.oom_control"))
-        elif number == "0" and not controllers:
-            found.append((groups, PurePosixPath(path), "memory.events"))
-    return found
+def counters(cgroup: str, mountinfo: str) -> list[Path]:
+    """Return the files that may count for a process, the best first, by what ``/proc`` has of its cgroups and mounts.
+
+    What is mounted may be a part of the hierarchy alone, as in containers and in jobs within them.
+    """
+    groups = {controllers: path for _, controllers, path in (line.split(":", 2) for line in cgroup.splitlines())}
+    memory = next((path for controllers, path in groups.items() if "memory" in controllers.split(",")), None)
+    first, then = list[Path](), list[Path]()
+    for line in mountinfo.splitlines():
+        mount, _, kind = line.partition(" - ")
+        root, place = mount.split()[3:5]
+        if kind.startswith("cgroup ") and memory is not None and "memory" in kind.split()[-1].split(","):
+            first += [Path(place, group, "memory.oom_control") for group in _below(root, memory)[:1]]
+        elif kind.startswith("cgroup2 ") and "" in groups:  # whose groups count what those in them do
+            then += [Path(place, group, "memory.events") for group in _below(root, groups[""])]
+    return first + then
+
+
+def _below(root: str, path: str) -> list[PurePosixPath]:
+    """Return a group and those around it, as what is mounted has them; empty: it is not in that."""
+    group = PurePosixPath(path)
+    if not group.is_relative_to(root):
+        return []
+    below = group.relative_to(root)
+    return [below, *below.parents]
 
 
 class OomKills:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +21,90 @@ own_counter = oom_kills.own_counter  # which the fixture of all tests here repla
 
 V1 = "9:name=systemd:/\n4:memory:{path}\n3:cpuset:/\n0::/\n"
 V2 = "0::{path}\n"
+MOUNT_1 = "34 28 0:30 {root} {place}/memory rw,relatime shared:14 - cgroup cgroup rw,memory\n"
+MOUNT_2 = "30 23 0:26 {root} {place} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
+OTHERS = "22 1 254:0 / / rw,relatime - ext4 /dev/root rw\n35 28 0:31 / {place}/cpu rw - cgroup cgroup rw,cpu\n"
 OOM_CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"
 EVENTS = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n"
 
 
+@pytest.fixture
+def chosen(tmp_path: Path) -> Callable[..., str]:
+    """The file that is chosen, below the place of all cgroups, for a process with these groups and mounts."""
+
+    def choose(cgroup: str, mounts: str, files: Mapping[str, str]) -> str:
+        process, place = tmp_path / "self", tmp_path / "groups"
+        process.mkdir()
+        (process / "cgroup").write_text(cgroup)
+        (process / "mountinfo").write_text((OTHERS + mounts).replace("{place}", str(place)))
+        for name, text in files.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(text)
+        file = own_counter(process, tmp_path / "vmstat")
+        return str(file.relative_to(place if file.is_relative_to(place) else tmp_path))
+
+    return choose
+
+
 @pytest.mark.parametrize(
-    ("cgroup", "files", "chosen"),
+    ("path", "root", "files", "expected"),
     [
-        (V2.format(path="/user.slice/a.scope"), ["user.slice/a.scope/memory.events", "user.slice/memory.events"], 0),
-        (V2.format(path="/user.slice/a.scope"), ["user.slice/memory.events"], 0),  # memory is not told apart below
-        (V2.format(path="/"), ["memory.events"], 0),  # a container with a view of its own
-        (V2.format(path="/docker/1234"), ["memory.events"], 0),  # and one with the host's
-        (V2.format(path="/../other"), [], None),
-        (V2.format(path="/"), [], None),  # the root of version 2 counts nothing
-        (V1.format(path="/job"), ["memory/job/memory.oom_control", "memory/memory.oom_control", "memory.events"], 0),
-        (V1.format(path="/docker/1234"), ["memory/memory.oom_control"], 0),
-        ("5:cpu,memory:/job\n", ["memory/job/memory.oom_control"], 0),
-        ("", ["memory.events"], None),
+        ("/user.slice/a.scope", "/", ["user.slice/a.scope", "user.slice"], "user.slice/a.scope/memory.events"),
+        ("/user.slice/a.scope", "/", ["user.slice"], "user.slice/memory.events"),  # memory is not told apart below
+        ("/", "/", ["."], "memory.events"),  # a container with a view of its own
+        ("/docker/1234", "/docker/1234", ["."], "memory.events"),  # and one with the host's
+        ("/docker/1234/job", "/docker/1234", ["job", "."], "job/memory.events"),
+        ("/docker/1234", "/docker/5678", ["."], "vmstat"),
+        ("/../other", "/", [], "vmstat"),
+        ("/", "/", [], "vmstat"),  # the root of version 2 counts nothing
     ],
 )
 def test_the_nearest_cgroup_that_counts_is_looked_at(
-    tmp_path: Path, cgroup: str, files: list[str], chosen: int | None
+    chosen: Callable[..., str], path: str, root: str, files: list[str], expected: str
 ) -> None:
-    process, groups, computer = tmp_path / "cgroup", tmp_path / "groups", tmp_path / "vmstat"
-    process.write_text(cgroup)
-    for name in files:
-        (groups / name).parent.mkdir(parents=True, exist_ok=True)
-        (groups / name).write_text(OOM_CONTROL if name.endswith("control") else EVENTS)
-    assert own_counter(process, groups, computer) == (computer if chosen is None else groups / files[chosen])
+    mounts = MOUNT_2.replace("{root}", root)
+    assert chosen(V2.format(path=path), mounts, {f"{file}/memory.events": EVENTS for file in files}) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "files", "expected"),
+    [
+        ("/job", "/", ["job", "."], "memory/job/memory.oom_control"),
+        ("/docker/1234", "/docker/1234", ["."], "memory/memory.oom_control"),
+        ("/docker/1234/job/step_0", "/docker/1234", ["job/step_0", "."], "memory/job/step_0/memory.oom_control"),
+        ("/job", "/", ["."], "vmstat"),  # which does not count what is below
+        ("/docker/1234", "/docker/5678", ["."], "vmstat"),
+    ],
+)
+def test_a_cgroup_of_version_1_counts_for_itself_alone(
+    chosen: Callable[..., str], path: str, root: str, files: list[str], expected: str
+) -> None:
+    mounts = MOUNT_2.replace("{root}", "/") + MOUNT_1.replace("{root}", root)
+    there = {f"memory/{file}/memory.oom_control": OOM_CONTROL for file in files}
+    assert chosen(V1.format(path=path), mounts, there) == expected
+
+
+def test_what_lies_below_another_mount_is_passed_over(chosen: Callable[..., str]) -> None:
+    """A part of the hierarchy may be mounted over all of it."""
+    mounts = MOUNT_1.replace("{root}", "/") + MOUNT_1.replace("{root}", "/docker/1234")
+    there = {"memory/job/memory.oom_control": OOM_CONTROL}
+    assert chosen(V1.format(path="/docker/1234/job"), mounts, there) == "memory/job/memory.oom_control"
 
 
 @pytest.mark.parametrize("text", ["oom_kill_disable 0\nunder_oom 0\n", "words\n", ""])
-def test_a_file_that_does_not_count_kills_is_passed_over(tmp_path: Path, text: str) -> None:
+def test_a_file_that_does_not_count_kills_is_passed_over(chosen: Callable[..., str], text: str) -> None:
     """Kernels before 4.13 have it without the count."""
-    (tmp_path / "cgroup").write_text(V1.format(path="/job"))
-    (tmp_path / "memory/job").mkdir(parents=True)
-    (tmp_path / "memory/job/memory.oom_control").write_text(text)
-    assert own_counter(tmp_path / "cgroup", tmp_path, tmp_path / "vmstat") == tmp_path / "vmstat"
+    mounts = MOUNT_1.replace("{root}", "/")
+    assert chosen(V1.format(path="/job"), mounts, {"memory/job/memory.oom_control": text}) == "vmstat"
 
 
-def test_where_nothing_is_known_of_cgroups_the_computer_counts(tmp_path: Path) -> None:
-    assert own_counter(tmp_path / "missing", tmp_path, tmp_path / "vmstat") == tmp_path / "vmstat"
+def test_where_nothing_is_known_of_cgroups_the_computer_counts(tmp_path: Path, chosen: Callable[..., str]) -> None:
+    assert own_counter(tmp_path / "missing", tmp_path / "vmstat") == tmp_path / "vmstat"
+    assert chosen("", "", {}) == "vmstat"
+
+
+def test_this_process_has_a_counter() -> None:
+    assert isinstance(OomKills(own_counter()).news(), bool)
 
 
 def test_kills_for_memory_are_counted_since_the_last_question(tmp_path: Path) -> None:
