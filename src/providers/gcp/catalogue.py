@@ -1,18 +1,23 @@
-"""Read a region's catalogue from Compute Engine: machine types, the zones that have them, and bundled prices."""
+"""Read a region's catalogue from Compute Engine: machine types, and the zones that have them; and say their prices.
+
+The table of prices (``prices.json``) has USD per vCPU and GB of a family in us-central1, each region's factor, GPUs by
+region, and spot prices as a share of those on demand (of GPUs in USD). See decision 68.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..cloud.answer_cache import kept_for
 from ..cloud.failures import unless_unknown
 from ..cloud.offers import Catalogue, InstanceType
+from ..cloud.price_table import bundled_table
 from ..errors import BadRequest
 from ..side_by_side import each_of
-from . import prices
 from .errors import UNKNOWN
-from .prices import GPUS, PricedParts
+from .vendor import GPUS, VENDOR
 
 if TYPE_CHECKING:
     from .api import Api
@@ -31,47 +36,40 @@ ATTACHED: Final[Mapping[str, Mapping[int, int]]] = {
 }
 
 
-async def load(api: Api) -> Catalogue:
-    """Return the region's catalogue, with prices as far as the table has them. Types are cached for 10 minutes.
-
-    Raises:
-        BadRequest: there is no such region.
-        ProviderError: Compute Engine did not answer.
-    """
-    types: dict[str, InstanceType] = {}
-    zones: dict[str, set[str]] = {}
-    spot: dict[tuple[str, str], float] = {}
-    on_demand: dict[str, float] = {}
-    for zone, said in (await _types(api)).items():
-        for each, parts in said:
-            types[each.name] = each
-            zones.setdefault(each.name, set()).add(zone)
-            usual, cheap = (prices.hourly_usd(parts, api.region, spot=market) for market in (False, True))
-            if usual is not None:
-                on_demand[each.name] = usual
-            if cheap is not None:
-                spot[each.name, zone] = cheap
-    places = {name: frozenset(there) for name, there in zones.items()}
-    return Catalogue(api.vendor, api.region, types, places, spot, on_demand)
-
-
 def _place(api: Api) -> Hashable:
     """The cache key of a cloud. With an endpoint of one's own each `Api` has its own key, as ports are reused."""
     return api.project, api.region, api.endpoint_url and id(api)
 
 
 @kept_for(TYPES_S, by=_place)
-async def _types(api: Api) -> dict[str, list[tuple[InstanceType, PricedParts]]]:
-    """The types of each zone, and their priced parts."""
+async def load(api: Api) -> Catalogue:
+    """Return the region's catalogue, with prices as far as the table has them. It is kept for 10 minutes.
 
-    async def in_zone(zone: str) -> list[tuple[InstanceType, PricedParts]]:
-        gpus = await api.pages(f"/zones/{zone}/acceleratorTypes", {"fields": "items(name),nextPageToken"})
-        types = await api.pages(f"/zones/{zone}/machineTypes", {"fields": _FIELDS})
-        attached = {each["name"] for each in gpus} & ATTACHED.keys()
-        return [one for each in types for one in parse(each, attached)]
-
+    Raises:
+        BadRequest: there is no such region.
+        ProviderError: Compute Engine did not answer.
+    """
+    types: dict[str, InstanceType] = {}
+    places: dict[str, frozenset[str]] = {}
+    spot: dict[tuple[str, str], float] = {}
+    on_demand: dict[str, float] = {}
     there = await zones(api)
-    return dict(zip(there, await each_of(there, in_zone), strict=True))
+    for zone, listed in zip(there, await each_of(there, partial(_types, api)), strict=True):
+        for each, gpu, ssds in listed:
+            types[each.name], places[each.name] = each, places.get(each.name, frozenset()) | {zone}
+            usual, cheap = (hourly_usd(each, gpu, ssds, api.region, spot=market) for market in (False, True))
+            if usual is not None:
+                on_demand[each.name] = usual
+            if cheap is not None:
+                spot[each.name, zone] = cheap
+    return Catalogue(VENDOR, api.region, types, places, spot, on_demand)
+
+
+async def _types(api: Api, zone: str) -> list[tuple[InstanceType, str, int]]:
+    gpus = await api.pages(f"/zones/{zone}/acceleratorTypes", {"fields": "items(name),nextPageToken"})
+    types = await api.pages(f"/zones/{zone}/machineTypes", {"fields": _FIELDS})
+    attached = {each["name"] for each in gpus} & ATTACHED.keys()
+    return [one for each in types for one in parse(each, attached)]
 
 
 @kept_for(TYPES_S, by=_place)
@@ -89,45 +87,57 @@ async def zones(api: Api) -> Sequence[str]:
     return [url.rpartition("/")[2] for url in region.get("zones", ())]
 
 
-def parse(said: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[tuple[InstanceType, PricedParts]]:
+def parse(said: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[tuple[InstanceType, str, int]]:
     """Parse a machine type: as it is, and with each of the ``attached`` GPUs that it may have.
 
-    Nothing comes of types with TPUs, or with GPUs that are not in `GPUS`.
+    With each come Compute Engine's name of its GPUs, and the number of its local disks. Nothing comes of types with
+    TPUs, or with GPUs that are not in `GPUS`.
     """
-    name: str = said["name"]
-    family = name.partition("-")[0]
-    built_in = (said.get("accelerators") or [{}])[0]
+    name, vcpus, built_in = said["name"], said["guestCpus"], (said.get("accelerators") or [{}])[0]
     gpu, count = built_in.get("guestAcceleratorType", ""), built_in.get("guestAcceleratorCount", 0)
-    if (gpu and gpu not in GPUS) or family.startswith("ct"):
+    if (gpu and gpu not in GPUS) or name.startswith("ct"):
         return
-    ssds = (said.get("bundledLocalSsds") or {}).get("partitionCount", 0)
-    parts = PricedParts(family, said["guestCpus"], said["memoryMb"] / 1024, gpu, count, ssds)
-    yield _type(name, said, parts), parts
+    kinds = [(name, gpu, count)]
     if name.startswith("n1-standard-"):
         for each in sorted(attached):
-            for number, vcpus in ATTACHED[each].items():
-                if parts.vcpus <= vcpus:
-                    more = PricedParts(family, parts.vcpus, parts.memory_gb, each, number)
-                    yield _type(f"{name}+{each}:{number}", said, more), more
+            numbers = [number for number, most in ATTACHED[each].items() if vcpus <= most]
+            kinds += [(f"{name}+{each}:{number}", each, number) for number in numbers]
+    for kind, gpu, count in kinds:
+        accelerator, memory_gb = GPUS.get(gpu, ("", 0.0))
+        found = InstanceType(
+            name=kind,
+            vcpus=vcpus,
+            memory_gb=said["memoryMb"] / 1024,
+            architecture="arm64" if said.get("architecture") == "ARM64" else "x86_64",
+            accelerator=accelerator,
+            accelerators=count,
+            accelerator_memory_gb=memory_gb,
+            cluster=True,  # all machines of a zone may be near each other
+            spot=True,
+            on_demand=True,
+            bare_metal=kind.endswith("-metal"),
+            burstable=bool(said.get("isSharedCpu")),
+            current=not said.get("deprecated"),
+        )
+        yield found, gpu, (said.get("bundledLocalSsds") or {}).get("partitionCount", 0)
 
 
-def _type(name: str, said: Mapping[str, Any], parts: PricedParts) -> InstanceType:
-    accelerator, memory_gb = GPUS.get(parts.gpu, ("", 0.0))
-    return InstanceType(
-        name=name,
-        vcpus=parts.vcpus,
-        memory_gb=parts.memory_gb,
-        architecture="arm64" if said.get("architecture") == "ARM64" else "x86_64",
-        accelerator=accelerator,
-        accelerators=parts.gpus,
-        accelerator_memory_gb=memory_gb,
-        cluster=True,  # all machines of a zone may be near each other
-        spot=True,
-        on_demand=True,
-        bare_metal=name.endswith("-metal"),
-        burstable=bool(said.get("isSharedCpu")),
-        current=not said.get("deprecated"),
-    )
+def hourly_usd(each: InstanceType, gpu: str, ssds: int, region: str, *, spot: bool) -> float | None:
+    """USD per hour of a machine, without boot disk and address; None: one of its prices is not known.
+
+    ``gpu``: Compute Engine's name of its GPUs. ``ssds``: local disks that come with it.
+    """
+    table = bundled_table(__file__)
+    family = table["families"].get(each.name.partition("-")[0])
+    if family is None:
+        return None
+    factor = family.get("regions", table["regions"]).get(region)
+    share = family.get("spot", {}).get(region) if spot else 1.0
+    gpu_usd = table["gpus"].get(gpu, {}).get(region, (None, None))[spot] if gpu else 0.0
+    if factor is None or share is None or gpu_usd is None:
+        return None
+    rest = each.vcpus * family["core"] + each.memory_gb * family["ram"]
+    return float(rest * factor * share + each.accelerators * gpu_usd + ssds * table["local_ssd"])
 
 
 def machine_of(name: str) -> tuple[str, str, int]:

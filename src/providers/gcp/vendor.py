@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from ..cloud.vendor import Vendor
-from .prices import regions_with
+from collections.abc import Mapping
+from typing import Final
 
-PREEMPTED, FULL_TIME, HOST = "compute.instances.preempted", "time limit", "compute.instances.hostError"
+from ..cloud.price_table import bundled_table, cheapest_first
+from ..cloud.vendor import Vendor
+
+# Compute Engine's names of GPUs: Outrider's name, GB of memory ("GPU machine types", Compute Engine's documentation)
+GPUS: Final[Mapping[str, tuple[str, float]]] = {
+    "nvidia-l4": ("L4", 24), "nvidia-tesla-t4": ("T4", 16), "nvidia-tesla-p4": ("P4", 8),
+    "nvidia-tesla-v100": ("V100", 16), "nvidia-tesla-p100": ("P100", 16), "nvidia-tesla-a100": ("A100", 40),
+    "nvidia-a100-80gb": ("A100", 80), "nvidia-h100-80gb": ("H100", 80), "nvidia-h100-mega-80gb": ("H100", 80),
+    "nvidia-h200-141gb": ("H200", 141), "nvidia-b200": ("B200", 180), "nvidia-gb200": ("GB200", 186),
+    "nvidia-rtx-pro-6000": ("RTXPRO6000", 96),
+}  # fmt: skip
+
+PREEMPTED, FULL_TIME = "compute.instances.preempted", "time limit"
 
 # Types of operations, as "gcloud compute operations list" shows them, and `FULL_TIME`
 CAUSES = {
     PREEMPTED: "spot preemption",
     FULL_TIME: "reached the run time that GCP(max_run_hours=...) or max_lifetime gives it",
-    HOST: "its host failed",
+    "compute.instances.hostError": "its host failed",
     "compute.instances.terminateOnHostMaintenance": "its host is being serviced",
     "compute.instances.guestTerminate": "powered itself off: its lease ran out or its task shut it down",
     "stop": "somebody else stopped it",
     "delete": "somebody else deleted it",
 }
+
+
+def regions_with(accelerator: str) -> list[str]:
+    """Regions that have an accelerator (Outrider's name) according to the table, the lowest prices first."""
+    having = [regions for name, regions in bundled_table(__file__)["gpus"].items() if GPUS[name][0] == accelerator]
+    return cheapest_first((region, usd) for regions in having for region, (usd, _) in regions.items())
+
 
 VENDOR = Vendor(
     name="GCP",
