@@ -12,7 +12,7 @@ import anyio
 from ..cloud.failures import AGAIN_S, CallRefused
 from ..cloud.http import HttpApi, Service
 from ..cloud.pages import every_page
-from ..errors import BadRequest, NoCapacity, ProviderError
+from ..errors import BadRequest, NoCapacity
 from .credentials import Credentials
 from .errors import CAPACITY_AGAIN_S, MEANINGS, THROTTLED, of_operation, words_of
 from .vendor import VENDOR
@@ -88,14 +88,12 @@ class Api:
         return await every_page(page)
 
     async def done(self, operation: Mapping[str, Any], *, timeout_s: float = 60.0) -> Mapping[str, Any]:
-        """Wait for an operation's end; return it as it is then, perhaps with its error.
+        """Wait for the end of an operation of the region, or of all; return it as it is then, perhaps with its error.
 
         Raises:
             CallRefused: it goes on after ``timeout_s``, or Compute Engine does not answer.
         """
-        scope = next(
-            (f"/{kind}s/{_last(operation[kind])}" for kind in ("zone", "region") if kind in operation), "/global"
-        )
+        scope = f"/regions/{self.region}" if "region" in operation else "/global"
         asked = 0
         with anyio.move_on_after(timeout_s):
             while operation["status"] != "DONE":
@@ -107,27 +105,19 @@ class Api:
             raise CallRefused(told, retry_after_s=AGAIN_S, code="TimedOut")
         return operation
 
-    async def carried_out(self, operation: Mapping[str, Any], what: str) -> None:
-        """Wait for an operation's success. ``what``: it makes or removes, in words.
+    async def carry_out(self, method: str, path: str, what: str, *, body: object = None, token: str = "") -> None:
+        """Make a call, and wait until its operation has succeeded. ``what``: it makes or removes, in words.
 
         Raises:
             ProviderError: it failed, or has not ended.
         """
-        errors = failures(await self.done(operation))
+        errors = failures(await self.done(await self.call(method, path, body=body, token=token)))
         if errors:
-            raise self.error_of(errors, what)
-
-    def error_of(self, errors: Sequence[Mapping[str, Any]], what: str, *, where: str = "") -> ProviderError:
-        """Return the error for what an operation has ended with. ``what`` was asked for; ``where``: in which zone."""
-        return of_operation(errors, project=self.project, region=self.region, what=what, where=where)
+            raise of_operation(errors, self, what)
 
 
 def failures(operation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (operation.get("error") or {}).get("errors") or ()
-
-
-def _last(url: str) -> str:
-    return url.rpartition("/")[2]
 
 
 def _uuid(token: str) -> str:

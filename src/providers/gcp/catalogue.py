@@ -138,10 +138,3 @@ def hourly_usd(each: InstanceType, gpu: str, ssds: int, region: str, *, spot: bo
         return None
     rest = each.vcpus * family["core"] + each.memory_gb * family["ram"]
     return float(rest * factor * share + each.accelerators * gpu_usd + ssds * table["local_ssd"])
-
-
-def machine_of(name: str) -> tuple[str, str, int]:
-    """A type's machine type, and the GPUs to attach: ``"n1-standard-8+nvidia-tesla-t4:2"``."""
-    machine, _, gpus = name.partition("+")
-    gpu, _, count = gpus.partition(":")
-    return machine, gpu, int(count or 0)

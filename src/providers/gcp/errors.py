@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..cloud.failures import Meanings, advised, meaning, most_telling, quoting, redacted
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+
+if TYPE_CHECKING:
+    from .api import Api
 
 CAPACITY_AGAIN_S = 15.0
 _ROLE = "docs/providers/gcp-role.yaml has what a pool needs"
@@ -58,39 +61,35 @@ def words_of(body: object) -> tuple[str, str]:
     return str((found or [error.get("status") or ""])[0]), str(error.get("message") or "")
 
 
-def of_operation(
-    errors: Sequence[Mapping[str, Any]], *, project: str, region: str, what: str, where: str = ""
-) -> ProviderError:
-    """The error for what an operation ended with. ``what``: was asked for, as in ``spot g2-standard-4``.
+def of_operation(errors: Sequence[Mapping[str, Any]], api: Api, what: str, where: str = "") -> ProviderError:
+    """The error for what an operation of ``api`` ended with; a summary is dropped where something says more.
 
-    A summary is dropped where something says more.
+    ``what``: was asked for, as in ``spot g2-standard-4``. ``where``: the zone; empty: any of the region.
     """
-    told = [each for each in errors if each.get("code") != SUMMARY] or list(errors)
-    return most_telling([_one(each, project, region, what, where or region) for each in told])
+    told = [each for each in errors if each.get("code") != SUMMARY] or errors
+    return most_telling([_one(each, api, what, where or api.region) for each in told])
 
 
-def _one(error: Mapping[str, Any], project: str, region: str, what: str, where: str) -> ProviderError:
-    code, message = str(error.get("code") or ""), redacted(str(error.get("message") or ""))
-    found = meaning(code, MEANINGS)
-    kind, sentence = (found.kind, found.sentence) if found else (ProviderError, f"{what} could not be made in {where}")
+def _one(error: Mapping[str, Any], api: Api, what: str, where: str) -> ProviderError:
+    code, message, again_s = str(error.get("code") or ""), redacted(str(error.get("message") or "")), None
+    kind, _, sentence = meaning(code, MEANINGS) or (ProviderError, "", f"{what} could not be made in {where}")
     if kind is QuotaExceeded:
-        sentence = _quota(error, message, project, region)
+        sentence = _quota(error, message, api)
     elif kind is NoCapacity:
-        sentence = f"Google Cloud has no {what} left in {where} now"
-    again_s = CAPACITY_AGAIN_S if kind is NoCapacity else None
+        sentence, again_s = f"Google Cloud has no {what} left in {where} now", CAPACITY_AGAIN_S
     return advised(kind(quoting(sentence, code, message), retry_after_s=again_s, code=code), "Google Cloud")
 
 
-def _quota(error: Mapping[str, Any], message: str, project: str, region: str) -> str:
+def _quota(error: Mapping[str, Any], message: str, api: Api) -> str:
     """The quota's name, its limit and its region: in the details, or in words."""
-    details = [each["quotaInfo"] for each in error.get("errorDetails") or () if each.get("quotaInfo")]
-    info: Mapping[str, Any] = details[0] if details else {}
+    details = (each["quotaInfo"] for each in error.get("errorDetails") or () if each.get("quotaInfo"))
+    info: Mapping[str, Any] = next(details, {})
     said = re.search(r"Quota '([^']+)' exceeded\.\s+Limit: ([\d.]+)(?: in region ([\w-]+))?", message)
-    name = info.get("limitName") or (said[1] if said else "")
-    limit = info.get("limit", said[2] if said else None)
-    place = (info.get("dimensions") or {}).get("region") or (said and said[3]) or region
+    words = said.groups() if said else (None, None, None)
+    name, limit = info.get("limitName") or words[0], info.get("limit", words[1])
+    place = (info.get("dimensions") or {}).get("region") or words[2] or api.region
     if not name:
         return f"a quota of the project is used up in {place}"
     most = "" if limit is None else f", {float(limit):g},"
-    ask = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
+    ask = f"https://console.cloud.google.com/iam-admin/quotas?project={api.project}"
     return f"the quota {name!r}{most} is used up in {place}: ask for more at {ask}"

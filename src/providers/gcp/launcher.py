@@ -1,15 +1,21 @@
-"""A pool's launches on Compute Engine: the half of the port of `providers.cloud` that creates machines."""
+"""A pool's launches on Compute Engine: the half of the port of `providers.cloud` that creates machines.
+
+A launch is one bulkInsert in the region: one machine type, and the zones that may have it. The machines' names are
+chosen here, from the order's token: repeated, it would find them taken even where the requestId is forgotten.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import anyio
 
 from ...lazy_dataclass import dataclass
-from ..base import Architecture, LaunchRequest, MachineId
+from ..base import Architecture, LaunchRequest, Machine, MachineId
 from ..cloud import offers
 from ..cloud import small_labels as labels
 from ..cloud.cooldowns import Cooldowns
@@ -23,10 +29,10 @@ from ..cloud.single_flight import Shared
 from ..cloud.userdata import user_data_for
 from ..cloud.written import FLEET, FLEET_S
 from ..errors import ProviderError
-from . import catalogue, launch, network
+from . import catalogue, network
 from .api import failures
 from .cloud import instances
-from .errors import NOT_READY, SUMMARY
+from .errors import NOT_READY, SUMMARY, of_operation
 from .vendor import VENDOR
 
 if TYPE_CHECKING:
@@ -36,17 +42,28 @@ if TYPE_CHECKING:
     from .api import Api
     from .provider import GCP
 
+BILLED_S = 60.0  # "VM instance pricing": by the second, for at least a minute
+HOURS_PER_MONTH = 730.0
+BALANCED_GB_MONTH_USD = 0.10  # "Disk pricing", us-central1
+IPV4_HOUR_USD = 0.005  # "Network pricing"; half of it for spot
+ONLY_HYPERDISK = ("a4", "c4", "g4", "h4", "n4", "x4")  # beginnings of families that take no Persistent Disk
+DISK_GB, GPU_DISK_GB = 20, 60
+UBUNTU = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts"
+# Ubuntu with NVIDIA's driver, whose modules are signed. R580 is the last branch that runs P100 and V100.
+UBUNTU_GPU = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404"
+MORE_S = 300.0  # the lease ends a machine after max_lifetime; where it cannot, Google does, so much later
+SHORTEST_S = 30  # "Limit the run time of a VM"
 LISTED_S = 15.0  # new machines are in the list of all zones after so long
+# Google's guest agent makes host keys of its own at the first boot, which would replace the one that is pinned.
+KEEP_HOST_KEY = "printf '[InstanceSetup]\\nset_host_keys = false\\n' >/etc/default/instance_configs.cfg"
 
 
 @dataclass(slots=True, kw_only=True)
 class BulkOrder(Order):
-    """One bulkInsert."""
+    """One bulkInsert. ``machine``: the machine with an id, of an offer."""
 
     body: Mapping[str, Any]
-    image: str
-    host_key: str
-    extras_usd: float
+    machine: Callable[[MachineId, Offer], Machine]
 
 
 class GCPLauncher:
@@ -55,63 +72,59 @@ class GCPLauncher:
     def __init__(self, provider: GCP, api: Api, recorder: Recorder, tasks: TaskGroup) -> None:
         self._provider, self._api, self._recorder = provider, api, recorder
         self._told = labels_of(recorder.pool, {})
-        self._place = Shared(tasks, lambda: network.prepare(api, provider, recorder))
+        self._tags = Shared(tasks, lambda: network.prepare(api, provider, recorder))
 
     def start(self) -> None:
-        self._place.start()
+        self._tags.start()
 
     async def stop(self) -> None:
-        await self._place.stop()
+        await self._tags.stop()
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
         found = await plan(self._api, self._provider, request, cooldowns, living)
-        await self._place.get()
+        await self._tags.get()
         return found
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> BulkOrder:
         request, provider, token, key, offer = plan.request, self._provider, uuid4().hex, host_key(), chosen[0]
         extras_usd = plan.extras_usd[offer.type.architecture]
-        machine = launch.machine(
-            provider,
-            request,
-            offer,
-            await self._place.get(),
-            config=user_data_for(VENDOR, request, host_key=key, user=provider.user, at_boot=[launch.KEEP_HOST_KEY]),
-            labels=labels.of_machines(self._told, dict(provider.labels), token),
-            description=labels.description(self._told, token, usd=offer.hourly_usd + extras_usd),
-        )
-        names, zones = launch.names(self._recorder.pool, token, count), await catalogue.zones(self._api)
-        return BulkOrder(
-            token=token,
-            offers=chosen,
-            count=count,
-            hourly_usd=max(each.hourly_usd for each in chosen) + extras_usd,
-            at=anyio.current_time(),
-            body=launch.bulk(chosen, names, zones, machine),
-            image=launch.image_of(offer, provider.image),
+        usd = offer.hourly_usd + extras_usd  # in each zone, as a type has one price in a region
+        config = user_data_for(VENDOR, request, host_key=key, user=provider.user, at_boot=[KEEP_HOST_KEY])
+        begin, allowed = f"{labels.stem(self._recorder.pool)}-{token[:10]}", {each.zone for each in chosen}
+        zones = {zone: "ALLOW" if zone in allowed else "DENY" for zone in sorted(await catalogue.zones(self._api))}
+        body = {
+            "count": str(count),
+            "minCount": "1",
+            "perInstanceProperties": {f"{begin}-{number}": {} for number in range(count)},
+            "instanceProperties": {
+                **machine(provider, request, offer, self._api.region, config),
+                "description": labels.description(self._told, token, usd=usd),
+                "labels": labels.of_machines(self._told, dict(provider.labels), token),
+                "tags": {"items": list(await self._tags.get())},
+            },
+            "locationPolicy": {
+                "locations": {f"zones/{zone}": {"preference": each} for zone, each in zones.items()},
+                "targetShape": "ANY",
+            },
+        }
+        new = partial(
+            new_machine,
             host_key=key.public,
+            image=image_of(offer, provider.image).rpartition("/")[2],
             extras_usd=extras_usd,
+            notices=("gcp", "gcp-maintenance"),
+            billed_at_least_s=BILLED_S,
         )
+        now = anyio.current_time()
+        return BulkOrder(token=token, offers=chosen, count=count, hourly_usd=usd, at=now, body=body, machine=new)
 
     async def create(self, order: BulkOrder) -> Answer:
         ids, errors = await self._recorder.create(
             FLEET, order.token, {"count": str(order.count)}, lambda: self._ask(order), lambda found: found[0]
         )
         by_zone = {offer.zone: offer for offer in order.offers}
-        made = []
-        for name in ids:
-            offer = by_zone.get(name.rpartition(".")[2], order.offers[0])
-            machine = new_machine(
-                name,
-                offer,
-                host_key=order.host_key,
-                image=order.image.rpartition("/")[2],
-                extras_usd=order.extras_usd,
-                notices=("gcp", "gcp-maintenance"),
-                billed_at_least_s=launch.BILLED_S,
-            )
-            made.append(Made(machine, offer, self._provider.user))
-        return Answer(made, errors)
+        which = [(name, by_zone.get(name.rpartition(".")[2], order.offers[0])) for name in ids]
+        return Answer([Made(order.machine(name, offer), offer, self._provider.user) for name, offer in which], errors)
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
         return error.code in NOT_READY
@@ -161,19 +174,17 @@ class GCPLauncher:
         self, order: BulkOrder, operation: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]
     ) -> list[tuple[Sequence[Offer], ProviderError]]:
         """The reasons why there is no machine, for each zone if the operations on single machines say it."""
-        group = operation.get("operationGroupId")
-        by_zone: dict[str, list[Mapping[str, Any]]] = {}
+        found: list[tuple[Sequence[Offer], ProviderError]] = []
+        group, kind = operation.get("operationGroupId"), order.offers[0]
+        what = f"spot {kind.type.name}" if kind.market == "spot" else kind.type.name
         if group and all(each.get("code") == SUMMARY for each in errors):
-            for zone in dict.fromkeys(offer.zone for offer in order.offers):
-                parts = await self._api.pages(f"/zones/{zone}/operations", {"filter": f'operationGroupId eq "{group}"'})
-                by_zone[zone] = [error for part in parts for error in failures(part)]
-        told = [([offer], by_zone[offer.zone]) for offer in order.offers if by_zone.get(offer.zone)]
-        return [(of, self._refused(of, why)) for of, why in told or [(list(order.offers), list(errors))]]
-
-    def _refused(self, of: Sequence[Offer], errors: Sequence[Mapping[str, Any]]) -> ProviderError:
-        spot = "spot " if of[0].market == "spot" else ""
-        where = of[0].zone if len(of) == 1 else ""
-        return self._api.error_of(errors, f"{spot}{of[0].type.name}", where=where)
+            for offer in order.offers:
+                path, asked = f"/zones/{offer.zone}/operations", {"filter": f'operationGroupId eq "{group}"'}
+                told = [error for part in await self._api.pages(path, asked) for error in failures(part)]
+                if told:
+                    found.append(([offer], of_operation(told, self._api, what, offer.zone)))
+        where = kind.zone if len(order.offers) == 1 else ""
+        return found or [(order.offers, of_operation(errors, self._api, what, where))]
 
 
 async def plan(
@@ -187,7 +198,8 @@ async def plan(
     stock = await catalogue.load(api)
     accelerator = request.accelerator
     together = accelerator is not None and accelerator.count > 1 and request.nodes > 1
-    usd = launch.extras_usd(request, public=provider.public)
+    address_usd = IPV4_HOUR_USD if provider.public else 0.0
+    usd = disk_gb(request) * BALANCED_GB_MONTH_USD / HOURS_PER_MONTH + address_usd
     extras: dict[Architecture, float] = {"x86_64": usd, "arm64": usd}
     rounds = offers.choose(
         request,
@@ -201,3 +213,62 @@ async def plan(
     )
     taken = offers.in_one_place(rounds, living) if together else offers.of_one_type(rounds)
     return Plan(request, taken, extras, api.region)
+
+
+# --- a machine --------------------------------------------------------------------------------------------------------
+
+
+def image_of(offer: Offer, given: str | None) -> str:
+    """The image of machines of this offer: the user's, which may be a family or a whole path, or a current Ubuntu."""
+    if given is not None:
+        return given if "/" in given else f"global/images/family/{given}"
+    processor = "arm64" if offer.type.architecture == "arm64" else "amd64"
+    return f"{UBUNTU_GPU}-{processor}-with-nvidia-580" if offer.type.accelerator else f"{UBUNTU}-{processor}"
+
+
+def disk_gb(request: LaunchRequest) -> int:
+    return max(request.disk_gb, GPU_DISK_GB if request.accelerator is not None else DISK_GB)
+
+
+def machine(provider: GCP, request: LaunchRequest, offer: Offer, region: str, config: str) -> dict[str, Any]:
+    """The properties of a machine of this offer, but for those that say whose it is. ``config``: its user data."""
+    kind, _, gpus = offer.type.name.partition("+")  # "n1-standard-8+nvidia-tesla-t4:2" has two that are attached
+    gpu, _, count = gpus.partition(":")
+    interface: dict[str, Any] = {"network": f"global/networks/{provider.network}"}
+    if provider.subnet:
+        interface = {"subnetwork": f"regions/{region}/subnetworks/{provider.subnet}"}
+    if provider.public:
+        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    disk = {
+        "sourceImage": image_of(offer, provider.image),
+        "diskSizeGb": str(disk_gb(request)),
+        "diskType": "hyperdisk-balanced" if kind.startswith(ONLY_HYPERDISK) else "pd-balanced",
+    }
+    spot, run_s = offer.market == "spot", provider.max_run_hours * 3600
+    if request.max_lifetime_s is not None:
+        run_s = min(run_s, request.max_lifetime_s + MORE_S)
+    properties: dict[str, Any] = {
+        "machineType": kind,
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        "networkInterfaces": [interface],
+        "metadata": {
+            "items": [
+                {"key": "user-data", "value": config},
+                {"key": "block-project-ssh-keys", "value": "TRUE"},  # nobody but the pool logs in
+                {"key": "enable-oslogin", "value": "FALSE"},
+            ]
+        },
+        "scheduling": {
+            "provisioningModel": "SPOT" if spot else "STANDARD",
+            "automaticRestart": False,  # a machine that comes back would be another one
+            "onHostMaintenance": "TERMINATE" if spot or offer.type.accelerator else "MIGRATE",
+            "instanceTerminationAction": "DELETE",  # at the end of maxRunDuration, and when a spot machine is preempted
+            "maxRunDuration": {"seconds": str(ceil(max(run_s, SHORTEST_S)))},
+        },
+    }
+    if gpus:
+        properties["guestAccelerators"] = [{"acceleratorType": gpu, "acceleratorCount": int(count)}]
+    if provider.service_account is not None:
+        scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+        properties["serviceAccounts"] = [{"email": provider.service_account, "scopes": scopes}]
+    return properties
