@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import anyio
 
@@ -13,9 +13,9 @@ from ..cloud.failures import AGAIN_S, CallRefused
 from ..cloud.http import HttpApi, Service
 from ..cloud.pages import every_page
 from ..errors import BadRequest, NoCapacity
-from .credentials import Credentials
+from ..threads import in_thread
+from .credentials import Credentials, find
 from .errors import CAPACITY_AGAIN_S, MEANINGS, THROTTLED, of_operation, words_of
-from .vendor import VENDOR
 
 BASE_URL = "https://compute.googleapis.com/compute/v1"
 PAUSES = (0.2, 0.4, 0.8)  # seconds between questions about an operation; the last one repeats
@@ -24,32 +24,29 @@ PAUSES = (0.2, 0.4, 0.8)  # seconds between questions about an operation; the la
 class Api:
     """One project, ``async with Api.open(...)``. ``region``: where machines are launched; empty: nowhere."""
 
-    vendor = VENDOR
-
-    def __init__(self, http: HttpApi, project: str, region: str, endpoint_url: str | None, file: str | None) -> None:
-        """Use `open` instead."""
-        self._http, self.project, self.region = http, project, region
-        self.endpoint_url, self.file = endpoint_url, file
+    def __init__(self, http: HttpApi, place: Mapping[str, str], region: str) -> None:
+        """Use `open` instead. ``place`` has a project."""
+        self._http, self.place, self.region = http, place, region
+        self.project, self.endpoint_url = place["project"], place.get("endpoint_url")
 
     @classmethod
     @asynccontextmanager
-    async def open(
-        cls, *, project: str | None, region: str = "", credentials: str | None, endpoint_url: str | None
-    ) -> AsyncIterator[Api]:
-        """Open it; nothing is sent to Compute Engine yet.
+    async def open(cls, place: Mapping[str, str], region: str = "") -> AsyncIterator[Api]:
+        """Open it; nothing is sent to Compute Engine yet. ``place``: optionally a ``project``, a file of
+        ``credentials`` and an ``endpoint_url``.
 
         Raises:
             BadRequest: no project is known, or ``outrider[gcp]`` is not installed.
             NotAuthorized: there are no credentials.
         """
-        access = await Credentials.find(credentials)
-        chosen = project or access.project
-        if not chosen:
+        access = Credentials(*await in_thread(find, place.get("credentials")))
+        project = place.get("project") or access.project
+        if not project:
             raise BadRequest("no Google Cloud project is known: give GCP(project=...), or set GOOGLE_CLOUD_PROJECT")
         service = Service(
             name="Google Cloud",
             extra="gcp",
-            base_url=f"{(endpoint_url or BASE_URL).rstrip('/')}/projects/{chosen}",
+            base_url=f"{(place.get('endpoint_url') or BASE_URL).rstrip('/')}/projects/{project}",
             limits={"reads": (100.0, 25.0), "writes": (50.0, 20.0)},  # "API rate quotas": 1,500 and 1,200 a minute
             limits_of=lambda method, path: ("reads" if method == "GET" else "writes",),  # noqa: ARG005
             meanings=MEANINGS,
@@ -59,7 +56,7 @@ class Api:
             credentials="run 'gcloud auth application-default login'",
         )
         async with HttpApi.open(service, access) as http:
-            yield cls(http, chosen, region, endpoint_url, credentials)
+            yield cls(http, {**place, "project": project}, region)
 
     async def call(
         self, method: str, path: str, *, body: object = None, params: Mapping[str, str] | None = None, token: str = ""
@@ -69,9 +66,8 @@ class Api:
         Raises:
             ProviderError: with Compute Engine's ``code``.
         """
-        once = {} if method == "GET" else {"requestId": _uuid(token or uuid4().hex)}
-        said = {**(params or {}), **once}
-        return await self._http.call(method, path, body=body, params=said, idempotent=True)
+        once = {} if method == "GET" else {"requestId": str(UUID(token or uuid4().hex))}
+        return await self._http.call(method, path, body=body, params={**(params or {}), **once}, idempotent=True)
 
     async def pages(self, path: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """All items of a list; of an aggregated one, those of all places together."""
@@ -81,8 +77,8 @@ class Api:
             answer = await self.call("GET", path, params=asked)
             found = answer.get("items") or []
             if isinstance(found, dict):  # by place
-                lists = [each for place in found.values() for each in place.values() if isinstance(each, list)]
-                found = [one for each in lists for one in each]
+                lists = (each for place in found.values() for each in place.values())
+                found = [one for each in lists if isinstance(each, list) for one in each]
             return found, answer.get("nextPageToken") or ""
 
         return await every_page(page)
@@ -118,7 +114,3 @@ class Api:
 
 def failures(operation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (operation.get("error") or {}).get("errors") or ()
-
-
-def _uuid(token: str) -> str:
-    return f"{token[:8]}-{token[8:12]}-{token[12:16]}-{token[16:20]}-{token[20:32]}"

@@ -6,11 +6,11 @@ that ``GET`` does not know either has ended.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base import MachineId
 from ..cloud import small_labels as labels
@@ -22,11 +22,9 @@ from ..errors import ProviderError
 from ..resource_ownership import Claim, Others
 from ..side_by_side import each_of
 from . import network
+from .api import Api
 from .errors import NOT_READY, UNKNOWN
 from .vendor import CAUSES, FULL_TIME, VENDOR
-
-if TYPE_CHECKING:
-    from .api import Api
 
 STATES: Mapping[str, State] = {
     "PENDING": "pending", "PROVISIONING": "pending", "STAGING": "pending", "RUNNING": "running",
@@ -38,6 +36,13 @@ STATES: Mapping[str, State] = {
 _ONE = "name,zone,status,machineType,labels,description,scheduling,creationTimestamp,networkInterfaces"
 FIELDS = f"items/*/instances({_ONE}),nextPageToken"
 ANY_POOL = f"labels.{labels.POOL}:*"
+
+
+@asynccontextmanager
+async def reach(place: Mapping[str, str], region: str = "") -> AsyncIterator[GCPCloud]:
+    """Open Compute Engine in a place (`Api.open`)."""
+    async with Api.open(place, region) as api:
+        yield GCPCloud(api)
 
 
 class GCPCloud:
@@ -63,8 +68,7 @@ class GCPCloud:
     @property
     def place(self) -> Mapping[str, str]:
         """The project. Its machines are found in all regions, so the region is not part of it."""
-        told = {"project": self.api.project, "credentials": self.api.file, "endpoint_url": self.api.endpoint_url}
-        return {key: text for key, text in told.items() if text}
+        return self.api.place
 
     def where(self, place: Mapping[str, str]) -> str:
         return " ".join(filter(None, (place.get("project"), place.get("endpoint_url"))))
@@ -111,13 +115,10 @@ class GCPCloud:
             done: list[dict[str, Any]] = []
             with suppress(ProviderError):  # that it has ended is known all the same
                 done = await self.api.pages(f"/zones/{zone}/operations", {"filter": target})
-            kinds = [
-                each for each in sorted(done, key=lambda each: each.get("insertTime", "")) if kind_of(each) in CAUSES
-            ]
-            if not kinds:
-                return ""
-            self._reasons[machine] = kind_of(kinds[-1])
-        return self._reasons[machine]
+            for each in sorted(done, key=lambda each: each.get("insertTime", "")):
+                if kind_of(each) in CAUSES:
+                    self._reasons[machine] = kind_of(each)  # the newest is the last
+        return self._reasons.get(machine, "")
 
 
 def kind_of(operation: Mapping[str, Any]) -> str:

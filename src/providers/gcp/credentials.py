@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from ..cloud.extra import from_extra
@@ -15,22 +16,11 @@ _SIGN_IN = "run 'gcloud auth application-default login', or give GCP(credentials
 
 
 class Credentials(Expiring):
-    """One set of credentials. ``project``: that of the credentials or the surroundings; empty: they name none."""
+    """The credentials that were ``found``. ``project``: theirs or that of the surroundings; empty: they name none."""
 
     def __init__(self, found: Any, project: str) -> None:
-        """Use `find` instead."""
         super().__init__()
         self.project, self._found = project, found
-
-    @classmethod
-    async def find(cls, file: str | None) -> Credentials:
-        """Find them: a service account's key in ``file``, or as Google's own libraries do.
-
-        Raises:
-            NotAuthorized: there are none.
-            BadRequest: google-auth is not installed.
-        """
-        return cls(*await in_thread(_find, file))
 
     @property
     def token(self) -> str:
@@ -52,7 +42,14 @@ class Credentials(Expiring):
             raise NotAuthorized(f"the Google credentials are not valid any more: {_SIGN_IN} ({said})") from None
 
 
-def _find(file: str | None) -> tuple[Any, str]:
+def find(file: str | None) -> tuple[Any, str]:
+    """Credentials of google-auth, and their project: of a service account's key in ``file``, or as Google's own
+    libraries find them.
+
+    Raises:
+        NotAuthorized: there are none.
+        BadRequest: google-auth is not installed.
+    """
     with from_extra("GCP", "gcp", "google", "cryptography", "rsa"):
         import google.auth
         from google.auth.exceptions import GoogleAuthError
@@ -69,11 +66,6 @@ def _find(file: str | None) -> tuple[Any, str]:
     return found, project or ""
 
 
-class _Response:
-    def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
-        self.status, self.headers, self.data = status, headers, data
-
-
 def _request(
     url: str,
     method: str = "GET",
@@ -81,7 +73,7 @@ def _request(
     headers: Mapping[str, str] | None = None,
     timeout: float | None = 20.0,
     **_: object,
-) -> _Response:
+) -> SimpleNamespace:
     """google-auth's transport by httpx, which `outrider[gcp]` has anyway."""
     import httpx
     from google.auth.exceptions import TransportError
@@ -90,4 +82,4 @@ def _request(
         said = httpx.request(method, url, content=body, headers=headers, timeout=timeout)
     except httpx.HTTPError as error:
         raise TransportError(f"{type(error).__name__} at {url}") from error
-    return _Response(said.status_code, said.headers, said.content)
+    return SimpleNamespace(status=said.status_code, headers=said.headers, data=said.content)

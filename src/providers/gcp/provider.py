@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -99,19 +99,14 @@ class GCP(CloudProvider["GCPCloud"]):
     def public(self) -> bool:
         return self.address == "public"
 
-    @asynccontextmanager
-    async def _reach(self) -> AsyncIterator[GCPCloud]:
-        from .api import Api
-        from .cloud import GCPCloud
+    def _reach(self) -> AbstractAsyncContextManager[GCPCloud]:
+        from .cloud import reach
 
         region = self.region or next(filter(None, map(os.environ.get, REGION)), "")
         if not region:  # before credentials are looked for, which may take seconds where there are none
             raise BadRequest("no region is known: give GCP('us-central1'), or set CLOUDSDK_COMPUTE_REGION")
-        opened = Api.open(
-            project=self.project, region=region, credentials=self.credentials, endpoint_url=self.endpoint_url
-        )
-        async with opened as api:
-            yield GCPCloud(api)
+        given = {"project": self.project, "credentials": self.credentials, "endpoint_url": self.endpoint_url}
+        return reach({name: value for name, value in given.items() if value}, region)
 
     async def _first_plan(self, cloud: GCPCloud, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
         from .launcher import plan

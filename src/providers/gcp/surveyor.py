@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,16 +22,10 @@ class GCPSurveyor(CloudSurveyor["GCPCloud"]):
 
     provider, mark = "gcp", "project"
 
-    @asynccontextmanager
-    async def reach(self, place: Place) -> AsyncIterator[GCPCloud]:
-        from .api import Api
-        from .cloud import GCPCloud
+    def reach(self, place: Place) -> AbstractAsyncContextManager[GCPCloud]:
+        from .cloud import reach
 
-        project, credentials, endpoint_url = (
-            place.get(key) or None for key in ("project", "credentials", "endpoint_url")
-        )
-        async with Api.open(project=project, credentials=credentials, endpoint_url=endpoint_url) as api:
-            yield GCPCloud(api)
+        return reach(place)
 
     async def find(self, cloud: GCPCloud, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
         from . import network
