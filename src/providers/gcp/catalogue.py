@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from .api import Api
 
 TYPES_S: Final = 600.0  # how long types and their zones are cached
-_FIELDS = (
-    "items(name,guestCpus,memoryMb,architecture,isSharedCpu,accelerators,bundledLocalSsds,deprecated),nextPageToken"
-)
+_FIELDS = "name,guestCpus,memoryMb,architecture,isSharedCpu,accelerators,bundledLocalSsds,deprecated"
 
 # GPUs that are attached to n1-standard machines: for each number of them, the most vCPUs.
 ATTACHED: Final[Mapping[str, Mapping[int, int]]] = {
@@ -67,7 +65,7 @@ async def load(api: Api) -> Catalogue:
 
 async def _types(api: Api, zone: str) -> list[tuple[InstanceType, str, int]]:
     gpus = await api.pages(f"/zones/{zone}/acceleratorTypes", {"fields": "items(name),nextPageToken"})
-    types = await api.pages(f"/zones/{zone}/machineTypes", {"fields": _FIELDS})
+    types = await api.pages(f"/zones/{zone}/machineTypes", {"fields": f"items({_FIELDS}),nextPageToken"})
     attached = {each["name"] for each in gpus} & ATTACHED.keys()
     return [one for each in types for one in parse(each, attached)]
 

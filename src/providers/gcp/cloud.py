@@ -52,7 +52,7 @@ class GCPCloud:
     end_at_most = 64
 
     def __init__(self, api: Api) -> None:
-        self.api = api
+        self.api, self.place = api, api.place  # without a region, as a project's machines are found in all
         self.leftovers = (
             leftover(
                 network.KIND,
@@ -65,23 +65,17 @@ class GCPCloud:
         self._ended: set[str] = set()  # by `end`
         self._reasons: dict[str, str] = {}
 
-    @property
-    def place(self) -> Mapping[str, str]:
-        """The project. Its machines are found in all regions, so the region is not part of it."""
-        return self.api.place
-
     def where(self, place: Mapping[str, str]) -> str:
         return " ".join(filter(None, (place.get("project"), place.get("endpoint_url"))))
 
     async def describe(
         self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
     ) -> list[InstanceView]:
-        listed = await instances(self.api, f"labels.{labels.POOL} = {labels.value(pool)}")
+        # Whoever names machines knows that they are the pool's.
+        known = also if of is None or isinstance(of, Claim) else ()
+        listed, others = await instances(self.api, f"labels.{labels.POOL} = {labels.value(pool)}", known)
         found = [each.view for each in listed if of is None or of.has(each.whose)]
-        if of is None or isinstance(of, Claim):  # whoever names machines knows that they are the pool's
-            hidden = sorted({*also}.difference(each.id for each in listed))
-            looked = zip(hidden, await each_of(hidden, partial(look, self.api)), strict=True)
-            found += [InstanceView(MachineId(name), "terminated") if it is None else it.view for name, it in looked]
+        found += [each.view if each else InstanceView(MachineId(name), "terminated") for name, each in others.items()]
         return [await self._explained(each) for each in found]
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
@@ -127,15 +121,19 @@ def kind_of(operation: Mapping[str, Any]) -> str:
     return FULL_TIME if kind in {"delete", "stop"} and user.startswith("system") else kind
 
 
-async def instances(api: Api, which: str) -> list[ListedMachine]:
-    """The machines that a filter lets through, of all zones."""
-    return [read(each) for each in await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})]
+async def instances(
+    api: Api, which: str, known: Collection[str] = ()
+) -> tuple[list[ListedMachine], dict[str, ListedMachine | None]]:
+    """The machines that a filter lets through, of all zones; and those of ``known`` that it does not: None has ended."""
+    found = await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})
+    listed = [read(each) for each in found]
+    hidden = sorted({*known}.difference(each.id for each in listed))
 
+    async def look(machine: str) -> ListedMachine | None:
+        found = await unless_unknown(api.call("GET", path_of(machine)), *UNKNOWN)
+        return None if found is None else read(found)
 
-async def look(api: Api, machine: str) -> ListedMachine | None:
-    """One machine; None: there is none (any more)."""
-    found = await unless_unknown(api.call("GET", path_of(machine)), *UNKNOWN)
-    return None if found is None else read(found)
+    return listed, dict(zip(hidden, await each_of(hidden, look), strict=True))
 
 
 def path_of(machine: str) -> str:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from .api import Api
 
 CAPACITY_AGAIN_S = 15.0
-_ROLE = "docs/providers/gcp-role.yaml has what a pool needs"
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # says of a bulkInsert that it failed, and not why
 
 # "Troubleshooting VM creation" and "Handle API error responses", Compute Engine's documentation. The first match wins.
@@ -28,7 +27,7 @@ MEANINGS: Meanings = (
         "UNAUTHENTICATED|authError|ACCESS_TOKEN_EXPIRED|ACCOUNT_STATE_INVALID|CREDENTIALS_MISSING":
             "Google Cloud does not accept these credentials: run 'gcloud auth application-default login'",
         "IAM_PERMISSION_DENIED|PERMISSION_DENIED|PERMISSIONS_ERROR|forbidden|required_permission":
-            f"a permission is missing: {_ROLE}",
+            "a permission is missing: docs/providers/gcp-role.yaml has what a pool needs",
     }),
     (QuotaExceeded, {
         "QUOTA_EXCEEDED|quotaExceeded|limitExceeded": "a quota of the project is used up",

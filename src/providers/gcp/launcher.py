@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from .provider import GCP
 
 BILLED_S = 60.0  # "VM instance pricing": by the second, for at least a minute
-HOURS_PER_MONTH = 730.0
-BALANCED_GB_MONTH_USD = 0.10  # "Disk pricing", us-central1
-IPV4_HOUR_USD = 0.005  # "Network pricing"; half of it for spot
+BALANCED_GB_USD = 0.10 / 730  # an hour; "Disk pricing", us-central1, has it by the month
+IPV4_USD = 0.005  # an hour; "Network pricing"; half of it for spot
 ONLY_HYPERDISK = ("a4", "c4", "g4", "h4", "n4", "x4")  # beginnings of families that take no Persistent Disk
 DISK_GB, GPU_DISK_GB = 20, 60
 UBUNTU = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts"
@@ -91,7 +90,8 @@ class GCPLauncher:
         usd = offer.hourly_usd + extras_usd  # in each zone, as a type has one price in a region
         config = user_data_for(VENDOR, request, host_key=key, user=provider.user, at_boot=[KEEP_HOST_KEY])
         begin, allowed = f"{labels.stem(self._recorder.pool)}-{token[:10]}", {each.zone for each in chosen}
-        zones = {zone: "ALLOW" if zone in allowed else "DENY" for zone in sorted(await catalogue.zones(self._api))}
+        there = sorted(await catalogue.zones(self._api))
+        zones = {f"zones/{each}": {"preference": "ALLOW" if each in allowed else "DENY"} for each in there}
         body = {
             "count": str(count),
             "minCount": "1",
@@ -102,10 +102,7 @@ class GCPLauncher:
                 "labels": labels.of_machines(self._told, dict(provider.labels), token),
                 "tags": {"items": list(await self._tags.get())},
             },
-            "locationPolicy": {
-                "locations": {f"zones/{zone}": {"preference": each} for zone, each in zones.items()},
-                "targetShape": "ANY",
-            },
+            "locationPolicy": {"locations": zones, "targetShape": "ANY"},
         }
         new = partial(
             new_machine,
@@ -163,7 +160,7 @@ class GCPLauncher:
         """
         with anyio.move_on_after(LISTED_S):
             while True:
-                found = await instances(self._api, f"labels.{labels.LAUNCH} = {order.token}")
+                found, _ = await instances(self._api, f"labels.{labels.LAUNCH} = {order.token}")
                 mine = [each.id for each in found if each.id.partition(".")[0] in order.body["perInstanceProperties"]]
                 if len(mine) >= count:
                     return sorted(mine)
@@ -198,8 +195,7 @@ async def plan(
     stock = await catalogue.load(api)
     accelerator = request.accelerator
     together = accelerator is not None and accelerator.count > 1 and request.nodes > 1
-    address_usd = IPV4_HOUR_USD if provider.public else 0.0
-    usd = disk_gb(request) * BALANCED_GB_MONTH_USD / HOURS_PER_MONTH + address_usd
+    usd = disk_gb(request) * BALANCED_GB_USD + (IPV4_USD if provider.public else 0.0)
     extras: dict[Architecture, float] = {"x86_64": usd, "arm64": usd}
     rounds = offers.choose(
         request,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ..cloud.surveyor import CloudSurveyor
 from ..pool_lock import Place
 from ..resource_ownership import Thing
-from ..side_by_side import each_of
 from ..survey import FoundMachine
 
 if TYPE_CHECKING:
@@ -29,9 +27,9 @@ class GCPSurveyor(CloudSurveyor["GCPCloud"]):
 
     async def find(self, cloud: GCPCloud, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
         from . import network
-        from .cloud import ANY_POOL, instances, look
+        from .cloud import ANY_POOL, instances
 
-        found = await instances(cloud.api, ANY_POOL)
-        hidden = {*known}.difference(each.id for each in found)  # somebody has removed their labels, or they are gone
-        others = await each_of(sorted(hidden), partial(look, cloud.api))
-        return [each.found for each in (*found, *others) if each is not None], await network.shown(cloud.api)
+        # Of known machines that are not listed somebody has removed the labels, or they are gone.
+        listed, others = await instances(cloud.api, ANY_POOL, known)
+        found = [each.found for each in (*listed, *others.values()) if each is not None]
+        return found, await network.shown(cloud.api)
