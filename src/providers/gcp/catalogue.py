@@ -6,7 +6,7 @@ region, and spot prices as a share of those on demand (of GPUs in USD). See deci
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from .vendor import GPUS, VENDOR
 if TYPE_CHECKING:
     from .api import Api
 
-TYPES_S: Final = 600.0  # how long types and their zones are cached
+TYPES_S: Final = 600.0  # how long a catalogue is kept
 _FIELDS = "name,guestCpus,memoryMb,architecture,isSharedCpu,accelerators,bundledLocalSsds,deprecated"
 
 # GPUs that are attached to n1-standard machines: for each number of them, the most vCPUs.
@@ -51,8 +51,13 @@ async def load(api: Api) -> Catalogue:
     places: dict[str, frozenset[str]] = {}
     spot: dict[tuple[str, str], float] = {}
     on_demand: dict[str, float] = {}
-    there = await zones(api)
-    for zone, listed in zip(there, await each_of(there, partial(_types, api)), strict=True):
+    region = await unless_unknown(api.call("GET", f"/regions/{api.region}"), *UNKNOWN)
+    if region is None:
+        raise BadRequest(
+            f"there is no region {api.region!r} for this project: 'gcloud compute regions list' lists them"
+        )
+    zones = [url.rpartition("/")[2] for url in region.get("zones", ())]
+    for zone, listed in zip(zones, await each_of(zones, partial(_types, api)), strict=True):
         for each, gpu, ssds in listed:
             types[each.name], places[each.name] = each, places.get(each.name, frozenset()) | {zone}
             usual, cheap = (hourly_usd(each, gpu, ssds, api.region, spot=market) for market in (False, True))
@@ -68,21 +73,6 @@ async def _types(api: Api, zone: str) -> list[tuple[InstanceType, str, int]]:
     types = await api.pages(f"/zones/{zone}/machineTypes", {"fields": f"items({_FIELDS}),nextPageToken"})
     attached = {each["name"] for each in gpus} & ATTACHED.keys()
     return [one for each in types for one in parse(each, attached)]
-
-
-@kept_for(TYPES_S, by=_place)
-async def zones(api: Api) -> Sequence[str]:
-    """The region's zones.
-
-    Raises:
-        BadRequest: there is no such region.
-    """
-    region = await unless_unknown(api.call("GET", f"/regions/{api.region}"), *UNKNOWN)
-    if region is None:
-        raise BadRequest(
-            f"there is no region {api.region!r} for this project: 'gcloud compute regions list' lists them"
-        )
-    return [url.rpartition("/")[2] for url in region.get("zones", ())]
 
 
 def parse(said: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[tuple[InstanceType, str, int]]:

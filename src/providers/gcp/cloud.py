@@ -124,7 +124,7 @@ def kind_of(operation: Mapping[str, Any]) -> str:
 async def instances(
     api: Api, which: str, known: Collection[str] = ()
 ) -> tuple[list[ListedMachine], dict[str, ListedMachine | None]]:
-    """The machines that a filter lets through, of all zones; and those of ``known`` that it does not: None has ended."""
+    """The machines that a filter lets through, of all zones, and the ``known`` ones that it does not: None has ended."""
     found = await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})
     listed = [read(each) for each in found]
     hidden = sorted({*known}.difference(each.id for each in listed))

@@ -90,8 +90,8 @@ class GCPLauncher:
         usd = offer.hourly_usd + extras_usd  # in each zone, as a type has one price in a region
         config = user_data_for(VENDOR, request, host_key=key, user=provider.user, at_boot=[KEEP_HOST_KEY])
         begin, allowed = f"{labels.stem(self._recorder.pool)}-{token[:10]}", {each.zone for each in chosen}
-        there = sorted(await catalogue.zones(self._api))
-        zones = {f"zones/{each}": {"preference": "ALLOW" if each in allowed else "DENY"} for each in there}
+        there = {zone for each in (await catalogue.load(self._api)).zones.values() for zone in each}
+        zones = {f"zones/{each}": {"preference": "ALLOW" if each in allowed else "DENY"} for each in sorted(there)}
         body = {
             "count": str(count),
             "minCount": "1",
