@@ -110,23 +110,19 @@ class GCPCloud:
             with suppress(ProviderError):  # that it has ended is known all the same
                 done = await self.api.pages(f"/zones/{zone}/operations", {"filter": target})
             for each in sorted(done, key=lambda each: each.get("insertTime", "")):
-                if kind_of(each) in CAUSES:
-                    self._reasons[machine] = kind_of(each)  # the newest is the last
+                kind = each.get("operationType", "")
+                if kind in {"delete", "stop"} and each.get("user", "").startswith("system"):
+                    kind = FULL_TIME  # Google itself does so when the run time is over
+                if kind in CAUSES:
+                    self._reasons[machine] = kind  # the newest is the last
         return self._reasons.get(machine, "")
-
-
-def kind_of(operation: Mapping[str, Any]) -> str:
-    """The kind of an operation. One by which Google itself deletes a machine means that its run time is over."""
-    kind, user = operation.get("operationType", ""), operation.get("user", "")
-    return FULL_TIME if kind in {"delete", "stop"} and user.startswith("system") else kind
 
 
 async def instances(
     api: Api, which: str, known: Collection[str] = ()
 ) -> tuple[list[ListedMachine], dict[str, ListedMachine | None]]:
-    """The machines that a filter lets through, of all zones, and the ``known`` ones that it does not: None has ended."""
-    found = await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})
-    listed = [read(each) for each in found]
+    """The machines of all zones that a filter lets through, and the ``known`` ones that it does not: None has ended."""
+    listed = [read(each) for each in await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})]
     hidden = sorted({*known}.difference(each.id for each in listed))
 
     async def look(machine: str) -> ListedMachine | None:

@@ -192,14 +192,12 @@ async def plan(
     Raises:
         ProviderError: there are none.
     """
-    stock = await catalogue.load(api)
-    accelerator = request.accelerator
-    together = accelerator is not None and accelerator.count > 1 and request.nodes > 1
+    together = request.nodes > 1 and request.accelerator is not None and request.accelerator.count > 1
     usd = disk_gb(request) * BALANCED_GB_USD + (IPV4_USD if provider.public else 0.0)
     extras: dict[Architecture, float] = {"x86_64": usd, "arm64": usd}
     rounds = offers.choose(
         request,
-        stock,
+        await catalogue.load(api),
         cooldowns,
         anyio.current_time(),
         instance_types=provider.instance_types,
