@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .provider import Containers
 
 VENDOR = Vendor(name="Containers", service="the container runtime")
-DEVICES = "outrider:devices"  # the label with the GPUs that a container has
 Listed = Mapping[Runtime, list[Container] | ProviderError]  # why a host did not say what it has
 _STATES: Mapping[str, State] = {
     "created": "pending",

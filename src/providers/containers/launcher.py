@@ -20,9 +20,8 @@ from ..cloud.port import Answer, Made, Order, PlainLauncher, Plan
 from ..cloud.written import FLEET
 from ..errors import BadRequest, NoCapacity, ProviderError
 from ..side_by_side import answers_of
-from .cloud import DEVICES, ContainerCloud, found_in, machine_id
-from .run_words import image_of, lease_file, run_words
-from .runtime import HERE, Container, Runtime
+from .cloud import ContainerCloud, found_in, machine_id
+from .runtime import DEVICES, HERE, Container, Runtime, image_of, lease_file, run_words
 
 if TYPE_CHECKING:
     from ..cloud.recorder import Recorder

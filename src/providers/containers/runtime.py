@@ -7,17 +7,29 @@ credentials, contexts and rootless set-ups are the command's business; and over 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...lazy_dataclass import dataclass
+from ..cloud.failures import redacted
 from ..cloud.listed import time_of
-from ..errors import BadRequest, HostAway, ProviderError
-from ..login_host import COMMAND_S, Commands, Ended, Place
+from ..command_errors import Meaning, interrupted, meant
+from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError
+from ..login_host import AGAIN_S, COMMAND_S, Commands, Ended, Place
+from ..long_options import as_words
 from ..nvidia_smi import QUERY, Device, parse
-from .errors import error_of, words_of
 
+if TYPE_CHECKING:
+    from ..base import LaunchRequest
+    from .provider import Containers
+
+DEVICES = "outrider:devices"  # the label with the GPUs that a container has
+FIRST_LEASE_S = 30.0  # is added to the first lease
+SHM_GB = 8  # where no memory is asked for; a limit, which costs nothing. The runtimes' own is 64 MB
 PULL_S = 1800.0  # images of 20 GB exist
 RUN_S = 120.0
 OLDEST = {"docker": (20, 10), "podman": (3, 0)}
@@ -152,7 +164,55 @@ class Runtime:
         return error_of(f"{(await self.program())[-1]} {what}", ended, self.commands.where)
 
 
-# --- what the commands print, read without I/O ------------------------------------------------------------------------
+# --- the words behind `docker run` or `podman run` -------------------------------------------------------------------
+
+
+def run_words(
+    provider: Containers,
+    request: LaunchRequest,
+    *,
+    name: str,
+    labels: Mapping[str, str],
+    devices: Sequence[int] = (),
+    podman: bool = False,
+) -> list[str]:
+    """Return the words. ``devices``: numbers of GPUs, which Podman and Docker are told of in different ways."""
+    words = ["--detach", "--rm", f"--name={name}"]
+    words += [f"--label={key}={value}" for key, value in labels.items() if key != "Name"]
+    if devices:
+        words.append(f"--label={DEVICES}={','.join(map(str, devices))}")
+    if provider.network is not True:
+        words.append(f"--network={provider.network or 'none'}")
+    if request.memory_gb:
+        words.append(f"--memory={math.ceil(request.memory_gb * 1024)}m")
+    if request.vcpus:
+        words.append(f"--cpus={request.vcpus}")
+    if not {"ipc", "shm-size"} & {option for option, _ in provider.run_options}:
+        words.append(f"--shm-size={math.ceil(request.memory_gb / 2) or SHM_GB}g")
+    if podman:
+        words += [f"--device=nvidia.com/gpu={each}" for each in devices]
+    elif devices:
+        words.append(f'--gpus="device={",".join(map(str, devices))}"')
+    words += [f"--volume={each}" for each in provider.volumes] + as_words(provider.run_options)
+    lease_s = (request.lease_s, FIRST_LEASE_S, request.max_lifetime_s or 0.0)
+    process = [first_process(), "outrider", lease_file(name), *(str(math.ceil(each)) for each in lease_s)]
+    return [*words, "--entrypoint=/bin/sh", image_of(provider, request), "-c", *process]
+
+
+def image_of(provider: Containers, request: LaunchRequest) -> str:
+    return request.container or provider.image or ""
+
+
+def lease_file(name: str) -> str:
+    return f"/tmp/{name}.lease"  # noqa: S108 (in the container, whose own name it has)
+
+
+@cache
+def first_process() -> str:
+    return Path(__file__).with_name("first_process.sh").read_text()
+
+
+# --- what they print, read without I/O --------------------------------------------------------------------------------
 
 
 def objection(program: str, named: str, server: Ended) -> str:
@@ -207,3 +267,97 @@ def _address(settings: Mapping[str, Any]) -> str:
         return str(settings["IPAddress"])
     networks = settings.get("Networks") or {}
     return next((str(each["IPAddress"]) for each in networks.values() if each.get("IPAddress")), "")
+
+
+# --- what they say when they fail -------------------------------------------------------------------------------------
+# Their own words are in every error. What the daemon or the host did not answer is lost, and worth another try.
+
+BUSY_S = 60.0
+MOST = 400  # characters of a command's words in an error
+_MEANINGS = (
+    Meaning(
+        NotAuthorized,
+        "this user may not use Docker",
+        "Add the user to the group `docker` there and log in anew, or write runtime=['sudo', '-n', 'docker'].",
+        (r"permission denied.*(docker\.sock|docker daemon|podman\.sock|docker api)",),
+    ),
+    Meaning(
+        HostAway,
+        "Docker's daemon does not answer",
+        "Start it there: `sudo systemctl start docker`.",
+        ("cannot connect to the docker daemon|is the docker daemon running|error during connect",),
+        AGAIN_S,
+    ),
+    Meaning(
+        NotAuthorized,
+        "the registry lets this user have no such image",
+        "Look for a misspelling; of a private image, log in there with `docker login` or `podman login`.",
+        ("pull access denied|requested access .* is denied|unauthorized|authentication required|denied: ",),
+    ),
+    Meaning(
+        BadRequest,
+        "there is no such image",
+        "Look for a misspelling of its name and tag; an image that is there alone is not pulled with pull='never'.",
+        (
+            "manifest (for .* )?(unknown|not found)|name unknown|repository .*not found|image not known|no such image",
+            "invalid reference format|short-name .* did not resolve",
+        ),
+    ),
+    Meaning(NoCapacity, "the registry limits how often images are pulled", "", ("toomanyrequests|rate limit",), BUSY_S),
+    Meaning(
+        BadRequest,
+        "the image has no shell, which the container's first process is",
+        "Use an image that has /bin/sh: the `slim` ones do, `distroless` and `scratch` do not.",
+        ('exec: "?/bin/sh"?.*(no such file|not found)|executable file .?/bin/sh.? not found',),
+    ),
+    Meaning(
+        BadRequest,
+        "the image is for another architecture than the host's",
+        "Give the image of the host's architecture, or options={'platform': ...} where the host emulates another.",
+        ("exec format error|no matching manifest|does not match the specified platform",),
+    ),
+    Meaning(
+        BadRequest,
+        "the host gives its GPUs to no container",
+        "Install NVIDIA's container toolkit there; Podman needs `nvidia-ctk cdi generate` run there.",
+        (r"could not select device driver|unresolvable cdi|nvidia\.com/gpu",),
+    ),
+    Meaning(
+        BadRequest,
+        "it is asked for more processors or memory than the host has, or may give",
+        "Ask for less by Pool(vcpus=, memory_gb=); rootless Podman needs cgroup v2 with delegated controllers.",
+        ("range of cpus is from|minimum memory limit|controller .*(not available|is not)|cgroup v2|cpu cfs quota",),
+    ),
+    Meaning(
+        BadRequest,
+        "it has no such option",
+        "`docker run --help` or `podman run --help` there lists the names for Containers(options={...}).",
+        ("unknown (shorthand )?flag|invalid argument .* for",),
+    ),
+    Meaning(NoCapacity, "the host's disk is full", "", ("no space left on device",), BUSY_S),
+    Meaning(
+        HostAway,
+        "the registry is not reached",
+        "",
+        ("dial tcp|i/o timeout|no such host|tls handshake|connection refused|connection reset|eof$",),
+        AGAIN_S,
+    ),
+)
+_LOG = re.compile(r'^time="[^"]*" level=\w+ msg=')
+
+
+def error_of(command: str, ended: Ended, where: str) -> ProviderError:
+    """Return the error of a command that has failed: ``"podman pull"`` on a host, or ``"here"``."""
+    said = words_of(ended.stderr or ended.stdout)
+    quoted = f": {said}" if said else ""
+    error = meant(said, _MEANINGS, lambda words: f"{command} {where} failed, as {words}{quoted}")
+    error = error or interrupted(command, ended, where, quoted)
+    return error or ProviderError(f"{command} {where} ended with status {ended.status}{quoted}")
+
+
+def words_of(text: str) -> str:
+    """Return the last line that a command has printed without its own log's, shortened and without secrets."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if not _LOG.match(line) and not line.startswith(("See '", "Run '"))] or lines
+    last = next((line for line in reversed(told) if line.lower().startswith("error")), told[-1] if told else "")
+    return redacted(last[-MOST:])

@@ -16,9 +16,9 @@ from outrider import Containers
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud import labels
 from outrider.providers.cloud.cooldowns import Cooldowns
-from outrider.providers.containers.cloud import DEVICES, VENDOR, ContainerCloud
+from outrider.providers.containers.cloud import VENDOR, ContainerCloud
 from outrider.providers.containers.launcher import ContainerLauncher, ContainerOrder
-from outrider.providers.containers.runtime import Runtime
+from outrider.providers.containers.runtime import DEVICES, Runtime
 from outrider.providers.errors import BadRequest, HostAway, NoCapacity
 from outrider.providers.login_host import Ended
 from outrider.providers.resource_ownership import Claim

@@ -9,9 +9,14 @@ import pytest
 from outrider import Containers
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud.failures import is_lost
-from outrider.providers.containers.errors import error_of
-from outrider.providers.containers.run_words import first_process, run_words
-from outrider.providers.containers.runtime import no_runtime, objection, read_containers
+from outrider.providers.containers.runtime import (
+    error_of,
+    first_process,
+    no_runtime,
+    objection,
+    read_containers,
+    run_words,
+)
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError
 from outrider.providers.login_host import Ended
 
