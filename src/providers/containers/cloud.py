@@ -48,12 +48,9 @@ _STATES: Mapping[str, State] = {
 @asynccontextmanager
 async def reach(provider: Containers) -> AsyncIterator[ContainerCloud]:
     """Open the way to a provider's hosts. Nothing is connected to before it is asked."""
-    places = provider.places
-    async with opened_commands(places) as found:
-        runtimes = [
-            Runtime(host, place, commands, provider.command)
-            for host, place, commands in zip(provider.hosts or ("",), places or (None,), found, strict=True)
-        ]
+    hosts, places, argv = provider.hosts or ("",), provider.places or (None,), tuple(provider.runtime)
+    async with opened_commands(provider.places) as found:
+        runtimes = [Runtime(*each, argv) for each in zip(hosts, places, found, strict=True)]
         yield ContainerCloud(runtimes, provider.journal_place)
 
 

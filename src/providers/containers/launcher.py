@@ -139,7 +139,8 @@ class ContainerLauncher(PlainLauncher):
                 lambda: self._started(order),
                 lambda found: [spot.machine for spot in found[0]],
             )
-            listed = await self._cloud.listed(f"{labels.LAUNCH}={order.token}") if self._provider.has_addresses else {}
+            own = self._provider.network not in (False, "host", "none")  # containers have addresses of their own
+            listed = await self._cloud.listed(f"{labels.LAUNCH}={order.token}") if own else {}
         finally:
             self.forget(order)
         addresses = {name: each.address for name, each in found_in(listed)}  # one that is not told is found out there

@@ -30,16 +30,8 @@ if TYPE_CHECKING:
     from .launcher import ContainerLauncher
 
 Pull = Literal["missing", "always", "never"]
-AUTO = "auto"
 OURS = {  # options of `run` that its containers need as they are, and what to say instead
-    "rm": "",
-    "detach": "",
-    "name": "",
-    "label": "",
-    "entrypoint": "",
-    "interactive": "",
-    "tty": "",
-    "restart": "",
+    **dict.fromkeys(("rm", "detach", "name", "label", "entrypoint", "interactive", "tty", "restart"), ""),
     "pull": "Containers(pull=...)",
     "network": "Containers(network=...)",
     "net": "Containers(network=...)",
@@ -74,7 +66,7 @@ class Containers(CloudProvider["ContainerCloud"]):
     image: str | None = None
     _: KW_ONLY
     hosts: Collection[str] | None = None
-    runtime: str | Sequence[str] = AUTO
+    runtime: str | Sequence[str] = "auto"
     network: bool | str = True
     pull: Pull = "missing"
     volumes: Sequence[str] = ()
@@ -84,10 +76,16 @@ class Containers(CloudProvider["ContainerCloud"]):
     known_hosts: StrPath | Sequence[StrPath] | None = None
     config: bool | StrPath = True
     login: Login = field(init=False)  # as the three before say it
+    places: tuple[Place, ...] = field(init=False, repr=False)  # the hosts, with that login; none: it is this computer
 
     name = "containers"
+    free = True
+    keyless = True  # the user's own login leads to the hosts, and no SSH to the containers
+    containers = True  # `Image(container=...)` says which image they have
 
     def __post_init__(self) -> None:
+        from ..login_host import Place
+
         image, network, runtime = self.image, self.network, self.runtime
         if image is not None and (not image or image.startswith("-") or any(c.isspace() for c in image)):
             raise ValueError(f"Containers(image={image!r}) is no image: write one as for `docker run`")
@@ -104,6 +102,7 @@ class Containers(CloudProvider["ContainerCloud"]):
         hosts = several("Containers", "hosts", given) or ()
         if len(hosts) < len(given or ()):
             raise ValueError("Containers(hosts=...) has a host twice; per_host= is for several containers on one")
+        login = login_of("Containers", key=self.key, known_hosts=self.known_hosts, config=self.config)
         checked = {
             "hosts": hosts,
             "runtime": words,
@@ -111,47 +110,10 @@ class Containers(CloudProvider["ContainerCloud"]):
             "options": long_options(
                 "Containers", dict[str, Any](self.options), command="docker run", example="shm-size", ours=OURS
             ),
-            "login": login_of("Containers", key=self.key, known_hosts=self.known_hosts, config=self.config),
+            "login": login,
+            "places": tuple(Place.of_option("Containers(hosts=...)", each, login) for each in hosts),
         }
         set_all(self, checked)
-        assert self.places is not None  # a ValueError names the host that is none
-
-    @property
-    def free(self) -> bool:
-        return True
-
-    @property
-    def keyless(self) -> bool:
-        """True: the user's own login leads to the hosts, and no SSH to the containers."""
-        return True
-
-    @property
-    def containers(self) -> bool:
-        """True: `Image(container=...)` says which image its machines have."""
-        return True
-
-    @property
-    def has_addresses(self) -> bool:
-        """Return whether its containers have addresses in a network of theirs."""
-        return self.network is True or self.network not in (False, "host", "none")
-
-    @property
-    def command(self) -> tuple[str, ...] | None:
-        """Return the words of the command that runs containers; None: the first that can be used on each host."""
-        return None if tuple(self.runtime) == (AUTO,) else tuple(self.runtime)
-
-    @property
-    def run_options(self) -> LongOptions:
-        """Return ``options`` as they were checked."""
-        assert isinstance(self.options, tuple)
-        return self.options
-
-    @property
-    def places(self) -> list[Place]:
-        """Return the hosts, and how to log in there; none: it is this computer."""
-        from ..login_host import Place
-
-        return [Place.of_option("Containers(hosts=...)", each, self.login) for each in self.hosts or ()]
 
     @property
     def journal_place(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lazy_dataclass import dataclass
 from ..cloud.failures import redacted
@@ -20,7 +20,7 @@ from ..cloud.listed import time_of
 from ..command_errors import Meaning, interrupted, meant
 from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError
 from ..login_host import AGAIN_S, COMMAND_S, Commands, Ended, Place
-from ..long_options import as_words
+from ..long_options import LongOptions, as_words
 from ..nvidia_smi import QUERY, Device, parse
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ FIRST_LEASE_S = 30.0  # is added to the first lease
 SHM_GB = 8  # where no memory is asked for; a limit, which costs nothing. The runtimes' own is 64 MB
 PULL_S = 1800.0  # images of 20 GB exist
 RUN_S = 120.0
+AUTO = ("auto",)  # in place of a command: the first that can be used
 OLDEST = {"docker": (20, 10), "podman": (3, 0)}
 NOT_RUN = (126, 127)  # how a shell, and timeout(1), say that there is no such command
 HERE = "this computer"
@@ -74,12 +75,12 @@ class Container:
 
 @dataclass(slots=True, eq=False)
 class Runtime:
-    """One host's. ``place``: the way there; None: it is this computer. ``argv``: the command; None: the one found."""
+    """One host's. ``place``: the way there; None: it is this computer. ``argv``: the command, or `AUTO`."""
 
     host: str  # as users name it; empty: this computer
     place: Place | None
     commands: Commands
-    argv: tuple[str, ...] | None
+    argv: tuple[str, ...]
 
     @property
     def zone(self) -> str:
@@ -92,7 +93,7 @@ class Runtime:
         Raises:
             ProviderError: there is none that can be used.
         """
-        if self.argv is None:
+        if self.argv == AUTO:
             self.argv = (await self.usable())[0]
         return self.argv
 
@@ -102,7 +103,7 @@ class Runtime:
         Raises:
             ProviderError: there is none; says what there is.
         """
-        if self.argv is not None:
+        if self.argv != AUTO:
             return [self.argv]
         objections: dict[str, str] = {}
         for program in OLDEST:
@@ -177,6 +178,7 @@ def run_words(
     podman: bool = False,
 ) -> list[str]:
     """Return the words. ``devices``: numbers of GPUs, which Podman and Docker are told of in different ways."""
+    options = cast("LongOptions", provider.options)  # as they were checked
     words = ["--detach", "--rm", f"--name={name}"]
     words += [f"--label={key}={value}" for key, value in labels.items() if key != "Name"]
     if devices:
@@ -187,13 +189,13 @@ def run_words(
         words.append(f"--memory={math.ceil(request.memory_gb * 1024)}m")
     if request.vcpus:
         words.append(f"--cpus={request.vcpus}")
-    if not {"ipc", "shm-size"} & {option for option, _ in provider.run_options}:
+    if not {"ipc", "shm-size"} & {option for option, _ in options}:
         words.append(f"--shm-size={math.ceil(request.memory_gb / 2) or SHM_GB}g")
     if podman:
         words += [f"--device=nvidia.com/gpu={each}" for each in devices]
     elif devices:
         words.append(f'--gpus="device={",".join(map(str, devices))}"')
-    words += [f"--volume={each}" for each in provider.volumes] + as_words(provider.run_options)
+    words += [f"--volume={each}" for each in provider.volumes] + as_words(options)
     lease_s = (request.lease_s, FIRST_LEASE_S, request.max_lifetime_s or 0.0)
     process = [first_process(), "outrider", lease_file(name), *(str(math.ceil(each)) for each in lease_s)]
     return [*words, "--entrypoint=/bin/sh", image_of(provider, request), "-c", *process]
