@@ -6,7 +6,7 @@ says nothing of its containers; they end by their lease.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -29,19 +29,11 @@ if TYPE_CHECKING:
     from .provider import Containers
 
 VENDOR = Vendor(name="Containers", service="the container runtime")
-Listed = Mapping[Runtime, list[Container] | ProviderError]  # why a host did not say what it has
-_STATES: Mapping[str, State] = {
-    "created": "pending",
-    "configured": "pending",
-    "initialized": "pending",
-    "running": "running",
-    "paused": "running",
-    "restarting": "running",
-    "stopping": "stopping",
-    "stopped": "stopped",
-    "exited": "stopped",
-    "dead": "stopped",
-    "removing": "shutting-down",
+_STATES: Mapping[State, tuple[str, ...]] = {  # what is in none of them runs: "running", "paused", "restarting"
+    "pending": ("created", "configured", "initialized"),
+    "stopping": ("stopping",),
+    "stopped": ("stopped", "exited", "dead"),
+    "shutting-down": ("removing",),
 }
 
 
@@ -58,12 +50,9 @@ class ContainerCloud:
     """Implements `port.Cloud`. A host may have both runtimes; a pool uses one of each host."""
 
     def __init__(self, runtimes: Sequence[Runtime], place: Mapping[str, str]) -> None:
-        self.runtimes = tuple(runtimes)
-        self.place = place
+        self.runtimes, self.place = tuple(runtimes), place
         self.lease_s: float | None = None  # the longest of any container that this process has started; None: unknown
         self.used: set[str] | None = None  # hosts on which this pool may have containers; None: any
-        self._heard: dict[str, float] = {}  # by host: when it last answered
-        self._opened_at = anyio.current_time()
 
     vendor = VENDOR
     end_at_most = 100
@@ -78,52 +67,40 @@ class ContainerCloud:
         """See `port.Cloud.describe`. Of a host that does not answer nothing is said, but at a pool's end that is an
         error until its containers have ended by their lease. At an adoption it is none: they are left to that lease.
         """
-        answers = await self.listed(f"{labels.POOL}={pool}")
-        failed = {runtime.host: each for runtime, each in answers.items() if isinstance(each, ProviderError)}
-        quiet = {host: error for host, error in failed.items() if self._may_have_some(host)}
-        errors = list(quiet.values() if of is not None else failed.values())
-        if errors and (of is not None or len(errors) == len(answers)):
+        found, failed = await self.listed(f"{labels.POOL}={pool}")
+        quiet = {each.host: error for each, error in failed.items() if self._may_have_some(each)}
+        errors = list((failed if of is None else quiet).values())
+        if errors and (of is not None or len(failed) == len(self.runtimes)):
             raise errors[0]
         if self.used is not None:
             self.used.update(map(host_of, also))
-        listed = [read(name, each) for name, each in found_in(answers)]
-        views = [each.view for each in listed if of is None or of.has(each.whose)]
+        views = [each.view for each in map(read, found) if of is None or of.has(each.whose)]
         shown = {view.id for view in views}
         return views + [_ended(each) for each in also if each not in shown and host_of(each) not in quiet]
 
-    async def listed(self, label: str) -> Listed:
-        """Return the containers with a label."""
+    async def listed(self, label: str) -> tuple[list[Container], dict[Runtime, ProviderError]]:
+        """Return the containers with a label, and why hosts have not said which they have."""
         answers = await answers_of(self.runtimes, lambda each: each.containers(label))
-        now = anyio.current_time()
-        self._heard |= {each.host: now for each, found in answers.items() if not isinstance(found, ProviderError)}
-        return answers
+        failed = {each: error for each, error in answers.items() if isinstance(error, ProviderError)}
+        return [one for found in answers.values() if not isinstance(found, ProviderError) for one in found], failed
 
     async def end(self, machines: Sequence[str]) -> Sequence[InstanceView]:
         """Remove containers, confirmed: on every host that answers, also where another one does not."""
-        names = {each: [name_of(one) for one in machines if host_of(one) == each.host] for each in self.runtimes}
+        names = {each: [one.split("/")[-1] for one in machines if host_of(one) == each.host] for each in self.runtimes}
         asked = [each for each in self.runtimes if names[each]]
         answers = await answers_of(asked, lambda each: each.remove(names[each]))
-        for error in answers.values():
-            if error is not None:
-                raise error
+        for error in filter(None, answers.values()):
+            raise error
         return [_ended(one) for one in machines if host_of(one) in {each.host for each in asked}]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002 (to remove none is no error)
         return False
 
-    def _may_have_some(self, host: str) -> bool:
+    def _may_have_some(self, runtime: Runtime) -> bool:
         """Return whether a host that does not answer may have containers of the pool, whose lease lasts."""
-        if self.used is not None and host not in self.used:
+        if self.used is not None and runtime.host not in self.used:
             return False
-        quiet_s = anyio.current_time() - self._heard.get(host, self._opened_at)
-        return self.lease_s is None or quiet_s <= self.lease_s + LEASE_MORE_S
-
-
-def found_in(answers: Listed) -> Iterator[tuple[MachineId, Container]]:
-    """Yield the containers of the hosts that have answered, each with its machine's id."""
-    for runtime, found in answers.items():
-        for each in () if isinstance(found, ProviderError) else found:
-            yield machine_id(runtime.host, each.name), each
+        return self.lease_s is None or anyio.current_time() - runtime.heard_at <= self.lease_s + LEASE_MORE_S
 
 
 def machine_id(host: str, name: str) -> MachineId:
@@ -134,23 +111,18 @@ def host_of(machine: str) -> str:
     return machine.rpartition("/")[0]
 
 
-def name_of(machine: str) -> str:
-    return machine.rpartition("/")[2]
-
-
-def read(name: MachineId, container: Container) -> ListedMachine:
+def read(container: Container) -> ListedMachine:
     """A container as a machine."""
-    state = _STATES.get(container.state, "running")
-    if container.oom:
-        why = "it ran out of memory and was killed by the kernel"
-    else:
-        why = f"its first process has ended with status {container.exit_status}"
+    states: list[State] = [state for state, said in _STATES.items() if container.state in said]
+    state = states[0] if states else "running"
+    ended = f"its first process has ended with status {container.exit_status}"
+    why = "it ran out of memory and was killed by the kernel" if container.oom else ended
     return ListedMachine(
-        labels.thing(name, container.labels),
+        labels.thing(machine_id(container.host, container.name), container.labels),
         state,
         status=container.state,
         kind=container.image,
-        zone=host_of(name),
+        zone=container.host,
         market="",
         launched_at=container.created_at,
         hourly_usd=0.0,

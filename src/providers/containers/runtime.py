@@ -10,9 +10,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+import anyio
 
 from ...lazy_dataclass import dataclass
 from ..cloud.failures import redacted
@@ -21,11 +24,11 @@ from ..command_errors import Meaning, interrupted, meant
 from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError
 from ..login_host import AGAIN_S, COMMAND_S, Commands, Ended, Place
 from ..long_options import LongOptions, as_words
-from ..nvidia_smi import QUERY, Device, parse
+from ..nvidia_smi import QUERY, parse
 
 if TYPE_CHECKING:
-    from ..base import LaunchRequest
-    from .provider import Containers
+    from ..base import AcceleratorRequest, LaunchRequest
+    from .provider import Containers, Pull
 
 DEVICES = "outrider:devices"  # the label with the GPUs that a container has
 FIRST_LEASE_S = 30.0  # is added to the first lease
@@ -36,8 +39,9 @@ AUTO = ("auto",)  # in place of a command: the first that can be used
 OLDEST = {"docker": (20, 10), "podman": (3, 0)}
 NOT_RUN = (126, 127)  # how a shell, and timeout(1), say that there is no such command
 HERE = "this computer"
-_GONE = re.compile(r"no such (container|object)|no container with", re.IGNORECASE)
-_TAKEN = re.compile(r"name .* is already in use", re.IGNORECASE)
+_GONE = "no such (container|object)|no container with"
+_TAKEN = "name .* is already in use"
+_NEVER = "(?!)"  # matches nothing
 
 # Both commands at one go: `inspect` of containers of which one has just ended prints those that are left, and fails.
 _LIST = """\
@@ -63,6 +67,7 @@ exit $status
 class Container:
     """One container, as `inspect` describes it. ``state``: in its words, such as "running" or "exited"."""
 
+    host: str  # as users name it; empty: this computer
     name: str
     state: str
     labels: Mapping[str, str]
@@ -81,28 +86,19 @@ class Runtime:
     place: Place | None
     commands: Commands
     argv: tuple[str, ...]
+    heard_at: float = field(default_factory=anyio.current_time)  # when it last said what it has, or was opened
 
     @property
     def zone(self) -> str:
-        """The host's name for people."""
         return self.host or HERE
 
     async def program(self) -> tuple[str, ...]:
-        """Return the words of the command.
-
-        Raises:
-            ProviderError: there is none that can be used.
-        """
-        if self.argv == AUTO:
-            self.argv = (await self.usable())[0]
+        """Return the words of the command: the first of those that are `usable`."""
+        self.argv = (await self.usable())[0]
         return self.argv
 
     async def usable(self) -> list[tuple[str, ...]]:
-        """Return the command that was given, or those of the two that the host has and that can be used.
-
-        Raises:
-            ProviderError: there is none; says what there is.
-        """
+        """Return the command that was given, or those of the two that can be used; an error says why there is none."""
         if self.argv != AUTO:
             return [self.argv]
         objections: dict[str, str] = {}
@@ -116,53 +112,58 @@ class Runtime:
             raise no_runtime(objections, self.commands.where)
         return found
 
-    async def is_podman(self) -> bool:
-        """Return whether it is Podman, under whatever name: it takes other words for GPUs."""
-        return "podman" in (await self._run("--version")).stdout.lower()
-
     async def containers(self, label: str) -> list[Container]:
         """List the containers that have a label: ``"name"`` or ``"name=value"``."""
-        words = ["env", f"FILTER={label}", "sh", "-c", _LIST, "sh", *await self.program()]
-        ended = await self.commands.run(words)
-        if ended.status and not (ended.stdout.strip().startswith("[") and _GONE.search(ended.stderr)):
-            raise await self._error("ps", ended)
-        return read_containers(ended.stdout)
+        ended = await self.commands.run(["env", f"FILTER={label}", "sh", "-c", _LIST, "sh", *await self.program()])
+        self._check("ps", ended, _GONE if ended.stdout.strip().startswith("[") else _NEVER)
+        self.heard_at = anyio.current_time()
+        return read_containers(ended.stdout, self.host)
 
-    async def has_image(self, image: str) -> bool:
-        return not (await self._run("image", "inspect", "--format", "{{.Id}}", image)).status
+    async def fetch(self, image: str, pull: Pull) -> None:
+        """See that the host has an image."""
+        if pull != "always" and not (await self._run("image", "inspect", "--format", "{{.Id}}", image)).status:
+            return
+        if pull == "never":
+            raise BadRequest(
+                f"{self.zone} has no image {image}, and pull='never' lets nobody fetch it",
+                advice="Pull or build it there, or leave pull= out.",
+            )
+        self._check(f"pull {image}", await self._run("pull", "--quiet", image, within_s=PULL_S))
 
-    async def pull(self, image: str) -> None:
-        ended = await self._run("pull", "--quiet", image, within_s=PULL_S)
-        if ended.status:
-            raise await self._error(f"pull {image}", ended)
-
-    async def run(self, words: Sequence[str]) -> None:
+    async def run(
+        self, provider: Containers, request: LaunchRequest, *, name: str, labels: dict[str, str], devices: Sequence[int]
+    ) -> None:
         """Start a container in the background. One that has its name already is the same, of an earlier try.
 
         Raises:
             ProviderError: as `failures.is_lost` says, it may have been started all the same.
         """
+        podman = bool(devices) and "podman" in (await self._run("--version")).stdout.lower()  # under whatever name
+        words = run_words(provider, request, name=name, labels=labels, devices=devices, podman=podman)
         command = ["sh", "-c", _RUN, "sh", *await self.program(), "run", *words]
-        ended = await self.commands.run(command, within_s=RUN_S)
-        if ended.status and not _TAKEN.search(ended.stderr):
-            raise await self._error("run", ended)
+        self._check("run", await self.commands.run(command, within_s=RUN_S), _TAKEN)
 
     async def remove(self, names: Sequence[str]) -> None:
         """End and remove containers. One that is not there, or is being removed, is no error."""
-        ended = await self._run("rm", "--force", "--volumes", *names)
-        if ended.status and not (_GONE.search(ended.stderr) or "already in progress" in ended.stderr):
-            raise await self._error("rm", ended)
+        self._check("rm", await self._run("rm", "--force", "--volumes", *names), f"{_GONE}|already in progress")
 
-    async def gpus(self) -> list[Device]:
-        """Return the GPUs of the host, if it has a driver for them."""
+    async def gpus(self, wanted: AcceleratorRequest) -> list[int]:
+        """Return the numbers of the host's GPUs that fit; a BadRequest says that they are too few."""
         ended = await self.commands.run(["nvidia-smi", *QUERY])
-        return [] if ended.status else parse(ended.stdout)
+        gpus = [] if ended.status else parse(ended.stdout)  # the command fails where there is no driver
+        fitting = [each.index for each in gpus if wanted.fits(each.name, each.memory_gb)]
+        if len(fitting) < wanted.count:
+            has = ", ".join(sorted({each.name for each in gpus})) or "no GPU that its driver tells of"
+            raise BadRequest(f"{self.zone} has not {wanted}: it has {has}", advice="`nvidia-smi -L` there lists them.")
+        return fitting
 
     async def _run(self, *words: str, within_s: float = COMMAND_S) -> Ended:
         return await self.commands.run([*await self.program(), *words], within_s=within_s)
 
-    async def _error(self, what: str, ended: Ended) -> ProviderError:
-        return error_of(f"{(await self.program())[-1]} {what}", ended, self.commands.where)
+    def _check(self, what: str, ended: Ended, but: str = _NEVER) -> None:
+        """Raise the error of a command that has failed, unless its words are those of ``but``."""
+        if ended.status and not re.search(but, ended.stderr, re.IGNORECASE):
+            raise error_of(f"{self.argv[-1]} {what}", ended, self.commands.where)
 
 
 # --- the words behind `docker run` or `podman run` -------------------------------------------------------------------
@@ -246,29 +247,24 @@ def no_runtime(objections: Mapping[str, str], where: str) -> ProviderError:
     return error
 
 
-def read_containers(text: str) -> list[Container]:
-    return [_container(each) for each in json.loads(text)] if text.strip() else []
+def read_containers(text: str, host: str = "") -> list[Container]:
+    return [_container(each, host) for each in json.loads(text)] if text.strip() else []
 
 
-def _container(said: Mapping[str, Any]) -> Container:
-    state, config = said.get("State") or {}, said.get("Config") or {}
+def _container(said: Mapping[str, Any], host: str) -> Container:
+    state, config, network = (said.get(part) or {} for part in ("State", "Config", "NetworkSettings"))
+    addresses = [each.get("IPAddress") for each in (network, *(network.get("Networks") or {}).values())]
     return Container(
+        host=host,
         name=str(said.get("Name", "")).lstrip("/"),
         state=str(state.get("Status", "")),
         labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
         image=str(config.get("Image", "")),
         created_at=time_of(said.get("Created")) or 0.0,
-        address=_address(said.get("NetworkSettings") or {}),
+        address=next((str(each) for each in addresses if each), ""),
         oom=bool(state.get("OOMKilled")),
         exit_status=int(state.get("ExitCode") or 0),
     )
-
-
-def _address(settings: Mapping[str, Any]) -> str:
-    if settings.get("IPAddress"):
-        return str(settings["IPAddress"])
-    networks = settings.get("Networks") or {}
-    return next((str(each["IPAddress"]) for each in networks.values() if each.get("IPAddress")), "")
 
 
 # --- what they say when they fail -------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from ..cloud import labels
 from ..cloud.surveyor import CloudSurveyor
-from ..errors import BadRequest, ProviderError
+from ..errors import BadRequest
 from ..login_files import no_way, options_of
 from ..pool_lock import Place
 from ..resource_ownership import Thing
 from ..survey import FoundMachine
-from .cloud import ContainerCloud, found_in, reach, read
+from .cloud import ContainerCloud, reach, read
 from .provider import Containers
 
 
@@ -36,16 +36,11 @@ class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
             usable = [replace(each, argv=words) for each in cloud.runtimes for words in await each.usable()]
             yield ContainerCloud(usable, dict(place))
 
-    async def find(
-        self,
-        cloud: ContainerCloud,
-        known: Sequence[str],  # noqa: ARG002 (labels of containers cannot be removed)
-    ) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
-        answers = await cloud.listed(labels.POOL)
-        for answer in answers.values():
-            if isinstance(answer, ProviderError):
-                raise answer
-        return [read(name, each).found for name, each in found_in(answers)], ()
+    async def find(self, cloud: ContainerCloud, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:  # noqa: ARG002 (labels cannot be removed)
+        found, failed = await cloud.listed(labels.POOL)
+        for error in failed.values():
+            raise error
+        return [read(each).found for each in found], ()
 
 
 def _provider(place: Place) -> Containers:
