@@ -121,7 +121,7 @@ class Runtime:
 
     async def fetch(self, image: str, pull: Pull) -> None:
         """See that the host has an image."""
-        if pull != "always" and not (await self._run("image", "inspect", "--format", "{{.Id}}", image)).status:
+        if pull != "always" and (await self._run("image", "inspect", "--format", "{{.Id}}", image)).status == 0:
             return
         if pull == "never":
             raise BadRequest(
@@ -150,7 +150,7 @@ class Runtime:
     async def gpus(self, wanted: AcceleratorRequest) -> list[int]:
         """Return the numbers of the host's GPUs that fit; a BadRequest says that they are too few."""
         ended = await self.commands.run(["nvidia-smi", *QUERY])
-        gpus = [] if ended.status else parse(ended.stdout)  # the command fails where there is no driver
+        gpus = parse(ended.stdout) if ended.status == 0 else []  # the command fails where there is no driver
         fitting = [each.index for each in gpus if wanted.fits(each.name, each.memory_gb)]
         if len(fitting) < wanted.count:
             has = ", ".join(sorted({each.name for each in gpus})) or "no GPU that its driver tells of"
@@ -162,7 +162,7 @@ class Runtime:
 
     def _check(self, what: str, ended: Ended, but: str = _NEVER) -> None:
         """Raise the error of a command that has failed, unless its words are those of ``but``."""
-        if ended.status and not re.search(but, ended.stderr, re.IGNORECASE):
+        if ended.status != 0 and not re.search(but, ended.stderr, re.IGNORECASE):
             raise error_of(f"{self.argv[-1]} {what}", ended, self.commands.where)
 
 

@@ -66,6 +66,27 @@ def used(pool: str, devices: str = "") -> dict[str, str]:
     return {labels.POOL: pool, DEVICES: devices}
 
 
+class Killed:
+    """Each command there is ended by a signal before it has said anything."""
+
+    where = "there"
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = 60.0) -> Ended:
+        return Ended(None, "")
+
+
+async def test_a_host_whose_commands_are_killed_has_not_said_that_it_has_nothing() -> None:
+    host = Runtime("a", None, Killed(), ("podman",))
+    with pytest.raises(HostAway, match="A signal ended podman ps there"):
+        await host.containers("outrider")
+    with pytest.raises(HostAway, match="A signal ended podman rm there"):
+        await host.remove(["x"])
+    with pytest.raises(HostAway, match="A signal ended podman pull i:1 there"):
+        await host.fetch("i:1", "missing")
+    with pytest.raises(BadRequest, match="no GPU that its driver tells of"):
+        await host.gpus(AcceleratorRequest("A100", 1))
+
+
 async def test_the_host_with_the_fewest_containers_of_the_pool_comes_first() -> None:
     hosts = {"a": Host({"x": used("p"), "y": used("p")}), "b": Host({"z": used("other")}), "c": Host(None)}
     assert await spots(hosts, 4) == [("b", ()), ("b", ()), ("a", ()), ("b", ())]
