@@ -169,7 +169,8 @@ def test_a_directory_that_is_not_its_own_any_more_is_left_alone(runtime: Path, t
         caller.send(m.Bye())
         assert running.wait(60) == 0
         caller.socket.close()
-    assert {path.name for path in node.iterdir()} == {"executor.sock", "lock"}
+    work = {"work"}  # where a worker that is just being started is to begin
+    assert {path.name for path in node.iterdir()} - work == {"executor.sock", "lock"}
 
 
 def test_an_old_python_is_told_apart() -> None:
