@@ -161,7 +161,7 @@ class ContainerLauncher(PlainLauncher):
 
         answers = await answers_of(order.spots, start)
         errors |= {spot.runtime: error for spot, error in answers.items() if error is not None}
-        for error in filter(is_lost, errors.values()):
+        for error in filter(is_lost, filter(None, answers.values())):
             raise error
         made = {spot.machine: spot for spot in order.spots if answers[spot] is None}
         if not made:

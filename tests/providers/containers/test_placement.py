@@ -17,7 +17,7 @@ from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud import labels
 from outrider.providers.cloud.cooldowns import Cooldowns
 from outrider.providers.containers.cloud import VENDOR, ContainerCloud
-from outrider.providers.containers.launcher import ContainerLauncher, ContainerOrder
+from outrider.providers.containers.launcher import ContainerLauncher, ContainerOrder, Spot
 from outrider.providers.containers.runtime import DEVICES, Runtime
 from outrider.providers.errors import BadRequest, HostAway, NoCapacity
 from outrider.providers.login_host import Ended
@@ -85,6 +85,35 @@ async def test_a_host_whose_commands_are_killed_has_not_said_that_it_has_nothing
         await host.fetch("i:1", "missing")
     with pytest.raises(BadRequest, match="no GPU that its driver tells of"):
         await host.gpus(AcceleratorRequest("A100", 1))
+
+
+class FirstIsLost:
+    """The first start there has no answer, the next is refused."""
+
+    where = "there"
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = 60.0) -> Ended:
+        self.starts += 1
+        if self.starts == 1:
+            raise HostAway("there is away", retry_after_s=5.0)
+        return Ended(125, "", "no space left on device")
+
+
+async def test_a_start_without_an_answer_is_not_hidden_by_a_refusal_of_the_same_host() -> None:
+    host = Runtime("a", None, FirstIsLost(), ("podman",))
+    cloud = ContainerCloud([host], {})
+    launcher = ContainerLauncher(
+        Containers("i:1", hosts=["a"], config=False), cloud, cast("Any", SimpleNamespace(pool="p"))
+    )
+    request = LaunchRequest(client_key="", nodes=2)
+    order = ContainerOrder(
+        token="t", offers=(), count=2, hourly_usd=0.0, at=0.0, request=request, spots=[Spot("x", host), Spot("y", host)]
+    )
+    with pytest.raises(HostAway, match="there is away"):
+        await launcher._started(order, {})
 
 
 async def test_the_host_with_the_fewest_containers_of_the_pool_comes_first() -> None:
