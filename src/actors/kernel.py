@@ -244,7 +244,7 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
             message = queue.popleft()
             try:
                 actor.receive(message)
-            except BaseException as error:
+            except BaseException as error:  # whatever ends the actor, who sent the message hears of it
                 _bounce(message, error if isinstance(error, Exception) else ActorStopped(ref.name))
                 raise
         if queue:

@@ -138,7 +138,7 @@ class PoolActor:
 
     def stopped(self, error: Exception | None) -> None:
         """Settle and answer everything that is open, so that nobody is left waiting however the actor ends."""
-        with suppress(Exception):
+        with suppress(Exception):  # the books may be what ended the actor; who waits is answered all the same
             self._close_books(self._clock())
         for reply in (*self._waiters, *self._closers):
             reply.fail(error or ActorStopped(self._context.ref.name))

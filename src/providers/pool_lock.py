@@ -254,7 +254,7 @@ def write_whole(path: Path, text: str) -> None:
             stream.flush()
             os.fsync(file)
         new.rename(path)
-    except BaseException:
+    except BaseException:  # also an interrupt: no half of a file stays
         with suppress(OSError):
             new.unlink()
         raise

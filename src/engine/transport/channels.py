@@ -324,5 +324,5 @@ class Receiving(Transfer):
             self.finish()
 
     def finish(self, error: Exception | None = None) -> None:
-        self._view.release()  # the buffer could not be closed
+        self._view.release()  # or whoever has the buffer could not close it
         super().finish(error)

@@ -296,7 +296,7 @@ class CloudFleet(Generic[P, O]):
         order.carried_out = False
         try:
             answer = await self._launcher.create(order)
-        except BaseException as error:
+        except BaseException as error:  # also of a cancellation nobody knows what the call has made
             unknown = not isinstance(error, ProviderError) or is_lost(error) or order.carried_out
             if unknown or (order.lost and isinstance(error, NotAuthorized)):  # says nothing about an earlier try
                 self._lost(order, error)
@@ -409,7 +409,7 @@ class CloudFleet(Generic[P, O]):
                 if batch:
                     changes = await teardown.end(self._cloud, sorted(batch))
                     self._on_changes(self._instances.partial_answer(changes, anyio.current_time()))
-            except BaseException:
+            except BaseException:  # also a cancellation: the next turn ends them
                 self._to_end |= batch
                 raise
         self._poller.begun()

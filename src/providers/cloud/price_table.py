@@ -62,7 +62,7 @@ async def current(
     found = {**known} | {name: price for name, price in _read(kept).items() if name in types}
     old = [name for name in types if name not in found or found[name].at < now - MONTH_S]
     fresh: dict[str, Price] = {}
-    with anyio.move_on_after(patience_s), suppress(Exception):
+    with anyio.move_on_after(patience_s), suppress(Exception):  # whatever the list does, old prices are there
         for start in range(0, len(old), at_a_time):
             answer = await ask(old[start : start + at_a_time])
             fresh |= {name: Price(usd, now) for name, usd in answer.items()}

@@ -58,6 +58,6 @@ async def wait_for_token(bucket: Bucket) -> None:
     if wait_s > 0:
         try:
             await anyio.sleep(wait_s)
-        except BaseException:
+        except BaseException:  # a cancellation
             bucket.give_back()
             raise

@@ -76,7 +76,7 @@ class Submitter:
                 failed = error
                 ended = not isinstance(error, HostAway)  # then no call of sbatch runs any more
                 submission.lost(anyio.current_time() - (COMMAND_S if ended else 0.0))
-            except BaseException:
+            except BaseException:  # a cancellation
                 submission.lost(anyio.current_time())  # it may have made a job, which closing looks for
                 raise
             else:

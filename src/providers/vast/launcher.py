@@ -88,7 +88,7 @@ class VastLauncher(PlainLauncher):
         self._taken |= {each.type.name: inf for each in offers}
         try:
             await self._cloud.api.turn("PUT", ASK)
-        except BaseException:
+        except BaseException:  # also a cancellation: nothing was asked for
             self._release(offers)
             raise
         return RentOrder(

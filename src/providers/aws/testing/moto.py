@@ -59,7 +59,7 @@ class Moto:
         try:
             self._reset()
             self.app: Callable[..., Iterable[bytes]] = DomainDispatcherApplication(create_backend_app)
-        except BaseException:
+        except BaseException:  # also an interrupt: the next test cloud is not to wait for this one
             _taken.release()
             raise
         return self
