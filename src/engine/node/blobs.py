@@ -13,8 +13,9 @@ import mmap
 import os
 import resource
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ..wire import values
@@ -45,14 +46,19 @@ def write(parts: Sequence[bytes | memoryview]) -> int:
 
 
 def close(fd: int) -> None:
-    """Close a blob. The memory of a large one is given back in a thread: for 4 GiB that takes from half a second to
-    several, in which an event loop would answer nobody.
+    """Close a blob, and give its memory back as `give_back` does."""
+    give_back(partial(_close, fd), os.fstat(fd).st_size)
+
+
+def give_back(free: Callable[[], object], size_bytes: int) -> None:
+    """Call what gives memory back, in a thread where it is much: for 4 GiB it takes from half a second to several, and
+    an event loop would answer nobody meanwhile.
     """
-    if os.fstat(fd).st_size >= LARGE_BYTES:
+    if size_bytes >= LARGE_BYTES:
         with suppress(RuntimeError):  # there are no more threads
-            threading.Thread(target=_close, args=(fd,), daemon=True, name="outrider-close").start()
+            threading.Thread(target=free, daemon=True, name="outrider-close").start()
             return
-    _close(fd)
+    free()
 
 
 def mapped(fd: int) -> mmap.mmap:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
@@ -63,6 +64,7 @@ class Blob:
     _to_copy: Sequence[Part] | None = field(default=None, init=False)  # into ``parts``
     _pieces: tuple[Piece, ...] | None = field(default=None, init=False)
     _kept: bool = field(default=False, init=False)
+    _same_bytes: Blob | None = field(default=None, init=False)  # the blob whose copy ``parts`` is
     _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes ask for it at once
 
     def share(self) -> str:
@@ -159,7 +161,9 @@ class Blob:
 
     def renamed(self, name: str) -> Blob:
         """Return the same bytes as a blob of another name, to be sent."""
-        return Blob(name, self.parts, self.size_bytes, self.filled)
+        other = Blob(name, self.parts, self.size_bytes, self.filled)
+        other._same_bytes = self
+        return other
 
     def _copied(self) -> int:
         fd = os.memfd_create("outrider-blob", os.MFD_CLOEXEC)
@@ -217,6 +221,16 @@ class Blob:
 
     def __del__(self) -> None:
         self.let_go()  # a thread that nobody waits for any more may have shared it after it was closed
+        if self._same_bytes is None:
+            for part in self.parts:
+                if isinstance(part, mmap.mmap):  # a copy, or what came from a node: nobody else has it
+                    blobs.give_back(partial(_unmap, part), self.size_bytes)
+
+
+def _unmap(buffer: mmap.mmap) -> None:
+    """Give the memory back without Python's lock, which the end of the object itself would hold."""
+    with suppress(BufferError):  # a part of it is still being sent, or kept by who has unpickled it
+        buffer.close()
 
 
 class Piece(NamedTuple):
@@ -360,8 +374,7 @@ class Received(NamedTuple):
         and `close` lets the others run. Memory that the value refers to, as an array does, stays.
         """
         if self.sizes is None and isinstance(self.data, mmap.mmap):
-            with suppress(BufferError):  # who has unpickled it keeps a part of it
-                self.data.close()
+            _unmap(self.data)
 
 
 def check_size(size_bytes: int, most_bytes: int | None) -> None:

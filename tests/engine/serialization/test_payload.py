@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from outrider.engine.node import blobs
 from outrider.engine.serialization import payload
 from outrider.engine.serialization.payload import Blob, Received, huge_buffer, map_shared
 
@@ -110,3 +113,27 @@ def test_memory_that_a_value_refers_to_is_not_given_back() -> None:
         assert not received.data.closed
     received.drop()
     assert received.data.closed
+
+
+def test_the_copy_of_an_argument_is_given_back_when_the_last_blob_with_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back: list[int] = []
+
+    def free_at_once(free: Callable[[], object], size_bytes: int) -> None:
+        given_back.append(size_bytes)
+        free()
+
+    monkeypatch.setattr(blobs, "give_back", free_at_once)
+    blob = Blob("b", [bytearray(b"x" * 2000)], 2000)
+    blob.begin_copy()
+    blob.copy()
+    (copy,) = blob.parts
+    rest_of_it = blob.renamed("c")
+    del blob
+    assert not given_back
+    assert bytes(copy) == b"x" * 2000
+    del rest_of_it
+    assert given_back == [2000]
+    assert isinstance(copy, mmap.mmap)
+    assert copy.closed
