@@ -9,6 +9,7 @@ storm     5 % loss and stalls of 3 s for --storm seconds                        
 image     an image on bare hosts, cold and warm: 1, 4 and 16         --rounds times       about 20 s each
 machines  64 of a test cloud; with refusals and deaf hosts; cold      --repeats times      about 2 minutes each
 slurm     a Slurm node beside a plain login to it; 4 and 32 of them  --repeats times      about 2 minutes each
+links     1 GB over 1 and 2.5 Gbit/s, beside OpenSSH's own client    --repeats times      about 2 minutes each
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from bars import cuts, losses, notices, weather, worlds  # noqa: E402 - found th
 from cluster.needs import missing as cluster_lacks  # noqa: E402
 from netlab import Lab, missing  # noqa: E402
 
-from . import images, machines, slurm  # noqa: E402 - they need netlab
+from . import images, links, machines, slurm  # noqa: E402 - they need netlab
 
 OUT = Path(__file__).parents[1] / "out"
 
@@ -209,6 +210,13 @@ async def a_cluster(options: argparse.Namespace) -> list[Figure]:
     ]
 
 
+async def narrow_links(options: argparse.Namespace) -> list[Figure]:
+    with lab() as hosts:
+        took = await links.beside_openssh(hosts, 10**9, options.repeats)
+    say(f"links: {took}")
+    return [Figure(name, tuple(ratios), links.MORE, "median", unit="x") for name, ratios in took.items()]
+
+
 MEASURES: dict[str, Callable[[argparse.Namespace], Awaitable[list[Figure]]]] = {
     "loss": loss,
     "notice": notice,
@@ -219,6 +227,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Awaitable[list[Figure]]]] = {
     "image": image,
     "machines": cloud,
     "slurm": a_cluster,
+    "links": narrow_links,
 }
 
 
