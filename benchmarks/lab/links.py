@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,7 +58,7 @@ class OpenSSH:
     def took_s(self, size_bytes: int) -> dict[str, float]:
         """Return how long it takes to the host and from it, without what a login takes."""
         fill(self._source, size_bytes)
-        login_s, to_s, from_s = map(_seconds, (partial(self.run, "true"), self.send, self.fetch))
+        login_s, to_s, from_s = (_seconds(each) for each in (partial(self.run, "true"), self.send, self.fetch))
         self.run(f"rm {THERE}")
         self._sink.unlink()
         return {"to": to_s - login_s, "from": from_s - login_s}
@@ -88,7 +89,7 @@ def name(way: str, mbit: int) -> str:
     return f"1 GB {way} a host at {mbit / 1000:g} Gbit/s, to OpenSSH's client"
 
 
-def _seconds(action: partial[None]) -> float:
+def _seconds(action: Callable[[], None]) -> float:
     began = time.monotonic()
     action()
     return time.monotonic() - began

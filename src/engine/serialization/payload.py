@@ -8,7 +8,6 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import field
 from functools import partial
 from threading import Lock
@@ -228,9 +227,28 @@ class Blob:
 
 
 def _unmap(buffer: mmap.mmap) -> None:
-    """Give the memory back without Python's lock, which the end of the object itself would hold."""
-    with suppress(BufferError):  # a part of it is still being sent, or kept by who has unpickled it
-        buffer.close()
+    """Give the memory back without Python's lock, unless a part of it is still being sent, or kept by who has unpickled
+    it.
+    """
+    if buffer.closed or _is_viewed(buffer):
+        return
+    with memoryview(buffer) as view:
+        if len(view) >= blobs.LARGE_BYTES and not view.readonly:
+            from ..wire import large_copy  # ctypes, which few programs need
+
+            large_copy.give_back(view)
+    buffer.close()
+
+
+def _is_viewed(buffer: mmap.mmap) -> bool:
+    """Return whether a view of the memory exists: then it has one size for good."""
+    try:
+        buffer.resize(len(buffer))
+    except BufferError:
+        return True
+    except (OSError, TypeError, ValueError):  # its size cannot be changed in any case
+        return False
+    return False
 
 
 class Piece(NamedTuple):

@@ -106,13 +106,29 @@ def test_a_blob_in_pieces_is_kept_when_each_was_copied() -> None:
     assert blob.pieces(sizes) is pieces
 
 
-def test_memory_that_a_value_refers_to_is_not_given_back() -> None:
-    received = Received(huge_buffer(4096), None)
-    with memoryview(received.data):
+@pytest.mark.parametrize("kind", ["private", "another process's", "read-only"])
+@pytest.mark.parametrize("large_bytes", [1000, 1 << 20])
+def test_memory_that_a_value_refers_to_is_not_given_back(
+    kind: str, large_bytes: int, shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "LARGE_BYTES", large_bytes)
+    if kind == "private":
+        data = huge_buffer(10_000)
+        data[:] = Path(shared).read_bytes()
+    elif kind == "read-only":
+        with Path(shared).open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    else:
+        data = map_shared(shared)
+        data[:2] = b"01"
+    received = Received(data, None)
+    with memoryview(data) as view:
         received.drop()
-        assert not received.data.closed
+        assert not data.closed
+        assert bytes(view) == b"0123456789" * 1000
     received.drop()
-    assert received.data.closed
+    assert data.closed
+    assert Path(shared).read_bytes() == b"0123456789" * 1000
 
 
 def test_the_copy_of_an_argument_is_given_back_when_the_last_blob_with_it_is_gone(
