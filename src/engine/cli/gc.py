@@ -1,4 +1,4 @@
-"""`outrider gc`: end the machines in clouds that dead clients have left."""
+"""`outrider gc`: end the machines that dead clients have left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gc(
     foreign: Annotated[bool, Flag] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show what dead clients left in clouds; with --apply, remove it.
+    """Show what dead clients left in clouds, clusters and containers; with --apply, remove it.
 
     Example: `outrider gc --apply`
 
