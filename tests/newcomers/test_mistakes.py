@@ -376,7 +376,7 @@ def test_files_of_a_pool_without_nodes_are_told_to_be_gone(tmp_path: Path) -> No
     [
         ("VastAI", "did you mean outrider.Vast?"),
         ("Azure", "Local, SSH, Containers, Slurm, AWS, GCP and other clouds"),
-        ("Container", "outrider.Local"),
+        ("Container", "outrider.Containers"),
         ("Session", "needs no session"),
         ("Options", r"@compute\(timeout"),
         ("remote", "outrider.compute"),
