@@ -97,7 +97,7 @@ class Distribution:
     def broke(self, node: NodeId, *, more: bool = True) -> NodeId | None:
         """Note that a node gets no more from its source; return its next one. ``more`` False: it is to be the client.
 
-        The broken one is taken around: its own source comes first.
+        The broken one is bypassed: its own source comes first.
         """
         member = self._members[node]
         broken = member.source
