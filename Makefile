@@ -10,8 +10,9 @@ PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 JOBS   ?= 3# tests at a time: on two cores, for most of them wait
 BESIDE := --numprocesses $(JOBS) --dist worksteal
-ROOMS  := api cli client observe runtime serialization transport volumes wire# those of the engine that start no pool
+ROOMS  := api client observe runtime serialization transport volumes wire# those of the engine that start no pool
 QUICK  := tests/actors tests/docs tests/project tests/typing $(ROOMS:%=tests/engine/%)
+LONGER := tests/engine/cli tests/docs/test_first_install.py# the matrix runs these too
 PYTHONS ?= 3.11 3.12 3.13
 
 # Images of containers set it, and each of the thousands of processes that tests start would compile every module anew.
@@ -39,7 +40,7 @@ test: check  ## everything about Outrider itself: lint, format, layers, types, t
 quick: check quick-tests  ## in three minutes: lint, types, and the tests of deciders, the wire, the docs and the like
 
 quick-tests: $(VENV)/.dev
-	$(BIN)/pytest -q $(BESIDE) $(QUICK)
+	$(BIN)/pytest -q $(BESIDE) $(QUICK) $(if $(WHOLE),$(LONGER),$(LONGER:%=--ignore=%))
 
 test-frameworks: $(OTHERS)/.frameworks  ## the frameworks themselves on pools, and the examples and guides that need them
 	$(OTHERS)/bin/pytest $(BESIDE) -m 'frameworks and not nightly' tests/frameworks tests/examples tests/docs
@@ -117,7 +118,7 @@ nightly: $(VENV)/.dev $(OTHERS)/.frameworks $(MLFLOW)/.mlflow  ## further cases,
 coverage: $(VENV)/.dev  ## branch coverage of src by all tests that CI runs of it, in all processes (half an hour)
 	.ci/coverage $(BESIDE)
 
-matrix:  ## the quick tests on each Python of 3.11 to 3.13 that is found here; PYTHONS="3.12 3.13"
+matrix:  ## the quick tests and some more on each Python of 3.11 to 3.13 that is found here; PYTHONS="3.12 3.13"
 	.ci/matrix $(PYTHONS)
 
 clean:  ## remove what the other targets made
