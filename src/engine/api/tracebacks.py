@@ -20,6 +20,8 @@ def cut(error: BaseException) -> None:
     task's nor told by us keeps them all where it has no frame of the user's: it is a defect, which they explain. An
     interrupt, and a cancellation, are none: where the wait for a call was interrupted is of no interest.
     """
+    if isinstance(error, GeneratorExit):  # at a program's end, perhaps, when nothing can be imported any more
+        return
     from asyncio import CancelledError  # a local pool begins before it is imported
 
     interrupt = isinstance(error, KeyboardInterrupt | CancelledError)

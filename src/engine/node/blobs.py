@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import resource
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -52,9 +53,10 @@ def close(fd: int) -> None:
 
 def give_back(free: Callable[[], object], size_bytes: int) -> None:
     """Call what gives memory back, in a thread where it is much: for 4 GiB it takes from half a second to several, and
-    an event loop would answer nobody meanwhile.
+    an event loop would answer nobody meanwhile. Not at the end of the program, where a new thread would never begin,
+    and whoever starts it waits for that.
     """
-    if size_bytes >= LARGE_BYTES:
+    if size_bytes >= LARGE_BYTES and not sys.is_finalizing():
         with suppress(RuntimeError):  # there are no more threads
             threading.Thread(target=free, daemon=True, name="outrider-close").start()
             return

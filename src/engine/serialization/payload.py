@@ -233,7 +233,7 @@ def _unmap(buffer: mmap.mmap) -> None:
     if buffer.closed or _is_viewed(buffer):
         return
     with memoryview(buffer) as view:
-        if len(view) >= blobs.LARGE_BYTES and not view.readonly:
+        if len(view) >= blobs.LARGE_BYTES and not view.readonly and not sys.is_finalizing():
             from ..wire import large_copy  # ctypes, which few programs need
 
             large_copy.give_back(view)
