@@ -26,6 +26,8 @@ pytestmark = pytest.mark.anyio
 KEYS = new_keys()
 DATA = os.urandom(3 << 20)
 DIGEST = hashlib.sha256(DATA).hexdigest()
+PID = os.getpid()
+ADDRESS = f"127.{64 + (PID >> 16)}.{PID >> 8 & 255}.{PID & 255}"  # where no other process listens
 
 
 class End:
@@ -35,7 +37,7 @@ class End:
         self.store = BlobStore(same_host=False)
         self.arrivals = Arrivals(self.store)
         self.said: asyncio.Queue[Any] = asyncio.Queue()
-        self.peers = Peers(self.arrivals, "127.0.0.1", self.said.put_nowait)
+        self.peers = Peers(self.arrivals, ADDRESS, self.said.put_nowait)
         self.obey(keys)
 
     def obey(self, order: m.Message) -> None:
@@ -60,11 +62,11 @@ class End:
         return serving.port
 
     def pulls(self, port: int, ticket: str = "t", name: str = "mine") -> None:
-        self.obey(m.Pull(name, len(DATA), ticket, "127.0.0.1", port))
+        self.obey(m.Pull(name, len(DATA), ticket, ADDRESS, port))
 
     async def has_copied(self, source: End, name: str) -> m.Arrived:
         """Copy what the source has as "a", as a state of a training is; return what is told of it."""
-        self.obey(m.Copy(name, len(DATA), name, "127.0.0.1", await source.serves("a", name)))
+        self.obey(m.Copy(name, len(DATA), name, ADDRESS, await source.serves("a", name)))
         told = await self.heard()
         source.obey(m.Unserve(name))
         assert isinstance(told, m.Arrived)
@@ -79,6 +81,8 @@ class End:
 @pytest.fixture
 async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[End]]:
     monkeypatch.setattr(peers, "IDLE_S", 0.02)
+    for module in (peers, peer_connections):
+        monkeypatch.setattr(module, "CONNECT_S", 60.0)
     before = {*Path("/proc/self/fd").iterdir()}
     made = [End(), End(), End()]
     yield made
@@ -132,7 +136,7 @@ async def test_it_listens_only_while_it_serves(ends: list[End]) -> None:
     first.obey(m.Unserve("u"))
     await asyncio.sleep(0)
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.open_connection(ADDRESS, port)
     second.store.drop(["mine"])
     second.pulls(port, "u")
     refused = await second.heard()
@@ -155,7 +159,7 @@ async def test_who_lacks_the_key_gets_nothing_and_has_nothing_read(
     }.get(stranger)
     if context is not None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    reader, writer = await asyncio.open_connection(ADDRESS, port, ssl=context)
     writer.write(codec.encode(m.GetRest("t", 0)))
     got = b""
     with suppress(OSError):
@@ -220,11 +224,25 @@ async def test_a_source_is_not_given_up_for_the_time_for_which_this_process_stoo
     assert (await second.heard()).digest == DIGEST
 
 
+async def test_a_node_counts_as_reached_though_this_process_stood_still_on_the_way(
+    ends: list[End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes of which one is said not to be reached are never tried again. Here, the clock goes on by 2 minutes."""
+    first, second, _ = ends
+    first.begins("a", DATA)
+    second.pulls(await first.serves("a"))
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + 2 * peer_connections.CONNECT_S)
+    assert await second.heard() == m.Arrived("mine", len(DATA), DIGEST, True)
+
+
 async def test_more_bytes_than_there_are_end_it(ends: list[End]) -> None:
     first, second, _ = ends
     first.begins("a", DATA)
     port = await first.serves("a")
-    second.obey(m.Pull("mine", 1_000_001, "t", "127.0.0.1", port))
+    second.obey(m.Pull("mine", 1_000_001, "t", ADDRESS, port))
     told = await second.heard()
     assert not told.digest
     assert "more than there is" in told.reason
@@ -336,10 +354,15 @@ async def test_a_kept_connection_to_a_node_that_stands_still_is_given_up(
 
 async def test_connections_are_kept_for_a_while_and_no_longer(ends: list[End], monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, _ = ends
-    monkeypatch.setattr(peer_connections, "KEEP_S", 0.5)
     first.begins("a", DATA)
     await second.has_copied(first, "b")
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(60):
+        while not second.peers._to_others._kept:
+            await asyncio.sleep(0)
     assert first.peers._connections
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + peer_connections.KEEP_S)
     await none_open(first)
     assert not second.peers._to_others._kept
     assert (await second.has_copied(first, "c")).have_bytes == len(DATA)
