@@ -40,6 +40,8 @@ class PeerEnd:
                 await port
             return port.result()
         except TimeoutError:
+            if port.done() and not port.cancelled():  # it has said so while this program stood still
+                return port.result()
             raise OSError(f"it did not say where it listens within {SERVE_S:g} s") from None
         finally:
             del self._ports[ticket]
