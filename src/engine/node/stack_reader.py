@@ -36,6 +36,7 @@ CHILDREN = 32  # of a task that are asked, and named
 # ticks, of 10 ms at most.
 LOOKS_ASLEEP, RAN_S = 3, 0.012
 LOOKS_AWAKE = 12  # where the kernel does not say how long a thread has had a processor
+LOOKS_LEAST = 8  # for an answer, however late: this process may have stood still, and the answer is there
 READ_BYTES = 1 << 20  # of a dump: faulthandler writes at most 100 threads of 100 frames each
 _BIT = 1 << (SIGNAL - 1)
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -159,14 +160,15 @@ class StackMemory:
         """
         status = Path(f"/proc/{handle.pid}/task/{thread}/status")
         os.ftruncate(self.fd, self._begin)
-        pause, size, silent, ran_s = 0.0002, self._begin, 0.0, -1.0
+        pause, size, silent, ran_s, looks = 0.0002, self._begin, 0.0, -1.0, 0
         try:
             seen = _seen(status)
             if not seen.handles:
                 raise _NotHandledError
             if not seen.at_signal:  # it may have it from an earlier question, and be stopped
                 handle.signal_thread(thread)
-            while time.monotonic() < until:
+            while time.monotonic() < until or looks < LOOKS_LEAST:
+                looks += 1
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 0.02)
                 seen = _seen(status)
@@ -210,8 +212,9 @@ class StackMemory:
     async def _has_answered(self, pid: int, blocked: frozenset[int], signal_again: Callable[[], None]) -> bool:
         """Wait until the handler has run. While it runs, its thread blocks the signal."""
         now = time.monotonic()
-        deadline, again_at, pause, size = now + WITHIN_S, now + AGAIN_S, 0.001, 0
-        while (now := time.monotonic()) < deadline:
+        deadline, again_at, pause, size, looks = now + WITHIN_S, now + AGAIN_S, 0.001, 0, 0
+        while (now := time.monotonic()) < deadline or looks < LOOKS_LEAST:
+            looks += 1
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.02)
             before, size = size, os.fstat(self.fd).st_size

@@ -194,6 +194,25 @@ async def test_a_stopped_process_is_waited_for_and_answers_later(
     await client.answer(attempt)
 
 
+async def test_an_answer_that_came_while_the_executor_stood_still_is_read(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, looks, really_seen = await make(), list[Path](), stack_reader._seen
+    attempt = client.run(wait_for, str(tmp_path / "end"))
+    await text_with(client, attempt, "in wait_for")
+    (of,) = client.server._workers.under_way()
+
+    def seen(status: Path) -> stack_reader._Seen:
+        looks.append(status)
+        while len(looks) == 2 and (os.fstat(of.memory.fd).st_size <= of.memory._begin or really_seen(status).at_signal):
+            time.sleep(0.001)
+        return really_seen(status)
+
+    monkeypatch.setattr(stack_reader, "_seen", seen)
+    monkeypatch.setattr(stack_reader, "WITHIN_S", 0.0)
+    assert "in wait_for" in (await asked(client))[attempt].text
+
+
 @QUESTIONS
 async def test_stacks_are_taken_again_and_again_of_a_task_that_computes(
     make: Any, tmp_path: Path, questions: int
