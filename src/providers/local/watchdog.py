@@ -80,6 +80,9 @@ class _Watchdog:
         processes.prepare_removal()
         end_at = float("inf")
         while True:
+            for pid, status in processes.ended_children():  # first of all: it may have ended before that was to wake us
+                if pid == self._supervisor:
+                    self._end(status)
             wait_ms = None if end_at == float("inf") else max(0.0, end_at - time.monotonic()) * 1000
             ready = {fd for fd, _ in poll.poll(wait_ms)}
             if self._client in ready:
@@ -90,9 +93,6 @@ class _Watchdog:
             if time.monotonic() >= end_at:
                 processes.kill(self._supervisor)
                 end_at = float("inf")
-            for pid, status in processes.ended_children():
-                if pid == self._supervisor:
-                    self._end(status)
 
     def _end(self, status: int) -> NoReturn:
         """Exit in the way that the supervisor ended, once nothing is left of what it had."""
