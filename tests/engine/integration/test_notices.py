@@ -100,6 +100,9 @@ def trains(directory: str) -> tuple[int, str]:
     import torch
     import torch.distributed as dist
 
+    from outrider.engine.runtime import preemption as module
+
+    module.AGREE_S = PATIENCE_S  # on a busy computer it may take seconds
     steps = 0
     while not should_stop(everywhere=True):
         dist.all_reduce(torch.ones(1))

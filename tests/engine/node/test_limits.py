@@ -89,7 +89,7 @@ def test_a_message_without_its_descriptors_is_seen(room):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         assert received == (b"message", None)
-        assert _open() == used
+        assert _open() <= used
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def test_blobs_leave_descriptors_for_the_channels_that_fetch_them(kind, tmp_path
             os.close(fd)
     assert 0 < kept == len(store.names()) < limit
     store.close()
-    assert _open() == used
+    assert _open() <= used  # an earlier test's may have been closed meanwhile
 
 
 async def test_a_channel_that_was_accepted_needs_no_descriptor_to_be_served(tmp_path):

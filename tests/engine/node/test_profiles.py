@@ -21,6 +21,12 @@ from outrider.engine.wire.log_records import Artifact, unpacked
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task has begun its profile in time, however busy the computer is."""
+    monkeypatch.setattr(profile_relay, "BEGIN_S", 60.0)
+
+
 def wait_for(path: str) -> str:
     while not Path(path).exists():
         time.sleep(0.005)
@@ -64,6 +70,7 @@ async def test_what_a_task_is_at_comes_as_an_artifact_and_then_the_answer(make: 
     client = await make()
     attempt = client.run(begun, str(tmp_path / "a"), str(tmp_path / "end"))
     await exists(client, tmp_path / "a")
+    began_at = time.time()
     said = await answer(client, attempt)
     assert (said.said, said.artifact) == ("", f"profile-p-{attempt}.gz")
     (logged,) = [each for each in client.of(attempt, m.Logged) if each.blob is not None]
@@ -76,8 +83,8 @@ async def test_what_a_task_is_at_comes_as_an_artifact_and_then_the_answer(make: 
     await client.until(lambda: len(got.data) == record.size_bytes)
     assert hashlib.sha256(got.data).hexdigest() == record.sha256
     head = json.loads(gzip.decompress(got.data).partition(b"\n")[0])
-    assert 0.2e9 <= head["ended_ns"] - head["began_ns"] < 30e9
-    assert abs(head["began_ns"] / 1e9 - time.time()) < 60
+    assert head["ended_ns"] - head["began_ns"] >= 0.2e9
+    assert began_at - 1 < head["began_ns"] / 1e9 < head["ended_ns"] / 1e9 < time.time() + 1
     assert any(name.startswith("wait_for (test_profiles.py:") for name in head["names"])
     (tmp_path / "end").touch()
     await client.answer(attempt)

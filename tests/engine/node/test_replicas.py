@@ -41,7 +41,7 @@ class Node:
 
     async def asked(self, blob: str, path: str = "", told: int | None = None, size: int = SIZE) -> Replicated:
         self.replicas.asked(Replicate(blob, path, size, told))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self.said.get()
 
 

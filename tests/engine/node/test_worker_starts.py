@@ -90,4 +90,9 @@ async def test_ranks_wait_while_none_is_started(make):
     await client.call(_remove_it_for_good)
     ranks = [client.run(_exit, world=b"\x80") for _ in range(3)]
     assert "FileExistsError" in (await client.expect(m.Unfit)).reason
-    assert sum(bool(client.of(rank, m.Ended)) for rank in ranks) == 2  # those that warm workers had
+
+    def ended() -> int:
+        return sum(bool(client.of(rank, m.Ended)) for rank in ranks)
+
+    await client.until(lambda: ended() >= 2)
+    assert ended() == 2  # those that warm workers had
