@@ -8,7 +8,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, TypeVarTuple, Unpack, overload
 
 from .api import settings
-from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, for_every_rank, pending
+from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, for_every_rank, members, pending
 from .api.checks import check_known, check_limit, one_of
 from .api.compute import Compute, for_items
 from .api.errors import ItemOutcome, SpecError
@@ -251,7 +251,7 @@ class Pool(PoolLife):
     async def run_group(self, group: MixedGroup[A, Any], /) -> A: ...
     async def run_group(self, group: Any, /) -> Any:
         """`gather` for ``f(1) & g(2)``."""
-        return await self.gather(*group.calls)
+        return await self.gather(*members(group))
 
     @overload
     def submit_group(self, group: Group[*Ts], /) -> Job[tuple[*Ts]]: ...
@@ -268,7 +268,7 @@ class Pool(PoolLife):
         from .client import grouping
 
         self._here()
-        return grouping.stream_group(group.calls, self._submit)
+        return grouping.stream_group(members(group), self._submit)
 
     @overload
     def map(self, function: Compute[..., T], items: MapItems, /, **options: Unpack[MapOptions]) -> MapRun[T]: ...
@@ -445,11 +445,11 @@ class Pool(PoolLife):
         Raises:
             SpecError: the pool has no such plugin, or it gives nothing.
         """
-        name = plugin if isinstance(plugin, str) else plugin.name
+        name: Any = plugin if isinstance(plugin, str) else getattr(plugin, "name", None)
         handles = self._opened().handles
         if handles.get(name) is None:
             has = ", ".join(each for each, handle in handles.items() if handle is not None) or "none"
-            raise SpecError(f"The pool has no plugin {name!r} with a handle; it has {has}.")
+            raise SpecError(f"The pool has no plugin {name or plugin!r:.60} with a handle; it has {has}.")
         return handles[name]
 
     def events(self) -> AsyncIterator[Event]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
-from .api.checks import amount, seconds
+from .api.checks import amount, refuse, seconds, shown
 from .api.image import Image
 from .api.settings import (
     ConsoleOption,
@@ -104,7 +104,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
     """``options``: a `PoolOptions` in which no default is missing. What is not given imports nothing."""
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     asked = chosen(specs, cast("MachineOptions", machines))
-    check_pool(options["plugins"], options["on_loss"], options["console"], options["selection"])
+    _check_parts(options)
     nodes = Nodes.of(options["nodes"])
     if nodes.scale is not None:
         check_scaled(options["plugins"], options["keep"])
@@ -160,6 +160,15 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         flush_s=flush_option(options["flush_timeout"]),
         traces=traces_option(options["traces"]),
     )
+
+
+def _check_parts(options: Mapping[str, Any]) -> None:
+    check_pool(options["plugins"], options["on_loss"], options["console"], options["selection"])
+    image, worker = options["image"], options["worker"]
+    if not isinstance(image, Image):
+        refuse(f"image takes an Image, as in Image(pip=['numpy']), not {shown(image)}.")
+    if not isinstance(worker, int | Worker):
+        refuse(f"worker takes a Worker, or how many tasks a node runs at a time, not {shown(worker)}.")
 
 
 def _trackers(options: Mapping[str, Any]) -> tuple[Tracker, ...]:

@@ -24,6 +24,8 @@ def objection(path: Path) -> str:
         return f"is not a file: `ls {path.parent}` shows what there is; {_WITHOUT}"
     except IsADirectoryError:
         return f"is not a file, but a folder: give one of the keys in it; {_WITHOUT}"
+    except ValueError:
+        return f"is not a file, and {str(path)!r} can be the path of none; {_WITHOUT}"
     except OSError as error:
         return f"cannot be read ({error.strerror}): `ls -l {path}` says whose it is"
     return objection_to(begin, path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from .base import Login
 from .errors import BadRequest
+from .given_paths import StrPath, expanded, no_file
+from .option_names import shown
 
-StrPath = str | os.PathLike[str]
 CONFIG = "~/.ssh/config"
 
 
@@ -24,7 +24,7 @@ def login_of(
 ) -> Login:
     """Return the login that a provider's options of these names say; a ValueError names the one that is wrong."""
     return Login(
-        keys=() if key is None else (str(Path(key).expanduser()),),
+        keys=() if key is None else (str(expanded(key)),),
         known_hosts=known_hosts_of(known_hosts, provider),
         config=config_of(config, provider),
     )
@@ -66,10 +66,13 @@ def known_hosts_of(given: StrPath | Sequence[StrPath] | None, provider: str) -> 
     """Return the files; a ValueError names the option of the provider."""
     if given is None:
         return ()
-    files = [Path(each).expanduser() for each in ([given] if isinstance(given, str | os.PathLike) else given)]
+    listed = [given] if isinstance(given, str | os.PathLike) else given
+    if not isinstance(listed, list | tuple) or not all(isinstance(each, str | os.PathLike) for each in listed):
+        raise ValueError(f"{provider}(known_hosts=...) takes files, not {shown(given)}")
+    files = [expanded(each) for each in listed]
     for file in files:
-        if not file.is_file():
-            raise ValueError(f"{provider}(known_hosts=...): {file} is not a file")
+        if why := no_file(file):
+            raise ValueError(f"{provider}(known_hosts=...): {why}")
     return tuple(map(str, files))
 
 
@@ -77,9 +80,9 @@ def config_of(given: bool | StrPath, provider: str) -> tuple[str, ...]:
     """Return the configuration that is read: True is the usual one, if it is there."""
     if given is False:
         return ()
-    file = Path(CONFIG if given is True else given).expanduser()
-    if not file.is_file():
+    file = expanded(CONFIG if given is True else given)
+    if why := no_file(file):
         if given is True:
             return ()
-        raise ValueError(f"{provider}(config=...): {file} is not a file")
+        raise ValueError(f"{provider}(config=...): {why}")
     return (str(file),)

@@ -99,7 +99,7 @@ class Place:
             port = port.removeprefix(":")
         elif rest.count(":") == 1:
             name, _, port = rest.partition(":")
-        if not name or name.startswith("-") or any(c.isspace() for c in text) or (port and not port.isdecimal()):
+        if not name or name.startswith("-") or any(c.isspace() for c in text) or (port and not _is_port(port)):
             raise ValueError("write host, user@host or user@host:port, as for ssh")
         return cls(name, int(port) if port else None, user or None, login)
 
@@ -240,6 +240,10 @@ async def _options(place: Place) -> dict[str, Any]:
         said = (await asyncssh.SSHClientConnectionOptions.construct(host=place.host, **wishes)).known_hosts
     nobody: Any = ([], [], [])  # never None, with which asyncssh would check nothing
     return {**wishes, "known_hosts": _files(login.known_hosts or said or KNOWN_HOSTS) or nobody}
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536
 
 
 def _files(paths: Sequence[object]) -> list[str]:

@@ -1,9 +1,12 @@
-"""Options that users pass on to a command, such as ``{"shm-size": "16g"}`` for ``docker run``. Pure."""
+"""Commands of users' own, and options that they pass on to one, such as ``{"shm-size": "16g"}`` for `docker run`."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+
+from .option_names import shown
 
 OptionValue = str | int | float | bool | Sequence[str]
 LongOptions = tuple[tuple[str, str | None], ...]  # None: an option without a value
@@ -13,7 +16,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 
 def long_options(
     provider: str,
-    given: Mapping[str, OptionValue],
+    given: Mapping[str, OptionValue] | LongOptions,
     *,
     command: str,
     example: str,
@@ -28,8 +31,12 @@ def long_options(
     Raises:
         ValueError: an option can never work, or is one of ``ours``.
     """
+    try:
+        pairs = dict(given)
+    except (TypeError, ValueError):
+        raise ValueError(f"{provider}(options=...) takes names and values, not {shown(given)}") from None
     found: list[tuple[str, str | None]] = []
-    for name, value in given.items():
+    for name, value in pairs.items():
         plain = str(name).lstrip("-").replace("_", "-")
         if not _NAME.fullmatch(plain) or (len(plain) < 2 and not abbreviated):
             raise ValueError(f"{provider}(options=...): {name!r} is no long option of {command}, such as {example!r}")
@@ -45,11 +52,24 @@ def long_options(
             found.append((plain, None))
         elif isinstance(value, str | int | float):
             found.append((plain, str(value)))
-        else:
+        elif isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
             found += [(plain, str(each)) for each in value]
+        else:
+            takes = "takes a text, a number, True or a list of texts"
+            raise ValueError(f"{provider}(options=...): {plain} {takes}, not {shown(value)}")
     return tuple(found)
 
 
 def as_words(options: Iterable[tuple[str, str | None]]) -> list[str]:
     """Return the options as words of a command line."""
     return [f"--{name}" if value is None else f"--{name}={value}" for name, value in options]
+
+
+def words_of(command: object) -> tuple[object, ...]:
+    """Return the words of a command that users give as a line or as a list of them; none: it is neither."""
+    if not isinstance(command, str):
+        return tuple(command) if isinstance(command, Sequence) else ()
+    try:
+        return tuple(shlex.split(command))
+    except ValueError:  # a quote that is not closed
+        return ()

@@ -1,8 +1,12 @@
-"""Options that somebody does not have: which one was probably meant, also by names that similar libraries use."""
+"""Options that somebody does not have: which one was probably meant, also by names that similar libraries use; and
+values of another kind than an option takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
 from functools import cache, wraps
 from inspect import signature
 from typing import Any, TypeVar
@@ -71,23 +75,78 @@ def not_an_option(owner: str, name: str, known: Collection[str]) -> str:
     return f"{owner} has no option {name!r}: {_meant(name, known)}"
 
 
-def checking_options(kind: type[T], error: Callable[[str], Exception]) -> type[T]:
-    """Have a class raise ``error`` for options that its ``__init__`` does not have."""
+def checking_options(kind: type[T], error: Callable[[str], Exception], *, values: bool = True) -> type[T]:
+    """Have a class raise ``error`` for options that its ``__init__`` does not have, and, unless the class does it
+    itself (``values=False``), a ValueError for a value of another kind than is declared, as far as `wrong_kind` knows.
+    """
     make = kind.__init__
 
     @cache
     def known() -> list[str]:  # when it is needed: it takes long, and many programs name no option of a class
         return list(signature(kind).parameters)
 
+    @cache
+    def declared() -> Mapping[str, str]:
+        if "kwargs" not in make.__annotations__:
+            return {name: of for name, of in make.__annotations__.items() if name != "return"}
+        made: Any = kind  # a dataclass
+        return {field.name: str(field.type) for field in fields(made) if field.init}
+
     @wraps(make)
     def init(self: T, *args: Any, **options: Any) -> None:
         for name in options:
             if name not in known():
                 raise error(not_an_option(kind.__name__, name, known()))
+        if values and (args or options):
+            for name, value in {**dict(zip(declared(), args, strict=False)), **options}.items():
+                if why := wrong_kind(f"{kind.__name__}({name}=...)", value, declared().get(name, "")):
+                    raise ValueError(why)
         make(self, *args, **options)
 
     kind.__init__ = init  # type: ignore[assignment]
     return kind
+
+
+def wrong_kind(option: str, value: object, declared: str) -> str:
+    """Return the sentence that refuses a value, by the declaration of its option, such as ``int | None``. Empty: it is
+    of such a kind, or the declaration has a kind in it that is not in `_KINDS`. True and False are no numbers.
+    """
+    kinds = declared.split(" | ")
+    if not _KINDS.keys() >= {*kinds}:
+        return ""
+    fitting = ["bool"] if isinstance(value, bool) else [each for each in kinds if each != "bool"]
+    if any(isinstance(value, _KINDS[each]) for each in fitting if each in kinds):
+        return ""
+    words = dict.fromkeys(_WORDS[each] for each in kinds if each in _WORDS)
+    return f"{option} takes {' or '.join(words)}, not {shown(value)}"
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "None": (type(None),),
+    "bool": (bool,),
+    "float": (int, float),
+    "int": (int,),
+    "os.PathLike[str]": (os.PathLike,),
+    "str": (str,),
+    "StrPath": (str, os.PathLike),
+}
+_WORDS = {
+    "bool": "True or False",
+    "float": "a number",
+    "int": "a whole number",
+    "os.PathLike[str]": "a path",
+    "str": "a text",
+    "StrPath": "a path",
+}
+
+
+def shown(value: object) -> str:
+    """Return a value as errors show it. Its own ``repr`` may raise, or be too long for a person or for Python."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  of somebody else's class; or an integer of thousands of digits
+        text = f"something of type {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _meant(name: str, known: Collection[str]) -> str:

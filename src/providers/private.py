@@ -72,15 +72,27 @@ def cache_root() -> Path:
     It may not exist, or may not be private.
     """
     if named := os.environ.get("OUTRIDER_CACHE"):
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outrider"
+        return _in_home(named)
+    return _in_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "outrider"
 
 
 def state_root(path: str | os.PathLike[str] | None = None) -> Path:
-    """The folder for state that outlives a client: ``path``, or the environment's, or one below the home."""
+    """The folder for state that outlives a client: ``path``, or the environment's, or one below the home.
+
+    Raises:
+        FileNotFoundError: it is in a home folder, and there is none.
+    """
     if path is not None:
-        return Path(path).expanduser().resolve()
+        return _in_home(path).resolve()
     if named := os.environ.get("OUTRIDER_STATE"):
-        return Path(named).expanduser().resolve()
+        return _in_home(named).resolve()
     base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "outrider"
+    return (Path(base) if base else _in_home("~/.local/state")) / "outrider"
+
+
+def _in_home(given: str | os.PathLike[str]) -> Path:
+    path = Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises a RuntimeError where there is none
+    if str(path).startswith("~"):  # as in a container whose user has no name, and without HOME
+        why = "no such home folder is known: set HOME, or OUTRIDER_STATE and OUTRIDER_CACHE"
+        raise FileNotFoundError(errno.ENOENT, why, str(given))
+    return path

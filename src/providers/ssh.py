@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,14 +14,15 @@ import anyio
 from ..lazy_dataclass import dataclass
 from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId, MachineOffer
 from .errors import BadRequest, NoCapacity, UnknownOption
+from .given_paths import StrPath, expanded, no_file
 from .key_files import objection
-from .option_names import checking_options
+from .login_files import known_hosts_of
+from .option_names import checking_options, shown
 
 CONNECT_TIMEOUT_S = 10.0
+LONGEST_S = 1e9  # which the system's calls take
 CONFIG = "~/.ssh/config"
 WITNESSES_AT_MOST = 8
-
-StrPath = str | os.PathLike[str]
 
 
 @partial(checking_options, error=UnknownOption)
@@ -46,6 +46,10 @@ class Host:
     def __post_init__(self) -> None:
         if "@" in self.name or self.name.count(":") == 1:
             raise ValueError(f"Host({self.name!r}): the name alone; user= and port= are arguments of their own")
+        if not self.name or self.name.startswith("-") or any(c.isspace() or c == "\0" for c in self.name):
+            raise ValueError(f"Host({self.name!r}): it is no name of a host")
+        if self.port is not None and not 0 < self.port < 65536:
+            raise ValueError(f"Host({self.name!r}): port is from 1 to 65535, not {self.port}")
 
     @classmethod
     def parse(cls, text: str) -> Host:
@@ -114,6 +118,8 @@ class SSH:
     ) -> None:
         if isinstance(hosts, str | Host):
             raise ValueError(f"SSH(hosts=...) takes a list: write SSH(hosts=[{hosts!r}])")
+        if not isinstance(hosts, Iterable):
+            raise ValueError(f"SSH(hosts=...) takes a list of names and Host(...), not {shown(hosts)}")
         chosen = tuple(_host(each, user, key, jump) for each in hosts)
         if not chosen:
             raise ValueError("SSH(hosts=...) is empty: there is nothing to run on")
@@ -121,15 +127,19 @@ class SSH:
         for host in chosen:
             if places.count((host.name, host.port)) > 1:
                 raise ValueError(f"SSH(hosts=...): {host} is there twice; for several tasks on a host use Worker(...)")
-        if not connect_timeout > 0:
-            raise ValueError(f"SSH(connect_timeout=...) must be more than 0 seconds, not {connect_timeout!r}")
+        if not 0 < connect_timeout < LONGEST_S:
+            within = f"more than 0 seconds and less than {LONGEST_S:g}"
+            raise ValueError(f"SSH(connect_timeout=...) must be {within}, not {shown(connect_timeout)}")
         object.__setattr__(self, "hosts", chosen)
-        object.__setattr__(self, "known_hosts", _known_hosts(known_hosts))
+        object.__setattr__(self, "known_hosts", known_hosts_of(known_hosts, "SSH"))
         object.__setattr__(self, "config", _config(config))
         if isinstance(notices, str):
             raise ValueError(f"SSH(notices=...) takes a list: write SSH(notices=[{notices!r}])")
+        named = tuple(notices) if isinstance(notices, Iterable) else (notices,)
+        if not all(isinstance(each, str) for each in named):
+            raise ValueError(f"SSH(notices=...) takes a list of names, not {shown(notices)}")
         object.__setattr__(self, "connect_timeout", float(connect_timeout))
-        object.__setattr__(self, "notices", tuple(notices))
+        object.__setattr__(self, "notices", named)
 
     @property
     def name(self) -> str:
@@ -288,7 +298,7 @@ def _first_stop(host: Host) -> Address:
 
 def _host(given: str | Host, user: str | None, key: StrPath | None, jump: str | None) -> Host:
     if not isinstance(given, str | Host):
-        raise ValueError(f"SSH(hosts=...) takes names and Host(...), not {given!r}")
+        raise ValueError(f"SSH(hosts=...) takes names and Host(...), not {shown(given)}")
     try:
         host = Host.parse(given) if isinstance(given, str) else given
         for hop in (host.jump or jump or "").split(","):
@@ -303,30 +313,20 @@ def _host(given: str | Host, user: str | None, key: StrPath | None, jump: str | 
     return replace(host, user=host.user or user, jump=host.jump or jump)
 
 
-def _known_hosts(given: StrPath | Sequence[StrPath] | None) -> tuple[str, ...]:
-    if given is None:
-        return ()
-    files = tuple(_path(each) for each in ([given] if isinstance(given, str | os.PathLike) else given))
-    for file in files:
-        if not Path(file).is_file():
-            raise ValueError(f"SSH(known_hosts=...): {file} is not a file")
-    return files
-
-
 def _config(given: bool | StrPath) -> tuple[str, ...]:
     if given is False:
         return ()
     file = _path(CONFIG if given is True else given)
-    if not Path(file).is_file():
-        raise ValueError(f"SSH(config=...): {file} is not a file")
+    if why := no_file(file):
+        raise ValueError(f"SSH(config=...): {why}")
     return (file,)
 
 
 def _path(given: StrPath) -> str:
-    return str(Path(given).expanduser())
+    return str(expanded(given))
 
 
 def _port(text: str, whole: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 65536:
+    if not text.isdecimal() or len(text) > 5 or not 0 < int(text) < 65536:
         raise ValueError(f"{whole!r}: {text} is not a port")
     return int(text)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import Final
 
 from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
+from . import checks
 from .errors import SpecError
 
 
@@ -20,11 +22,12 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         if not isinstance(self.type, str) or not self.type.strip():
-            raise SpecError(f"Accelerator(type=...) takes a name such as 'A100', not {self.type!r}.")
+            raise SpecError(f"Accelerator(type=...) takes a name such as 'A100', not {checks.shown(self.type)}.")
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
-            raise SpecError(f"{self.type}: count must be a whole number, at least 1, not {self.count!r}.")
-        if not isinstance(self.memory_gb, int | float) or self.memory_gb < 0:
-            raise SpecError(f"{self.type}: memory_gb must be a number, not {self.memory_gb!r}.")
+            raise SpecError(f"{self.type}: count must be a whole number, at least 1, not {checks.shown(self.count)}.")
+        memory_gb = None if isinstance(self.memory_gb, bool) else self.memory_gb
+        if not isinstance(memory_gb, int | float) or not 0 <= memory_gb < inf:
+            raise SpecError(f"{self.type}: memory_gb must be a number, 0 or more, not {checks.shown(self.memory_gb)}.")
 
     @classmethod
     def of(cls, accelerator: str | Accelerator) -> Accelerator:
@@ -36,10 +39,14 @@ class Accelerator:
         if isinstance(accelerator, Accelerator):
             return accelerator
         if not isinstance(accelerator, str):
-            raise SpecError(f"accelerator takes 'A100', 'A100:8' or accelerators.A100(...), not {accelerator!r}.")
+            raise SpecError(
+                f"accelerator takes 'A100', 'A100:8' or accelerators.A100(...), not {checks.shown(accelerator)}."
+            )
         name, colon, count = accelerator.strip().partition(":")
-        if colon and not re.fullmatch(r"\d+", count):
-            raise SpecError(f"accelerator={accelerator!r}: after the colon goes how many per node, as in 'A100:8'.")
+        if colon and not re.fullmatch(r"\d{1,9}", count):
+            raise SpecError(
+                f"accelerator={checks.shown(accelerator)}: after the colon goes how many per node, as in 'A100:8'."
+            )
         model = _BY_NAME.get(_plain(name))
         if model is None:
             raise _unknown(name)
@@ -143,15 +150,13 @@ def _plain(name: str) -> str:
 _BY_NAME: dict[str, Model] = {_plain(value.type): value for value in [*globals().values()] if isinstance(value, Model)}
 
 
-def _gigabytes(type_: str, memory: str | float) -> float:
+def _gigabytes(type_: str, memory: object) -> float:
     if isinstance(memory, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:gb?|gib)?\s*", memory, re.IGNORECASE)
         if found is None:
-            raise SpecError(f"{type_}: memory takes a size such as '80GB', not {memory!r}.")
+            raise SpecError(f"{type_}: memory takes a size such as '80GB', not {checks.shown(memory)}.")
         return float(found[1])
-    if isinstance(memory, bool) or memory <= 0:
-        raise SpecError(f"{type_}: memory takes gigabytes, more than 0, not {memory!r}.")
-    return float(memory)
+    return checks.amount(f"{type_}: memory", memory, "GB")
 
 
 def _known() -> str:
@@ -161,7 +166,8 @@ def _known() -> str:
 def _unknown(name: str) -> SpecError:
     close = closest(_plain(name), _BY_NAME)
     hint = f"did you mean {_BY_NAME[close].type!r}?" if close else f"known are {_known()}."
-    return SpecError(f"No accelerator is called {name!r}: {hint} For another, write Accelerator({name!r}).")
+    said = checks.shown(name)
+    return SpecError(f"No accelerator is called {said}: {hint} For another, write Accelerator({said}).")
 
 
 def __getattr__(name: str) -> Model:

@@ -27,4 +27,4 @@ def amounts(before: Amounts | None, option: str, value: object) -> Amounts | Non
 
 def _at_least_one(option: str, value: object, unit: str, parts: float) -> int:
     """Return the value in whole parts of its unit."""
-    return max(1, round(checks.amount(option, value, unit) * parts))
+    return max(1, checks.in_parts(checks.amount(option, value, unit), parts))

@@ -339,6 +339,15 @@ def pending(value: object) -> Call[Any]:
     )
 
 
+def members(group: object) -> tuple[AnyCall, ...]:
+    """Return the calls of a group; of anything else the error names the fix."""
+    if isinstance(group, GroupedCalls):
+        return group.calls
+    raise NotACall(
+        f"{shown(group)} is no group of calls, as (f(1) & g(2)) is: for others, write pool.gather(f(1), g(2))"
+    )
+
+
 def any_pending(value: object) -> AnyCall:
     """`pending`, for what takes the calls of generators too."""
     return value if isinstance(value, StreamCall) else pending(value)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, NoReturn, TypeVar
 
 from ...providers.option_names import checking_options, closest, not_an_option
+from ...providers.option_names import shown as shown  # noqa: PLC0414 - exported
 from .errors import SpecError
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ def check_known(owner: str, given: Iterable[str], known: Collection[str]) -> Non
 
 def checks_options(kind: type[T]) -> type[T]:
     """Have a dataclass refuse options that it does not have as `SpecError`, in the words of `check_known`."""
-    return checking_options(kind, SpecError)
+    return checking_options(kind, SpecError, values=False)  # they check them by themselves, with more to say
 
 
 def seconds(name: str, value: object) -> float:
@@ -38,20 +39,33 @@ def amount(name: str, value: object, unit: str, *, takes: str = "") -> float:
     """Return a number of ``unit`` that is more than 0."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         refuse(f"{name} takes {takes or f'{unit}, as a number'}, not {shown(value)}.")
-    if not isfinite(value) or value <= 0:
-        refuse(f"{name} must be more than 0 {unit}, not {value}; leave it out for no limit.")
-    return float(value)
+    if not value > 0:  # nan is neither
+        refuse(f"{name} must be more than 0 {unit}, not {shown(value)}; leave it out for no limit.")
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        number = inf
+    if not isfinite(number):
+        refuse(f"{name} must be more than 0 {unit} and finite, not {shown(value)}; leave it out for no limit.")
+    return number
 
 
-def count(name: str, value: object, *, least: int = 1) -> None:
+def in_parts(value: float, parts: float) -> int:
+    """Return a checked amount in whole parts of its unit: bytes of gigabytes, say. At most what fits into 63 bits."""
+    return round(min(value * parts, 2.0**62))
+
+
+def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(f"{name} takes a whole number, not {shown(value)}.")
     if value < least:
-        refuse(f"{name} must be at least {least}, not {value}.")
+        refuse(f"{name} must be at least {least}, not {shown(value)}.")
+    if most is not None and value > most:
+        refuse(f"{name} must be at most {most:,}, not {shown(value)}.")
 
 
 def check_limit(limit: object) -> None:
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         refuse(f"limit must be at least 1, not {shown(limit)}; leave it out for as many as are useful.")
 
 
@@ -60,11 +74,6 @@ def one_of(name: str, value: object, choices: Sequence[str]) -> None:
         close = closest(value, choices) if isinstance(value, str) else ""
         meant = f" Did you mean {close!r}?" if close else ""
         refuse(f"{name} takes {' or '.join(map(repr, choices))}, not {shown(value)}.{meant}")
-
-
-def shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def refuse(message: str) -> NoReturn:

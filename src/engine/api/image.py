@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ from .secrets import Secret
 
 Text = str | os.PathLike[str]
 
+_LONGEST_S = 1e9  # of a bootstrap
 _VERSION = r"(\d+)\.(\d+)(\.\d+)?"
 _CONTAINER = r"(?a)[A-Za-z0-9][\w.:/@-]*"
 _APT = r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?"
@@ -78,8 +78,9 @@ class Image:
         _keep(self, "run", _commands(self.run))
         if not isinstance(self.bootstrap_timeout, int | float) or isinstance(self.bootstrap_timeout, bool):
             refuse(f"Image(bootstrap_timeout=...) takes seconds, not {shown(self.bootstrap_timeout)}.")
-        if not math.isfinite(self.bootstrap_timeout) or self.bootstrap_timeout <= 0:
-            refuse(f"Image(bootstrap_timeout=...) must be more than 0 seconds, not {self.bootstrap_timeout}.")
+        if not 0 < self.bootstrap_timeout < _LONGEST_S:
+            within = f"more than 0 and less than {_LONGEST_S:g} seconds"
+            refuse(f"Image(bootstrap_timeout=...) must be {within}, not {shown(self.bootstrap_timeout)}.")
         if self.offline not in (None, True, False):
             refuse(f"Image(offline=...) takes True, False, or None for where it is needed, not {shown(self.offline)}.")
         _check_container(self.container)
@@ -135,31 +136,35 @@ def _list(name: str, value: object, kinds: tuple[type, ...]) -> tuple[str, ...]:
 def _file(name: str, value: object) -> Path | None:
     if value is None:
         return None
+    from ...providers.given_paths import expanded, no_file  # which few programs need, and none to begin with
+
     if not isinstance(value, (str, os.PathLike)):
         refuse(f"Image({name}=...) takes the path of a file, not {shown(value)}.")
-    path = Path(value).expanduser().absolute()
-    if not path.is_file():
-        refuse(f"Image({name}=...): there is no file {path}.")
+    path = expanded(value).absolute()
+    if why := no_file(path):
+        refuse(f"Image({name}=...): {why}.")
     return path
 
 
 def _lock(value: object) -> Path | None:
-    path = _file("lock", _lock_in(value))
+    path = None if value is None else _file("lock", _lock_in(value))
     if path is None:
         return None
     if path.name != "uv.lock" and not re.fullmatch(r"pylock(\.[^.]+)?\.toml", path.name):
         refuse(
             f"Image(lock=...) takes a uv.lock or a pylock.toml, not {path.name}; a requirements file: requirements=."
         )
-    if path.name == "uv.lock" and not (path.parent / "pyproject.toml").is_file():
+    if path.name == "uv.lock" and not os.path.isfile(path.parent / "pyproject.toml"):  # noqa: PTH113
         refuse(f"Image(lock=...): uv.lock belongs to a pyproject.toml, and there is none in {path.parent}.")
     return path
 
 
 def _lock_in(value: object) -> object:
-    if not isinstance(value, (str, os.PathLike)) or not (folder := Path(value).expanduser()).is_dir():
+    from ...providers.given_paths import expanded, no_file, no_folder
+
+    if not isinstance(value, (str, os.PathLike)) or no_folder(folder := expanded(value)):
         return value
-    found = next((folder / name for name in ("uv.lock", "pylock.toml") if (folder / name).is_file()), None)
+    found = next((folder / name for name in ("uv.lock", "pylock.toml") if not no_file(folder / name)), None)
     if found is None:
         refuse(f"Image(lock=...): there is neither uv.lock nor pylock.toml in {folder.absolute()}.")
     return found

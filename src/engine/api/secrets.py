@@ -30,7 +30,8 @@ class Secret:
 
     def __init__(self, value: str) -> None:
         if not isinstance(value, str) or not value or "\0" in value:
-            raise SpecError(f"Secret takes a text that is not empty and has no NUL in it, not {type(value).__name__}.")
+            what = "" if isinstance(value, str) else f", not {type(value).__name__}"
+            raise SpecError(f"Secret takes a text that is not empty and has no NUL in it{what}.")
         self._value = value
         self._name = ""
 
@@ -41,7 +42,7 @@ class Secret:
         Raises:
             SpecError: it is not set, or empty.
         """
-        value = os.environ.get(name)
+        value = os.environ.get(name) if isinstance(name, str) else None
         if not value:
             raise SpecError(f"Secret.env({name!r}): {name} is {'empty' if value == '' else 'not set'} in this process.")
         return _restored(value, name)

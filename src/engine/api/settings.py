@@ -24,7 +24,7 @@ from ...providers.base import (
     Priced,
     Provider,
 )
-from .checks import amount, check_known, checks_options, count, one_of, refuse, seconds, shown
+from .checks import amount, check_known, checks_options, count, in_parts, one_of, refuse, seconds, shown
 from .plugin import Plugin
 from .task_options import OnLossOption
 
@@ -40,6 +40,7 @@ Selection = Literal["cheapest", "first"]
 Interconnect = Literal["efa"]
 Scale = Literal["load"]
 LEAST_SAMPLE_S = 0.1  # between two samples of a node
+MOST = 100_000  # nodes of a pool, and tasks of a node at a time: an event loop would take minutes for more
 IDLE_S = 600.0  # without work, after which a node of a pool that is scaled by load leaves
 NAME_LENGTH = 40  # of a pool
 UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # of a name that `unique` has made
@@ -76,7 +77,7 @@ class Nodes:
         idle: float = IDLE_S,
     ) -> None:
         """``min`` is ``desired`` where it is not given, and ``max`` no limit."""
-        count("Nodes(spare=...)", spare, least=0)
+        count("Nodes(spare=...)", spare, least=0, most=MOST)
         if scale is None:
             least = _of_one_size(desired, min, max, idle)
         else:
@@ -94,9 +95,12 @@ class Nodes:
         Raises:
             SpecError
         """
-        if type(nodes) is not int or nodes < self.min or (self.max is not None and nodes > self.max):
-            limits = f"{self.min} nodes or more" if self.max is None else f"{self.min} to {self.max} nodes"
-            refuse(f"resize takes {limits} (Nodes(min=, max=) of this pool), not {nodes!r}.")
+        most = MOST if self.max is None else self.max
+        if type(nodes) is not int or not self.min <= nodes <= most:
+            limits = (
+                f"{self.min} nodes or more, up to {MOST:,}" if self.max is None else f"{self.min} to {self.max} nodes"
+            )
+            refuse(f"resize takes {limits} (Nodes(min=, max=) of this pool), not {shown(nodes)}.")
 
     @classmethod
     def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:
@@ -138,7 +142,7 @@ def _of_one_size(desired: int | None, least: int | None, most: int | None, idle:
 def _size(name: str, value: object) -> None:
     if type(value) is int and value == 0:
         refuse(f'{name} must be at least 1, not 0; down to none goes Nodes(min=0, max=8, scale="load").')
-    count(name, value)
+    count(name, value, most=MOST)
 
 
 def _by_load(desired: int | None, least: int | None, most: int | None) -> int:
@@ -150,7 +154,7 @@ def _by_load(desired: int | None, least: int | None, most: int | None) -> int:
     if most is None:
         refuse('Nodes(scale="load") needs max=..., the most that the work may make of them.')
     least = 0 if least is None else least
-    count("Nodes(min=...)", least, least=0)
+    count("Nodes(min=...)", least, least=0, most=MOST)
     count("Nodes(max=...)", most)
     if least > most:
         refuse(f"Nodes: max={most} is less than min={least}.")
@@ -178,17 +182,19 @@ class Worker:
     node_to_node: bool = True
 
     def __post_init__(self) -> None:
-        count("Worker(concurrency=...)", self.concurrency)
+        count("Worker(concurrency=...)", self.concurrency, most=MOST)
         one_of("Worker(kind=...)", self.kind, get_args(WorkerKind))
         for option in ("object_memory_gb", "object_disk_gb"):
             if getattr(self, option) not in (None, 0):
                 amount(f"Worker({option}=...)", getattr(self, option), "GB")
+        if not isinstance(self.node_to_node, bool):
+            refuse(f"Worker(node_to_node=...) takes True or False, not {shown(self.node_to_node)}.")
 
     @property
     def object_bytes(self) -> tuple[int | None, int | None]:
         """The bytes in memory, and those on the disk; None: by the node's size."""
         memory, disk = self.object_memory_gb, self.object_disk_gb
-        return None if memory is None else int(memory * 1e9), None if disk is None else int(disk * 1e9)
+        return None if memory is None else in_parts(memory, 1e9), None if disk is None else in_parts(disk, 1e9)
 
 
 class MachineNeeds(TypedDict, total=False):

@@ -336,5 +336,5 @@ def _read(text: str) -> Any:
     """Return the value that TOML has for a text; a text that is none is itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that nobody can mean
         return text

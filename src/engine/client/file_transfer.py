@@ -17,7 +17,7 @@ import anyio
 from ...actors.interfaces import Finished, NodeId, Verdict
 from ...lazy_named_tuple import NamedTuple
 from ...providers.threads import in_thread
-from ..api.checks import refuse
+from ..api.checks import refuse, shown
 from ..api.errors import CapacityError, NodeLost, TransferError
 from ..api.printable import plain
 from ..api.settings import placement, work_files
@@ -178,7 +178,7 @@ class _PlainValues(Values):
 async def push(core: OpenPool, path: str | PathLike[str], to: str, on: int | Literal["head"] | None) -> None:
     """See `Pool.push`."""
     found, folder = _absolute(path), work_files("push(to=)", to)
-    if not found.exists() or not found.name:
+    if not _is_there(found) or not found.name:
         refuse(f"push takes a file or a folder, and {str(path)!r} is none here.")
     later = "Nodes that join later do not get it either: send what all need by Image(includes=[...])."
     places = _some_places(core, on, f"nothing can be pushed. {later}")
@@ -302,8 +302,15 @@ def _places(core: OpenPool, on: int | Literal["head"] | None = None) -> list[Pla
     return [Place(core, NodeId(node), each) for each, node in chosen]
 
 
-def _absolute(path: str | PathLike[str]) -> Path:
-    return Path(os.path.abspath(path))  # noqa: PTH100  without following links: a pushed one keeps its own name
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110  Path.exists may raise an OSError
+
+
+def _absolute(path: object) -> Path:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
+        refuse(f"fetch and push take paths, not {shown(path)}.")
+    return Path(os.path.abspath(text))  # noqa: PTH100  without following links: a pushed one keeps its own name
 
 
 def _lost(node: NodeId, rank: int) -> NodeLost:

@@ -10,7 +10,7 @@ import pickletools
 from typing import Any, NoReturn, Self, cast
 
 from ...lazy_dataclass import dataclass
-from ..api.checks import amount, count
+from ..api.checks import amount, count, in_parts
 from ..api.errors import TransferError
 from ..api.printable import plain
 from ..runtime.work_files import Part
@@ -34,7 +34,7 @@ class FetchLimits:
     @classmethod
     def of(cls, max_files: object, max_gb: object) -> Self:
         count("max_files", max_files)
-        return cls(cast("int", max_files), int(amount("max_gb", max_gb, "GB") * 1e9))
+        return cls(cast("int", max_files), in_parts(amount("max_gb", max_gb, "GB"), 1e9))
 
 
 class IncomingFiles:

@@ -27,9 +27,11 @@ from ...actors.interfaces import (
 )
 from ...lazy_dataclass import dataclass
 from ...providers.threads import in_thread
+from ..api.checks import shown
 from ..api.errors import NotACall, SpecError, TaskStopped
 from ..api.plugin import one_listens
 from ..api.printable import one_line
+from ..api.settings import MOST
 from ..api.tracebacks import cut
 from ..node.freeports import FEW as MOST_PORTS
 from ..serialization.error_translation import unpack, unpack_all
@@ -308,7 +310,7 @@ def broadcast_of(
     most = sys.maxsize  # ranks on a node
 
     def ranks_per_node(facts: NodeFacts) -> int:
-        return min(most, max((plugin.ranks_per_node(facts) for plugin in plugins), default=1))
+        return min(most, max((_ranks_of(plugin, facts) for plugin in plugins), default=1))
 
     collective = any(plugin.collective for plugin in plugins)
     every_rank_listens = one_listens(plugins) == "ranks"
@@ -336,6 +338,15 @@ def broadcast_of(
         stall=stall_of(payload, options),
         watch=watch,
     )
+
+
+def _ranks_of(plugin: Plugin, facts: NodeFacts) -> int:
+    ranks = plugin.ranks_per_node(facts)
+    if not isinstance(ranks, int) or ranks > MOST:
+        raise SpecError(
+            f"The {plugin.name} plugin wants {shown(ranks)} ranks on a node: a whole number of at most {MOST:,} is one."
+        )
+    return ranks
 
 
 def held_by_ranks(payload: Payload, ranks: int, nodes: Sequence[NodeFacts]) -> Amounts:

@@ -13,7 +13,7 @@ from typing import Literal
 from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
 from ...providers.private import only_one_is_in_group
-from ..api.checks import check_known, refuse
+from ..api.checks import check_known, refuse, shown
 from ..api.errors import SpecError
 from ..api.settings import Spec
 from ..pool_options import PoolOptions
@@ -54,13 +54,18 @@ def find(start: Path) -> ConfigFile | None:
     ``outrider.toml`` wins. None: there is none.
     """
     for folder in (start, *start.parents):
-        if (own := folder / OWN).is_file():
+        if _is_file(own := folder / OWN):
             _check_owner(own)
             return read(own)
-        if (shared := folder / SHARED).is_file() and "outrider" in _table(_parsed(shared), "tool", str(shared)):
+        if _is_file(shared := folder / SHARED) and "outrider" in _table(_parsed(shared), "tool", str(shared)):
             _check_owner(shared)
             return read(shared)
     return None
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file that this user can see: above a working folder may be folders of others."""
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises a PermissionError
 
 
 def _check_owner(file: Path) -> None:
@@ -99,6 +104,8 @@ def read(path: str | os.PathLike[str]) -> ConfigFile:
     Raises:
         SpecError: it cannot be read, is no TOML, or has keys that mean nothing.
     """
+    if not isinstance(path, str | os.PathLike):
+        refuse(f"the file of pools is a path, not {shown(path)}.")
     file = Path(path).absolute()
     whole, prefix = _parsed(file), ""
     if file.name == SHARED:
@@ -116,10 +123,14 @@ def read(path: str | os.PathLike[str]) -> ConfigFile:
 
 def _parsed(path: Path) -> Table:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # no text, tables in tables in tables, numbers without an end
         raise SpecError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
@@ -139,6 +150,8 @@ def pool_of(
     Raises:
         SpecError: there is none, or it says something that is not valid.
     """
+    if not isinstance(name, str):
+        refuse(f"Pool.from_config takes the name of a pool in the file, not {shown(name)}.")
     found = find(Path.cwd()) if file is None else read(file)
     if found is None:
         refuse(

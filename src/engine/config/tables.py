@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...providers.given_paths import expanded
 from ...providers.registry import PROVIDERS, provider_class
 from ..api.checks import check_known, one_of, refuse, shown
 from ..api.errors import SpecError
 from ..api.image import Image
 from ..api.secrets import Secret
-from ..api.settings import MachineOptions, Nodes, Spec, Worker
+from ..api.settings import MOST, MachineOptions, Nodes, Spec, Worker
 from ..pool_options import PoolOptions
 
 if TYPE_CHECKING:
@@ -85,9 +87,7 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
             **{key: _path(image[key], folder) for key in _IN_IMAGE if isinstance(image.get(key), str)},
         }
         if isinstance(includes := image.get("includes"), list):  # what is no file there is the name of a module
-            moved["image"]["includes"] = [
-                _path(each, folder) if isinstance(each, str) and (folder / each).exists() else each for each in includes
-            ]
+            moved["image"]["includes"] = [_path_if_there(each, folder) for each in includes]
     checkpoints = table.get("checkpoints")
     if isinstance(checkpoints, str) and "://" not in checkpoints:
         moved["checkpoints"] = _path(checkpoints, folder)
@@ -106,8 +106,14 @@ def tracker_at(table: Table, folder: Path) -> Table:
     return {**table, "folder": _path(text, folder)}
 
 
+def _path_if_there(given: object, folder: Path) -> object:
+    if isinstance(given, str) and os.path.exists(folder / given):  # noqa: PTH110 - Path.exists may raise an OSError
+        return _path(given, folder)
+    return given
+
+
 def _path(text: str, folder: Path) -> str:
-    return str(folder / Path(text).expanduser())
+    return str(folder / expanded(text))
 
 
 # --- keys of `outrider run` -------------------------------------------------------------------------------------------
@@ -115,8 +121,8 @@ def _path(text: str, folder: Path) -> str:
 
 def ranks_of(table: Mapping[str, Any]) -> Ranks:
     ranks = table.get("ranks_per_node", "auto")
-    if ranks != "auto" and (not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1):
-        refuse(f'ranks_per_node takes "auto" or a number, at least 1, not {ranks!r:.60}.')
+    if ranks != "auto" and (not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST):
+        refuse(f'ranks_per_node takes "auto" or a number from 1 to {MOST:,}, not {shown(ranks)}.')
     return ranks  # type: ignore[no-any-return]
 
 

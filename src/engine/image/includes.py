@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...lazy_dataclass import dataclass
+from ...providers.given_paths import expanded
 from ..api.errors import SpecError
 from ..api.image import Image
 from ..api.secrets import revealed
@@ -102,8 +103,8 @@ def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
     if isinstance(include, ModuleType):
         yield from _module(include.__name__)
         return
-    path = Path(include).expanduser()
-    if path.exists():
+    path = expanded(include)
+    if os.path.exists(path):  # noqa: PTH110 - Path.exists raises an OSError for a name that is too long
         whole = path.resolve()
         yield Root(whole, PurePosixPath(whole.name or "root"))
         return

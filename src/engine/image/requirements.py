@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...lazy_dataclass import dataclass
+from ...providers.given_paths import expanded, no_folder
 from ...providers.private import cache_root
 from ...providers.threads import in_thread
 from ..api.errors import SpecError
@@ -195,8 +196,8 @@ def _indexes(given: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...], t
         if text.startswith(("http://", "https://")):
             urls.append(index)
             continue
-        folder = Path(unquote(urlsplit(text).path) if text.startswith("file://") else text).expanduser().absolute()
-        if not folder.is_dir():
+        folder = expanded(unquote(urlsplit(text).path) if text.startswith("file://") else text).absolute()
+        if no_folder(folder):
             raise SpecError(f"Image(pip_indexes=...): {index!r} is neither a URL nor a folder here ({folder}): fix it.")
         folders.append(folder)
     return tuple(urls), tuple(folders)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lazy_dataclass import dataclass
+from ...providers.given_paths import expanded
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from .accelerate_variables import refuse, variables_of
@@ -63,21 +64,28 @@ def _read(config: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
     if config is None:
         return {}
     if isinstance(config, Mapping):
-        return dict(config)
+        return _named(config)
     if not isinstance(config, str | Path):
         refuse(f"config takes a mapping or a file, not {type(config).__name__}.")
-    path = Path(config).expanduser()
+    path = expanded(config)
     try:
-        text = path.read_text()
-    except OSError as error:
-        raise SpecError(f"plugins.accelerate: {path} cannot be read: {error.strerror}.") from error
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as error:  # it is no text, or can be the path of no file
+        raise SpecError(f"plugins.accelerate: {path} cannot be read: {getattr(error, 'strerror', error)}.") from error
     try:
         read = json.loads(text) if path.suffix == ".json" else _yaml(path, text)
     except ValueError as error:
         raise SpecError(f"plugins.accelerate: {path} cannot be understood: {error}.") from error
     if not isinstance(read, dict):
         refuse(f"{path} holds no mapping.")
-    return read
+    return _named(read)
+
+
+def _named(read: Mapping[Any, Any]) -> dict[str, Any]:
+    for name in read:
+        if not isinstance(name, str):
+            refuse(f"its keys are names, as in mixed_precision='bf16', not {name!r:.60}.")
+    return dict(read)
 
 
 def _yaml(path: Path, text: str) -> Any:

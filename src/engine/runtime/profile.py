@@ -35,6 +35,11 @@ class profile:  # noqa: N801  it reads as the block's verb
     """
 
     def __init__(self, *, skip: int = 0, steps: int = 0, seconds: float = 60.0, name: str = "block") -> None:
+        for option, value in (("skip", skip), ("steps", steps), ("seconds", seconds)):
+            if not isinstance(value, int | float):
+                raise TypeError(f"profile: {option} takes a number, not {value!r:.60}")
+        if not isinstance(name, str):
+            raise TypeError(f"profile: name takes a text, not {name!r:.60}")
         self._skip, self._steps, self._seconds, self._name = max(0, skip), max(0, steps), seconds, name
         self._taken: TaskProfile | None = None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...providers.given_paths import expanded
 from .base import Away, TrackedRun
 
 _NOTE = "files"
@@ -89,7 +90,7 @@ def check_folder(owner: str, folder: object) -> str:
 
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder) or "://" in str(folder):
         refuse(f"{owner} takes a folder of this computer, as in {owner}('/shared/runs'), not {shown(folder)}.")
-    return str(Path(os.fspath(folder)).expanduser().absolute())
+    return str(expanded(folder).absolute())
 
 
 def _kind(key: str) -> str:

@@ -74,7 +74,7 @@ class AWS(CloudProvider["EC2Cloud"]):
         checked = {
             "ssh_from": reached_by("AWS", self.address, self.ssh_from),
             "rebalance": bool(self.rebalance),
-            "tags": checked_tags("AWS", dict(self.tags or ()), service="EC2", reserved=RESERVED),
+            "tags": checked_tags("AWS", self.tags, service="EC2", reserved=RESERVED),
         }
         set_all(self, checked, lists=("subnets", "security_groups", "instance_types", "zones"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def sources(owner: str, given: str | Sequence[str]) -> tuple[str, ...]:
@@ -12,7 +12,7 @@ def sources(owner: str, given: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         ValueError: it is empty, or contains something that is no address.
     """
-    texts = [given] if isinstance(given, str) else list(given)
+    texts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
     if not texts:
         raise ValueError(f"{owner}(ssh_from=...) is empty: nobody could reach the machines")
     try:
@@ -32,6 +32,8 @@ def reached_by(owner: str, address: str, ssh_from: str | Sequence[str]) -> str |
     return "auto" if ssh_from == "auto" else sources(owner, ssh_from)
 
 
-def as_cidr(text: str) -> str:
-    """The CIDR of an address or a network; raises ValueError for other texts."""
+def as_cidr(text: object) -> str:
+    """The CIDR of an address or a network; raises ValueError for anything else."""
+    if not isinstance(text, str):  # a number would be an address, too
+        raise ValueError(f"{text!r} is no address")
     return str(ipaddress.ip_network(text.strip(), strict=False))

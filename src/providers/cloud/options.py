@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..errors import BadRequest
+from ..option_names import shown
 
 Several = str | Iterable[str]
 
@@ -22,10 +23,10 @@ def several(owner: str, option: str, given: Several | None) -> tuple[str, ...] |
         return None
     if isinstance(given, str):
         raise ValueError(f"{owner}({option}=...) takes a list: write {owner}({option}=[{given!r}])")
-    names = tuple(dict.fromkeys(given))
+    names = tuple(given) if isinstance(given, Iterable) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"{owner}({option}=...) takes a list of names: leave it out for its default")
-    return names
+    return tuple(dict.fromkeys(names))
 
 
 def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
@@ -44,7 +45,7 @@ def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] 
 
 def tags(
     owner: str,
-    given: Mapping[str, str],
+    given: Mapping[str, str] | Iterable[tuple[str, str]] | None,
     *,
     service: str,
     reserved: tuple[str, ...],
@@ -58,15 +59,19 @@ def tags(
     Raises:
         ValueError: a tag is not accepted, or what it begins with is ``reserved``.
     """
-    for name, text in given.items():
+    try:
+        pairs = dict(given or ())
+    except (TypeError, ValueError):
+        raise ValueError(f"{owner}({option}=...) takes names and their values, not {shown(given)}") from None
+    for name, text in pairs.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise ValueError(f"{owner}({option}=...) takes texts, not {name!r}: {text!r}")
+            raise ValueError(f"{owner}({option}=...) takes texts, not {shown(name)}: {shown(text)}")
         if name.lower().startswith(reserved):
             not_for = f"what begins with {' or '.join(reserved)} is not for users"
             raise ValueError(f"{owner}({option}=...): {name!r}: {not_for}")
         if not re.fullmatch(key, name) or not re.fullmatch(value, text):
             raise ValueError(f"{owner}({option}=...): {name!r}: {text!r}: {service} takes {limits}")
-    return tuple(given.items())
+    return tuple(pairs.items())
 
 
 def check_known(owner: str, what: str, given: Iterable[str], known: Collection[str]) -> None:

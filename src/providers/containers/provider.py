@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Login, MachineOffer
 from ..cloud.options import set_all, several
 from ..cloud.provider import CloudProvider
 from ..errors import UnknownOption
-from ..login_files import StrPath, as_texts, login_of
-from ..long_options import LongOptions, OptionValue, long_options
+from ..given_paths import StrPath
+from ..login_files import as_texts, login_of
+from ..long_options import LongOptions, OptionValue, long_options, words_of
 from ..option_names import checking_options
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Containers(CloudProvider["ContainerCloud"]):
     def __post_init__(self) -> None:
         from ..login_host import Place
 
-        image, network, runtime = self.image, self.network, self.runtime
+        image, network, runtime, given = self.image, self.network, self.runtime, self.hosts
         if image is not None and (not image or image.startswith("-") or any(c.isspace() for c in image)):
             raise ValueError(f"Containers(image={image!r}) is no image: write one as for `docker run`")
         if self.pull not in get_args(Pull):
@@ -95,10 +96,10 @@ class Containers(CloudProvider["ContainerCloud"]):
             raise ValueError(f"Containers(per_host=...) must be 1 or more, not {self.per_host!r}")
         if not isinstance(network, bool) and (not network or network.startswith("-")):
             raise ValueError(f"Containers(network={network!r}): True, False or a network's name, such as 'host'")
-        words = tuple(shlex.split(runtime)) if isinstance(runtime, str) else tuple(runtime)
-        if not words or not all(words):
+        words = words_of(runtime)
+        if not words or not all(isinstance(each, str) and each for each in words):
             raise ValueError("Containers(runtime=...) is 'auto', 'docker', 'podman', or a list of words of a command")
-        given = self.hosts if self.hosts is None or isinstance(self.hosts, str) else tuple(self.hosts)
+        given = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
         hosts = several("Containers", "hosts", given) or ()
         if len(hosts) < len(given or ()):
             raise ValueError("Containers(hosts=...) has a host twice; per_host= is for several containers on one")
@@ -107,9 +108,7 @@ class Containers(CloudProvider["ContainerCloud"]):
             "hosts": hosts,
             "runtime": words,
             "volumes": several("Containers", "volumes", self.volumes or None) or (),
-            "options": long_options(
-                "Containers", dict[str, Any](self.options), command="docker run", example="shm-size", ours=OURS
-            ),
+            "options": long_options("Containers", self.options, command="docker run", example="shm-size", ours=OURS),
             "login": login,
             "places": tuple(Place.of_option("Containers(hosts=...)", each, login) for each in hosts),
         }

@@ -83,7 +83,7 @@ class GCP(CloudProvider["GCPCloud"]):
             raise ValueError(f"GCP(max_run_hours=...) is more than 0 and at most {LONGEST_H:g}, not {hours!r}")
         labels = tags(
             "GCP",
-            dict(self.labels),
+            self.labels,
             service="Compute Engine",
             reserved=(RESERVED,),
             option="labels",

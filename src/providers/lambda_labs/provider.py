@@ -60,7 +60,7 @@ class Lambda(CloudProvider["LambdaCloud"]):
 
         tags = checked_tags(
             "Lambda",
-            dict(self.tags or ()),
+            self.tags,
             service="Lambda",
             reserved=(RESERVED,),
             key=r"[a-z][a-z0-9:-]{1,54}",

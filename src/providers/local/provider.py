@@ -68,6 +68,8 @@ class Local:
     ) -> None:
         if work_mib is not None and (isinstance(work_mib, bool) or not isinstance(work_mib, int) or work_mib < 1):
             raise ValueError(f"Local: work_mib takes a whole number of MiB, at least 1, not {work_mib!r}")
+        if state is not None and "\0" in str(state):
+            raise ValueError(f"Local: state can be the path of no directory: {str(state)!r:.60}")
         object.__setattr__(self, "work_mib", work_mib)
         object.__setattr__(self, "state", None if state is None else Path(state))
         object.__setattr__(self, "shared_memory", shared_memory and not as_remote)
@@ -77,8 +79,12 @@ class Local:
         if error.errno == errno.EMFILE:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             return f"this program has no descriptors left ({error}): its limit is {soft}, raise it by `ulimit -n`"
+        try:
+            root = state_root(self.state)
+        except OSError:  # which is the one that is told
+            return str(error)
         return (
-            f"{state_root(self.state)} cannot be written ({error}): make room there, or name another directory, by "
+            f"{root} cannot be written ({error}): make room there, or name another directory, by "
             "Local(state=...) or $OUTRIDER_STATE"
         )
 

@@ -13,9 +13,10 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..base import EntryPoints, Login
 from ..errors import UnknownOption
-from ..login_files import StrPath, as_texts, login_of
+from ..given_paths import StrPath
+from ..login_files import as_texts, login_of
 from ..long_options import LongOptions, OptionValue, as_words, long_options
-from ..option_names import checking_options
+from ..option_names import checking_options, shown
 from ..threads import uninterrupted
 from .durations import seconds_of
 
@@ -121,6 +122,8 @@ class Slurm:
             raise ValueError(f"Slurm(reach=...) is 'auto', 'ssh' or 'srun', not {reach!r}")
         if isinstance(setup, str):
             raise ValueError(f"Slurm(setup=...) takes a list of lines: write Slurm(setup=[{setup!r}])")
+        if not isinstance(setup, Sequence) or not all(isinstance(line, str) for line in setup):
+            raise ValueError(f"Slurm(setup=...) takes a list of lines, not {shown(setup)}")
         login = login_of("Slurm", key=key, known_hosts=known_hosts, config=config)
         given: dict[str, object] = {
             "host": host,
@@ -258,7 +261,7 @@ def _time(given: str | int | None) -> str | None:
     text = str(given)
     try:
         seconds = seconds_of(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"Slurm(time=...): {error}") from None
     if not seconds:
         raise ValueError("Slurm(time=...) is no time at all: leave it out for the partition's default")

@@ -20,6 +20,7 @@ def test_names_and_typed_accelerators_are_the_same() -> None:
         ("A100:", "after the colon"),
         ("A100:x", "after the colon"),
         ("A100:0", "at least 1"),
+        ("A100:" + "9" * 5000, "after the colon"),
         ("quantum", "known are"),
         (8, "accelerator takes"),
     ],
@@ -34,6 +35,11 @@ def test_more_memory_than_is_made_is_refused() -> None:
         accelerators.A100(memory="96 GB")
     with pytest.raises(SpecError, match="'80GB'"):
         accelerators.A100(memory="much")
+    for wrong in (float("nan"), float("inf"), [80], True):
+        with pytest.raises(SpecError, match="memory"):
+            accelerators.A100(memory=wrong)  # type: ignore[arg-type]
+        with pytest.raises(SpecError, match="memory_gb must be a number"):
+            Accelerator("A100", memory_gb=wrong)  # type: ignore[arg-type]
 
 
 def test_an_unlisted_type_can_be_written_out() -> None:

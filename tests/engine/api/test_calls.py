@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outrider import compute, gather
-from outrider.engine.api.calls import Call, Group, GroupStream, MixedGroup, for_every_rank, pending
+from outrider.engine.api.calls import Call, Group, GroupStream, MixedGroup, for_every_rank, members, pending
 from outrider.engine.api.errors import NotACall, SpecError
 
 
@@ -158,6 +158,13 @@ def test_what_is_not_a_pool_is_refused() -> None:
 def test_what_is_not_a_pending_call_is_named_with_the_fix(wrong: object, fix: str) -> None:
     with pytest.raises(NotACall, match=fix):
         pending(wrong)
+
+
+@pytest.mark.parametrize("wrong", [[f(1), f(2)], f(1), 5, None])
+def test_what_is_no_group_of_calls_is_told_how_to_gather(wrong: object) -> None:
+    assert members(f(1) & rows(2)) != ()
+    with pytest.raises(NotACall, match=r"is no group of calls.*pool\.gather"):
+        members(wrong)
 
 
 def test_a_coroutine_instead_of_a_call_is_closed_and_named() -> None:

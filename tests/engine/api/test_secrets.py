@@ -50,6 +50,8 @@ def test_a_variable_that_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("A_TOKEN", "")
     with pytest.raises(SpecError, match="A_TOKEN is empty"):
         Secret.env("A_TOKEN")
+    with pytest.raises(SpecError, match="5 is not set"):
+        Secret.env(5)  # type: ignore[arg-type]
 
 
 def test_it_is_pickled_on_the_way_to_a_node_and_nowhere_else() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider import Image, Nodes, Pool, SpecError, Worker, plugins
-from outrider.engine.api.checks import check_known
+from outrider.engine.api.checks import check_known, check_limit
 from outrider.engine.api.settings import check_pool, placement
 from outrider.engine.api.task_options import Options
 from outrider.engine.pool_options import PoolOptions
@@ -31,6 +31,8 @@ def test_nodes_can_be_written_in_three_ways() -> None:
         (2.5, "whole number, not 2.5"),
         ("4", "whole number, not '4'"),
         ((1, 2, 3), "whole number"),
+        (10**6, "at most 100,000, not 1000000"),
+        (10**400, "at most 100,000, not 1000"),
     ],
 )
 def test_a_number_of_nodes_that_means_nothing_is_refused(nodes: Any, why: str) -> None:
@@ -122,6 +124,29 @@ def test_worker_and_image_check_themselves() -> None:
         Image(env={"A=B": "1"})
     with pytest.raises(SpecError, match="COMPUTE_POOL"):
         Image(env={"COMPUTE_POOL": ""})
+
+
+def test_amounts_that_no_machine_has_stay_numbers() -> None:
+    assert Worker(object_memory_gb=1e305).object_bytes == (2**62, None)
+    assert Options().changed(memory_gb=1e305).needs == (0, 2**62, 0)
+    with pytest.raises(SpecError, match="memory_gb must be more than 0 GB and finite"):
+        Options().changed(memory_gb=10**400)
+
+
+def test_what_would_keep_an_event_loop_busy_for_ever_is_refused() -> None:
+    with pytest.raises(SpecError, match="resize takes 2 nodes or more"):
+        Nodes(2).check_size(10**400)
+    with pytest.raises(SpecError, match=r"spare=...\) must be at most 100,000"):
+        Nodes(2, spare=10**9)
+    with pytest.raises(SpecError, match=r"concurrency=...\) must be at most 100,000"):
+        Worker(10**9)
+
+
+def test_true_is_no_number_and_no_number_is_true() -> None:
+    with pytest.raises(SpecError, match="limit must be at least 1, not True"):
+        check_limit(True)
+    with pytest.raises(SpecError, match=r"node_to_node=...\) takes True or False, not 0"):
+        Worker(node_to_node=0)  # type: ignore[arg-type]
 
 
 def test_an_image_keeps_its_own_copy_of_the_environment() -> None:

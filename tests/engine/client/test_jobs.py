@@ -85,6 +85,13 @@ def test_a_broadcasts_plugins_decide_how_many_ranks_a_node_has() -> None:
     assert (spec.collective, spec.every_rank_listens, spec.on_loss) == (True, True, OnLoss.RESTART)
 
 
+@pytest.mark.parametrize("ranks", [1.5, "2", None, 10**6])
+def test_a_plugins_ranks_that_are_no_number_of_processes_are_refused(ranks: Any) -> None:
+    plugin = type("Wrong", (Plugin,), {"name": "wrong", "ranks_per_node": lambda _, __: ranks})()
+    with pytest.raises(SpecError, match=r"The wrong plugin wants .* ranks on a node: a whole number"):
+        broadcast_of(JOB, payload(), Options(), (plugin,), on_loss="auto", nodes=[node(1)])
+
+
 def test_more_ranks_than_a_node_has_ports_are_refused() -> None:
     with pytest.raises(SpecError, match=f"{FEW + 1} ranks per node would each need a port"):
         broadcast_of(JOB, payload(), Options(), (Ranks(),), on_loss="auto", nodes=[node(1), node(FEW + 1)])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -57,6 +60,8 @@ def test_a_pool_is_opened_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
         ("pools = 3", "pools is a table, not 3"),
         ("[pools]\ntrain = 3", "train is a table, not 3"),
         ("[pools.train", "is not valid TOML"),
+        ("[pools.train]\nnodes = " + "9" * 5000, "cannot be read: Exceeds the limit"),
+        ("a = " + "[" * 5000, "cannot be read: maximum recursion depth"),
         ("[pools.train]\nnodse = 3", "[pools.train]: a pool has no option 'nodse': did you mean 'nodes'?"),
         ("[pools.train]\nnodes = [3, 1]", "[pools.train]: nodes=(3, 1): the most, 1, is less than the least, 3."),
     ],
@@ -75,6 +80,31 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match=r"There is no outrider.toml"):
         Pool.from_config("train")
+
+
+@pytest.mark.parametrize("file", ["a\0b", "x" * 300, 5, b"outrider.toml", "/"])
+def test_what_can_be_no_file_is_told(file: Any) -> None:
+    with pytest.raises(SpecError, match=r"cannot be read|is a path"):
+        Pool.from_config("train", file=file)
+
+
+def test_a_pools_name_is_a_text(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="takes the name of a pool in the file, not 5"):
+        Pool.from_config(5, file=written(tmp_path, "outrider.toml", OWN))  # type: ignore[arg-type]
+
+
+def test_a_folder_above_into_which_one_may_not_look_has_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def refused(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(str(tmp_path)) and str(path).endswith(".toml"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert find(tmp_path) is None
 
 
 def test_a_file_that_others_may_have_written_is_not_taken_for_ones_own(tmp_path: Path) -> None:

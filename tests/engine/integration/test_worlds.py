@@ -135,5 +135,7 @@ async def test_a_pool_that_says_no_most_grows_to_what_it_is_resized_to(tmp_path:
             await pool.run(meet(str(tmp_path), 1), on=1)
         pool.resize(2)
         assert await pool.run(meet(str(tmp_path), 1), on=1) == (1, 0)
-        with pytest.raises(SpecError, match=r"1 nodes or more \(Nodes\(min=, max=\) of this pool\), not 0"):
+        with pytest.raises(
+            SpecError, match=r"1 nodes or more, up to 100,000 \(Nodes\(min=, max=\) of this pool\), not 0"
+        ):
             pool.resize(0)

@@ -29,7 +29,7 @@ GPU = LaunchRequest("ssh-ed25519 CLIENT", 1, accelerator=AcceleratorRequest("RTX
         ({"instance_types": []}, "leave it out"),
         ({"image": ""}, r"RunPod\(image=...\) is empty"),
         ({"min_cuda": "12"}, "a version as in '12.4'"),
-        ({"min_cuda": 12.4}, "a version as in '12.4'"),
+        ({"min_cuda": 12.4}, "takes a text, not 12.4"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:

@@ -36,7 +36,7 @@ Provider = Callable[..., Vast]
         ({"regions": []}, "leave it out"),
         ({"reliability": 1.5}, r"Vast\(reliability=...\) is a number from 0 to 1, not 1.5"),
         ({"bid": 0.5}, r"Vast\(bid=...\) is a number from 1 to 10"),
-        ({"min_cuda": "12.8"}, "is a number"),
+        ({"min_cuda": "12.8"}, "a number"),
         ({"image": ""}, r"Vast\(image=...\) is empty"),
         ({"image": "ubuntu 24.04"}, "is no image"),
     ],

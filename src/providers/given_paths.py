@@ -1,0 +1,42 @@
+"""Paths as users give them. What can be no file's, as a name that is too long or one in the home of an unknown user, is
+told as any other file that is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+StrPath = str | os.PathLike[str]
+
+
+def expanded(given: StrPath) -> Path:
+    """Return the path with ``~`` as the home folder. That of a user whom nobody knows stays as it is."""
+    return Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises a RuntimeError for it
+
+
+def no_file(path: StrPath) -> str:
+    """Return why nothing can be read from a path, in words that name it; empty: there is a file."""
+    return _lack(path, stat.S_ISREG, "file")
+
+
+def no_folder(path: StrPath) -> str:
+    """Do as `no_file`, for a folder."""
+    return _lack(path, stat.S_ISDIR, "folder")
+
+
+def _lack(path: StrPath, is_one: Callable[[int], bool], kind: str) -> str:
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - of a text, too
+    except (FileNotFoundError, NotADirectoryError):
+        return f"there is no {kind} {path}"
+    except OSError as error:
+        return f"{path} cannot be looked at ({error.strerror})"
+    except ValueError:  # it has a NUL
+        return f"{path!r} can be the path of no {kind}"
+    if is_one(mode):
+        return ""
+    found = "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "neither a file nor a folder"
+    return f"{path} is {found}"
