@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
-from ..api.checks import seconds
+from ..api.checks import seconds, shown
 from ..api.errors import CheckpointError, SpecError
 from ..node import context
 from ..runtime.preemption import stopping
@@ -66,9 +67,7 @@ def checkpoint(
         every = DURABLE_S if durable is None else durable
     steps, every_s = _interval(every)
     within_s = seconds("checkpoint: timeout", timeout)
-    return Checkpoint(
-        name, os.fspath(root), steps=steps, every_s=every_s, keep=keep, within_s=within_s, in_memory=in_memory
-    )
+    return Checkpoint(name, root, steps=steps, every_s=every_s, keep=keep, within_s=within_s, in_memory=in_memory)
 
 
 class Checkpoint:
@@ -77,7 +76,7 @@ class Checkpoint:
     def __init__(
         self,
         name: str,
-        root: str,
+        root: str | os.PathLike[str],
         *,
         steps: int | None,
         every_s: float | None,
@@ -151,6 +150,7 @@ class Checkpoint:
 
     def due(self, step: int) -> bool:
         """Return whether `save` would save this step. Takes microseconds; ask before you build a costly state."""
+        step = _counted(step)
         return self._due_in_storage(step) or (self._in_memory is not None and self._in_memory.due(step))
 
     def _due_in_storage(self, step: int) -> bool:
@@ -168,7 +168,9 @@ class Checkpoint:
             CheckpointError: the previous save could not be written (``full``: no space left); this was not begun.
             CheckpointFenced: a newer run of this training has taken over.
             SerializationError: ``state`` cannot be pickled.
+            SpecError: ``step`` is no whole number, or less than 0.
         """
+        step = _counted(step)
         context.stepped("save")
         to_storage = self._due_in_storage(step) or force
         hurry = force or self._interval.urgent
@@ -266,6 +268,21 @@ class Checkpoint:
                     self._announcements.start()
             self._saves = BackgroundSaves(participant, keep=self._keep, completed=self._tell)
         return self._saves
+
+
+def _counted(step: SupportsIndex) -> int:
+    """Return a number of steps as an integer: what numpy and torch have as one, too. Any other would be a part of the
+    name of a checkpoint that nobody finds again.
+    """
+    if type(step) is int and step >= 0:
+        return step
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise SpecError(f"checkpoint: step takes a whole number, 0 or more, not {shown(step)}.")
+    return number
 
 
 def _in_memory(memory: object, every: object, durable: object) -> tuple[int | None, int] | None:

@@ -15,7 +15,9 @@ from pathlib import Path
 from threading import Event
 from typing import Protocol
 
+from ...providers.given_paths import expanded
 from ...providers.pool_lock import flush
+from ..api.checks import shown
 from ..api.errors import CheckpointError, SpecError
 from .records import Piece
 
@@ -78,11 +80,11 @@ def polls(store: Store, within_s: float, wake: Event | None = None) -> Iterator[
         yield
 
 
-def open_store(root: str, run: str) -> Store:
+def open_store(root: str | os.PathLike[str], run: str) -> Store:
     """The storage of ``run`` below ``root``, a path or a URL; raises `SpecError` where there cannot be one."""
-    if not _NAME.fullmatch(run):
+    if not isinstance(run, str) or not _NAME.fullmatch(run):
         raise SpecError(
-            f"checkpoint: the name is part of a path: letters, digits, dots, dashes and slashes, not {run!r}."
+            f"checkpoint: the name is part of a path: letters, digits, dots, dashes and slashes, not {shown(run)}."
         )
     root = checked_root("checkpoint: root", root)
     if root.startswith("file://"):
@@ -102,12 +104,12 @@ def checked_root(name: str, root: object) -> str:
 
     Raises `SpecError`, which calls the option ``name``, where ``root`` names no folder or bucket.
     """
-    if not isinstance(root, str | os.PathLike) or not os.fspath(root):
-        raise SpecError(f'{name} takes a folder or a URL such as "s3://bucket/folder", not {root!r}.')
-    text = str(root)
+    text = os.fspath(root) if isinstance(root, str | os.PathLike) else None
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise SpecError(f'{name} takes a folder or a URL such as "s3://bucket/folder", not {shown(root)}.')
     parts = _SCHEME.fullmatch(text)
     if parts is None:
-        return f"file://{Path(text).expanduser().absolute()}".rstrip("/")
+        return f"file://{expanded(text).absolute()}".rstrip("/")
     scheme, rest = parts.groups()
     if scheme == "file" and not rest.startswith("/"):
         raise SpecError(f"{name}: a file URL holds an absolute path, as in file:///data/checkpoints, not {text!r}.")

@@ -311,6 +311,33 @@ def test_closing_raises_what_the_last_save_could_not_do(root: str, tmp_path: Pat
         saving.save(1, "state")
 
 
+@pytest.mark.parametrize("step", [-1, 1.0, 1.5, "3", None])
+def test_a_step_that_would_not_be_found_again_is_refused(root: str, step: Any) -> None:
+    with checkpoint("run", root=root) as saving:
+        for ask in (
+            saving.due,
+            lambda step: saving.save(step, "state"),
+            lambda step: saving.save(step, "", force=True),
+        ):
+            with pytest.raises(SpecError, match="step takes a whole number, 0 or more, not"):
+                ask(step)
+        assert saving.steps() == []
+
+
+class Counted:
+    """As an integer of numpy is one."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+def test_a_step_may_be_whatever_is_an_integer(root: str) -> None:
+    with checkpoint("run", root=root) as saving:
+        assert saving.save(Counted(), "state")  # type: ignore[arg-type]
+    step, state = checkpoint("run", root=root).load()
+    assert (step, type(step), state) == (3, int, "state")
+
+
 def test_closed_checkpoint_refuses_to_save(root: str) -> None:
     saving = checkpoint("run", root=root)
     saving.close()
@@ -332,11 +359,13 @@ def test_closed_checkpoint_refuses_to_save(root: str) -> None:
         ({"every": True}, "every"),
         ({"every": "often"}, "every"),
         ({"timeout": 0}, "timeout"),
+        ({"root": 5}, "checkpoint: root takes a folder"),
+        ({"name": 5}, "the name is part of a path"),
     ],
 )
 def test_invalid_options_are_refused(root: str, options: Any, says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        checkpoint("run", root=root, **options)
+        checkpoint(**{"name": "run", "root": root, **options})
 
 
 def test_missing_root_is_an_error_that_names_the_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,8 +168,8 @@ def test_file_system_without_hard_links_is_reported(tmp_path: Path, monkeypatch:
     assert open_store(str(tmp_path), "run").names() == []
 
 
-@pytest.mark.parametrize("name", ["", "/a", "a/", "../a", "a/../b", ".a", "a//b", "ä", "a b"])
-def test_a_name_must_be_a_path_below_the_root(name: str, root: str) -> None:
+@pytest.mark.parametrize("name", ["", "/a", "a/", "../a", "a/../b", ".a", "a//b", "ä", "a b", None, 5])
+def test_a_name_must_be_a_path_below_the_root(name: Any, root: str) -> None:
     with pytest.raises(SpecError, match="name"):
         open_store(root, name)
 
@@ -180,10 +180,11 @@ def test_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked_root("root", "here") == f"file://{tmp_path}/here"
     assert checked_root("root", Path("/data/")) == "file:///data"
     assert checked_root("root", "~/c") == "file:///home/somebody/c"
+    assert checked_root("root", "~nobody-of-this-name/c") == f"file://{tmp_path}/~nobody-of-this-name/c"
     assert checked_root("root", "s3://bucket/folder/") == "s3://bucket/folder"
 
 
-@pytest.mark.parametrize("root", ["", None, 3, "file://relative", "s3://"])
+@pytest.mark.parametrize("root", ["", " ", "a\0b", b"a", None, 3, "file://relative", "s3://"])
 def test_invalid_root_is_refused(root: object) -> None:
     with pytest.raises(SpecError, match="root"):
         checked_root("root", root)
