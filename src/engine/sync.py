@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar, TypeV
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall
+from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, members
 from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
 from .api.tracebacks import cut
+from .client.loop_calls import END, ExitOnLoop, called, contained, following
 from .client.map_results import MapResults
 from .client.refs import Ref, SyncRef
 from .client.signals import ThreadHold
@@ -210,7 +211,7 @@ class SyncPool(Runner):
             raise PoolClosed(INHERITED if portal else ENDED)
         self._check_thread()
         try:
-            return portal.start_task_soon(partial(function, *args, **options))
+            return portal.start_task_soon(partial(contained, function, *args, **options))
         except RuntimeError:  # another thread has closed the pool meanwhile
             raise PoolClosed(ENDED) from None
 
@@ -230,6 +231,8 @@ class SyncPool(Runner):
                 with suppress(TimeoutError):
                     return future.result(_DEAF_S)
             return future.result()  # where it raises a TimeoutError, that is its own
+        except ExitOnLoop as error:
+            raise error.exit from None
         except BaseException as error:  # an interrupt of this thread: the task is not wanted any more
             if not future.done():
                 self._pool._interrupt = error
@@ -283,7 +286,7 @@ class SyncPool(Runner):
     ) -> Any:
         """See `Pool.submit`; cancelling the future ends the task."""
         submit: Callable[..., Job[Any]] = self._pool.submit
-        job = self._wait(_called, lambda: submit(call, *more, on=on, keep=keep))
+        job = self._wait(called, lambda: submit(call, *more, on=on, keep=keep))
         return self._start(lambda: job)
 
     @overload
@@ -323,7 +326,7 @@ class SyncPool(Runner):
 
     async def _run_group(self, group: Any) -> tuple[Any, ...]:
         results = await self._pool.run_group(group)
-        return tuple(self._iterator_of(call, result) for call, result in zip(group.calls, results, strict=True))
+        return tuple(self._iterator_of(call, result) for call, result in zip(members(group), results, strict=True))
 
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
         return self._iterate(lambda: self._pool.stream_group(group))
@@ -358,8 +361,8 @@ class SyncPool(Runner):
         check_map(function, items)
         given: Any = marked_blocking(items)
         options: Any = {"limit": limit, "ordered": ordered, "errors": errors}
-        chunks = self._wait(_called, lambda: self._pool.map(function, given, **options).chunks())
-        first = self._start(_next, chunks)
+        chunks = self._wait(called, lambda: self._pool.map(function, given, **options).chunks())
+        first = self._start(following, chunks)
         self._unread.add(first)
         first.add_done_callback(self._unread.discard)
         return MapResults(self._values(chunks, first), first, getattr(function, "__name__", "function"))
@@ -374,7 +377,7 @@ class SyncPool(Runner):
         self, calls: Calls, /, *, limit: int | None = None, errors: ErrorsOption = "raise"
     ) -> Iterator[Any]:
         """See `Pool.as_completed`. An iterator of calls that may take time is advanced in a thread of its own."""
-        run = self._wait(_called, lambda: self._pool._completed(calls, limit, errors, marked=True))
+        run = self._wait(called, lambda: self._pool._completed(calls, limit, errors, marked=True))
         return (result for batch in self._values(run.batches()) for result in batch)
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> Iterator[T]:
@@ -418,7 +421,7 @@ class SyncPool(Runner):
 
     def resize(self, nodes: int) -> None:
         """See `Pool.resize`."""
-        self._wait(_called, lambda: self._pool.resize(nodes))
+        self._wait(called, lambda: self._pool.resize(nodes))
 
     @overload
     def handle(self, plugin: Attaching[H], /) -> H: ...
@@ -434,7 +437,7 @@ class SyncPool(Runner):
 
     def snapshot(self) -> PoolSnapshot:
         """See `Pool.snapshot`."""
-        return self._wait(_called, self._pool.snapshot)
+        return self._wait(called, self._pool.snapshot)
 
     def stacks(self) -> list[TaskStack]:
         """See `Pool.stacks`; in another thread than the call that hangs."""
@@ -452,7 +455,7 @@ class SyncPool(Runner):
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
-        return self._values(self._wait(_called, make))
+        return self._values(self._wait(called, make))
 
     def _iterator_of(self, call: object, result: Any) -> Any:
         """Return the result of a call, or an iterator over what its generator yields, which runs already."""
@@ -468,13 +471,13 @@ class SyncPool(Runner):
         """``first``: the first value, which has been asked for. ``marked``: another value comes before it."""
         try:
             if marked:
-                yield _END
+                yield END
             if first is not None and first.cancelled():
                 raise PoolClosed(ENDED)
-            value = self._wait(_next, iterator) if first is None else self._result(first)
-            while value is not _END:
+            value = self._wait(following, iterator) if first is None else self._result(first)
+            while value is not END:
                 yield value
-                value = self._wait(_next, iterator)
+                value = self._wait(following, iterator)
         except BaseException as error:
             cut(error)
             raise
@@ -484,17 +487,6 @@ class SyncPool(Runner):
                 self._wait(iterator.aclose)
 
 
-_END: Any = object()
-
-
 def _wait_for(event: threading.Event) -> None:
     while not event.wait(_DEAF_S):
         pass
-
-
-async def _called(function: Callable[[], T]) -> T:
-    return function()
-
-
-async def _next(iterator: AsyncIterator[T]) -> T:
-    return await anext(iterator, _END)

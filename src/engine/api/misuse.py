@@ -27,8 +27,10 @@ class Runner:
     if not TYPE_CHECKING:
 
         def _left_is_no_call(self, left: object) -> NoReturn:
-            pending(left)
-            raise AssertionError("a pending call has these operators itself")
+            call = pending(left).code
+            raise NotACall(
+                f"{call} has returned NotImplemented, which no operator of Python gives: write pool.run({call})"
+            )
 
         def _pool_is_left(self, right: object) -> NoReturn:
             raise NotACall(f"the pool stands on the right: {pending(right).code} >> pool")

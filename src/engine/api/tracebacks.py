@@ -30,7 +30,7 @@ def cut(error: BaseException) -> None:
     theirs = _users(error.__traceback__)
     told = interrupt or isinstance(error, OutriderError) or isinstance(error.__cause__, RemoteTraceback)
     if theirs is not None or told:
-        error.__traceback__ = theirs
+        BaseException.with_traceback(error, theirs)  # past a `__setattr__` of its class, which may be frozen
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:

@@ -27,11 +27,8 @@ def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> 
         pickled, blob = blobs.dump(PortableException(error), "error")
     except BaseException:  # noqa: BLE001 - its __reduce__ is the user's code too
         pickled, blob = None, []
-    told = traceback.TracebackException(kind, error, _users(error.__traceback__), compact=True)
-    _shorten(told)
-    lines = told.format()
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    text = _clean("".join(lines))[-_TEXT_BYTES:]
+    text = _told(kind, error)[-_TEXT_BYTES:]
     return Failed(attempt, phase, name, text_of(error)[:_MESSAGE_BYTES], text, pickled, took_us, _version(kind)), blob
 
 
@@ -44,8 +41,17 @@ def text_of(error: BaseException) -> str:
     """Return the error's text, made encodable as UTF-8. Never raises."""
     try:
         return _clean(str(error))
-    except Exception as broken:  # noqa: BLE001 - its __str__ is the user's code too
+    except BaseException as broken:  # noqa: BLE001 - its __str__ is the user's code too, and may exit
         return f"<its text cannot be read: {type(broken).__name__}>"
+
+
+def _told(kind: type[BaseException], error: BaseException) -> str:
+    try:
+        told = traceback.TracebackException(kind, error, _users(error.__traceback__), compact=True)
+        _shorten(told)
+        return _clean("".join(told.format()))
+    except Exception as broken:  # noqa: BLE001 - what a traceback shows of it may be properties of its class
+        return f"<its traceback cannot be told: {type(broken).__name__}>\n"
 
 
 def _shorten(told: traceback.TracebackException) -> None:
@@ -73,10 +79,13 @@ def shortened(text: str, most: int) -> str:
 
 def _version(kind: type[BaseException]) -> str:
     """Return the version of the package of an exception's type; "" if the package does not tell it."""
-    package = kind.__module__.partition(".")[0]
+    package = str(kind.__module__).partition(".")[0]
     if package in {"builtins", *sys.stdlib_module_names}:
         return sys.version.partition(" ")[0]
-    return str(getattr(sys.modules.get(package), "__version__", ""))
+    try:
+        return str(getattr(sys.modules.get(package), "__version__", ""))
+    except Exception:  # noqa: BLE001 - the package may make it when it is asked for
+        return ""
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:

@@ -52,7 +52,9 @@ def _set_fact(error: BaseException | None, name: str, value: object) -> None:
 
 
 def _notes(error: BaseException | None) -> list[str]:
-    notes = getattr(error, "__notes__", ())
+    notes: object = ()
+    with suppress(Exception):  # a property of that name
+        notes = getattr(error, "__notes__", ())
     if not isinstance(notes, list | tuple):
         return []
     return [plain(shortened(str(note), NOTE_CHARACTERS)) for note in notes]
