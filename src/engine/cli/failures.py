@@ -52,11 +52,21 @@ def described(error: Exception) -> str | None:
         return plain(str(error))
     if not isinstance(error, OSError):
         return None
+    if error.filename is None and not _has_working_folder():
+        return "the folder that it runs in is gone: go to one that is there"
     what = plain(str(error.filename)) if error.filename is not None else "its output, or a file,"
     said = f"{what} cannot be used ({error.strerror or type(error).__name__})"
     if isinstance(error, PermissionError):
         return f"{said}: `ls -ld` says whose it is; $OUTRIDER_STATE names another folder for records and pools"
     return said
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def defect(error: Exception) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..testing.simulator.play import Played
     from ..testing.simulator.scenario import Scenario
 
+MOST = 100_000  # nodes of a pool
 SHOWN = 3  # broken promises for which a smallest scenario is shown
 TAIL = 30  # lines of a trace that are shown
 
@@ -28,9 +29,9 @@ def sim(
     *,
     seeds: PositiveInt | None = None,
     seed: int | None = None,
-    nodes: PositiveInt | None = None,
+    nodes: Annotated[int, Parameter(validator=Number(gt=0, lte=MOST))] | None = None,
     span: PositiveFloat | None = None,
-    tasks: PositiveInt | None = None,
+    tasks: Annotated[int, Parameter(validator=Number(gt=0, lte=1000 * MOST))] | None = None,
     storm: Annotated[float, Parameter(validator=Number(gt=0, lte=1))] | None = None,
     processes: PositiveInt | None = None,
     shrink: bool = True,

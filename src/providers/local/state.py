@@ -25,6 +25,10 @@ class PoolDirectory:
 
     def __init__(self, state: Path | None, pool: str) -> None:
         root = state_root(state)
+        if not _is_text(root):  # nodes are told of it in texts
+            raise BadRequest(
+                f"{str(root)!r} is no text in UTF-8: name another directory, by Local(state=...) or OUTRIDER_STATE"
+            )
         for directory in (root, root / "local"):
             make_private(directory)
         self.path = root / "local" / pool
@@ -96,6 +100,14 @@ def _living(directory: Path) -> LivingPool | None:
     except OSError:  # it has ended meanwhile, or is another user's
         return None
     return LivingPool(directory.name, int(said) if said.isdigit() else None, since, nodes, directory)
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_node(name: str) -> bool:

@@ -54,6 +54,17 @@ def test_each_end_has_an_exit_code_and_a_line(
     assert told.count("\n") == bool(said)
 
 
+def test_a_working_folder_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert ending_with(FileNotFoundError(errno.ENOENT, "No such file or directory")) == 2  # as of `Path.cwd()`
+    assert capsys.readouterr().err == "outrider: the folder that it runs in is gone: go to one that is there\n"
+
+
 def test_a_mistake_of_this_program_keeps_its_traceback() -> None:
     with pytest.raises(LookupError):
         ending_with(LookupError("a mistake"))

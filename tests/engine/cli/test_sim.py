@@ -112,3 +112,5 @@ def test_nonsense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--seeds", "0") != 0
     assert run("--sead", "1") != 0
     assert run("--storm", "30") != 0
+    assert run("--nodes", "9" * 400) != 0
+    assert run("--tasks", "9" * 400) != 0

@@ -47,6 +47,15 @@ async def test_a_state_directory_that_cannot_be_is_refused_with_what_to_do(tmp_p
             pytest.fail("opened")
 
 
+async def test_a_state_directory_that_nodes_cannot_be_told_of_is_refused(tmp_path, entry_points):
+    with pytest.raises(BadRequest, match=r"no text in UTF-8: name another directory"):
+        async with Local(state=f"{tmp_path}/\udcff").open("p", entry_points):
+            pytest.fail("opened")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="state can be the path of no directory"):
+        Local(state="a\0b")
+
+
 @pytest.mark.parametrize("place", ["", "local"])
 async def test_a_state_directory_that_others_write_in_is_refused(tmp_path, entry_points, place):
     (tmp_path / "state" / "local").mkdir(mode=0o700, parents=True)
