@@ -303,12 +303,13 @@ def _places(core: OpenPool, on: int | Literal["head"] | None = None) -> list[Pla
 
 
 def _is_there(path: Path) -> bool:
-    return os.path.exists(path)  # noqa: PTH110  Path.exists may raise an OSError
+    """Return whether there is a file, or a folder. Pipes and devices are neither, and would be left out."""
+    return os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112, PTH113 - those of Path may raise an OSError
 
 
 def _absolute(path: object) -> Path:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or "\0" in text:
+    if not isinstance(text, str) or not text or "\0" in text:  # nothing would be the whole working folder
         refuse(f"fetch and push take paths, not {shown(path)}.")
     return Path(os.path.abspath(text))  # noqa: PTH100  without following links: a pushed one keeps its own name
 

@@ -182,6 +182,15 @@ async def test_what_is_pushed_is_in_every_work_folder(pool: Pool, tmp_path: Path
 async def test_what_cannot_be_pushed_says_why(pool: Pool, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is none here"):
         await pool.push(tmp_path / "gone")
+    os.mkfifo(tmp_path / "pipe")
+    for none in (tmp_path / "pipe", "/dev/null", "x" * 300):
+        with pytest.raises(SpecError, match="is none here"):
+            await pool.push(none)
+    for no_path in ("", 5, b"file", "a\0b"):
+        with pytest.raises(SpecError, match="fetch and push take paths"):
+            await pool.push(no_path)  # type: ignore[arg-type]
+        with pytest.raises(SpecError, match="fetch and push take paths"):
+            await pool.fetch("log/", to=no_path)  # type: ignore[arg-type]
 
     @compute
     def in_the_way() -> None:
