@@ -129,7 +129,7 @@ async def test_a_pool_that_is_closed_while_it_opens_is_gone_and_says_so() -> Non
 @pytest.mark.anyio
 @pytest.mark.parametrize("turns", [1, 2, 3, 10, 30])
 async def test_a_pool_may_be_closed_as_soon_as_its_opening_has_begun(turns: int) -> None:
-    pool = Pool(provider=Local(), console="silent")
+    pool = Pool(provider=Local(), plugins=[Held()], console="silent")  # else it might be open already
     opening = asyncio.ensure_future(pool.open())
     for _ in range(turns):
         await asyncio.sleep(0)
