@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from ...lazy_dataclass import dataclass
+from .checks import shown
 from .errors import SpecError
 
 if TYPE_CHECKING:
@@ -190,6 +191,22 @@ class PluginContext(Protocol):
         interface too, so that other hosts do not reach it, and not at the node's address.
         """
         ...
+
+
+def check_plugin(plugin: Plugin) -> None:
+    """Refuse a plugin of somebody's own whose attributes are of other kinds than `Plugin` has.
+
+    Raises:
+        SpecError
+    """
+    kind = type(plugin).__name__
+    if not isinstance(plugin.name, str):
+        raise SpecError(f"{kind}.name is a text, not {shown(plugin.name)}.")
+    preload: object = plugin.preload
+    if not isinstance(preload, tuple | list) or not all(isinstance(each, str) for each in preload):
+        raise SpecError(f"{kind}.preload has the names of modules, as in ('numpy',), not {shown(preload)}.")
+    if plugin.ports not in get_args(Ports):
+        raise SpecError(f"{kind}.ports is one of {', '.join(get_args(Ports))}, not {shown(plugin.ports)}.")
 
 
 def replaced(before: Sequence[Plugin], after: Sequence[Plugin]) -> tuple[Plugin, ...]:

@@ -25,7 +25,7 @@ from ...providers.base import (
     Provider,
 )
 from .checks import amount, check_known, checks_options, count, in_parts, one_of, refuse, seconds, shown
-from .plugin import Plugin
+from .plugin import Plugin, check_plugin
 from .task_options import OnLossOption
 
 if TYPE_CHECKING:
@@ -484,6 +484,7 @@ def check_pool(plugins: object, on_loss: object, console: object, selection: obj
         if not isinstance(plugin, Plugin):
             call = f": write plugins.{plugin.__name__}()" if hasattr(plugin, "__name__") else ""
             refuse(f"plugins takes plugins, not {shown(plugin)}{call}.")
+        check_plugin(plugin)
     one_of("on_loss", on_loss, get_args(OnLossOption))
     one_of("console", console, get_args(ConsoleOption))
     one_of("selection", selection, get_args(Selection))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outrider import Image, Nodes, Pool, SpecError, Worker, plugins
+from outrider import Image, Nodes, Plugin, Pool, SpecError, Worker, plugins
 from outrider.engine.api.checks import check_known, check_limit
 from outrider.engine.api.settings import check_pool, placement
 from outrider.engine.api.task_options import Options
@@ -188,6 +188,20 @@ def test_a_pools_parts_are_checked_with_the_fix_named() -> None:
         check_pool([], "auto", "none", "first")
     with pytest.raises(SpecError, match="selection takes"):
         check_pool([], "auto", "auto", "best")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"name": 5}, "Own.name is a text, not 5"),
+        ({"preload": "numpy"}, r"Own.preload has the names of modules, as in \('numpy',\), not 'numpy'"),
+        ({"preload": (5,)}, r"not \(5,\)"),
+        ({"ports": "all"}, "Own.ports is one of none, head, ranks, not 'all'"),
+    ],
+)
+def test_a_plugin_of_ones_own_is_checked_as_it_is_given(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        check_pool([type("Own", (Plugin,), {"name": "own", **wrong})()], "auto", "silent", "first")
 
 
 def test_an_unknown_option_names_the_one_that_was_meant() -> None:
