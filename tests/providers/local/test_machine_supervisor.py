@@ -495,12 +495,38 @@ def importers(folder):
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
+WAITS_FOR_THE_LAUNCH = """
+import time
+from pathlib import Path
+from outrider.engine.node.server import serve
+while not Path({sent!r}).exists():
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def executor(heavy, monkeypatch):
+    """An executor whose import ends when a launch was sent: a supervisor that has none yet imports all else before."""
+    (heavy / "begins_late.py").write_text(WAITS_FOR_THE_LAUNCH.format(sent=str(heavy / "sent")))
+    send = SupervisorClient._send
+
+    async def sent(supervisor):
+        await send(supervisor)
+        (heavy / "sent").touch()
+
+    monkeypatch.setattr(SupervisorClient, "_send", sent)
+    return "begins_late:serve"
+
+
 @pytest.mark.parametrize("killed", ["nobody", "supervisor", "watchdog"])
-async def test_executors_start_while_the_code_of_fork_servers_is_imported(killed, request_, table, opened, heavy):
+async def test_executors_start_while_the_code_of_fork_servers_is_imported(  # noqa: PLR0917
+    killed, request_, table, opened, heavy, executor
+):
     """And end with their supervisor in that moment, too."""
     launched = []
     (heavy / "wait").touch()
-    async with opened(replace(ENTRY_POINTS, shared=(*ENTRY_POINTS.shared, "heavy_here"))) as fleet:
+    programs = replace(ENTRY_POINTS, executor=executor, shared=(*ENTRY_POINTS.shared, "heavy_here"))
+    async with opened(programs) as fleet:
 
         async def launch():
             try:
