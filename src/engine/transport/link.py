@@ -226,6 +226,7 @@ class NodeLink(PlainOrders):
     def close(self) -> None:
         self._write, self._closed = None, True
         self._transfers.close()
+        self._held_back.clear()  # they are cancelled, and refer to objects for as long as somebody refers to this link
         self.objects.close()
         self.replicas.close()
         self.stacks.close()
