@@ -112,7 +112,7 @@ class PlayedLink(NodeLink):
     host: Host
 
     def run(self, order: Order) -> None:
-        self.sim.orders[order.attempt] = order
+        self.sim.orders[order.attempt] = order._replace(task=order.task._replace(near=None))  # which refers to objects
         self.sim.referee.ordered(self.node, self.host, order)
         if (blob := cast("Payload", order.task.content).blob) is not None:
             self.sim.connector.sends(self.node, blob)
@@ -322,13 +322,13 @@ class PlayedConnection:
 
     async def put(self, blob: Blob, progress: TransferProgress, at: int) -> None:  # noqa: ARG002
         daemon = await self._transfer()
-        daemon.blobs.add(blob.name)
+        daemon.blobs[blob.name] = b"".join(blob.parts)
 
     async def get(self, name: str, progress: TransferProgress) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
             self._sim.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")
-        return name.encode()
+        return daemon.blobs[name]
 
     async def _transfer(self) -> Daemon:
         """Wait for as long as a transfer takes, and return the executor at the other end.

@@ -31,6 +31,7 @@ from ...wire.messages import (
     Ports,
     PreemptionNotice,
     Recall,
+    Refer,
     Refused,
     Returned,
     Run,
@@ -44,6 +45,7 @@ from ...wire.messages import (
     Welcome,
 )
 from ...wire.session import FOR_NODES, Session
+from .kept_values import Given, Result
 from .network import IN, OUT, Circuit
 from .processes import Process
 
@@ -65,7 +67,8 @@ class Daemon:
         self.host, self.sim = host, host.sim
         self.core = WorkerScheduler()
         self.workers: dict[int, Process] = {}
-        self.blobs: set[str] = set()
+        self.blobs: dict[str, bytes] = {}
+        self._lent: dict[int, dict[str, Value]] = {}  # to attempts: kept results, by the names of references
         self.ports = [host.free_port() for _ in range(PORTS_KEPT)]
         self.let_go: dict[int, int] = {}  # port -> the attempt that it is for, which may need another worker
         self.view = b""
@@ -139,7 +142,7 @@ class Daemon:
             self._session.lost()
         self.check_hearing()
 
-    def _handle(self, message: Message, body: bytes) -> None:
+    def _handle(self, message: Message, body: bytes) -> None:  # noqa: PLR0912 (a table)
         match message:
             case Run():
                 if message.world is not None:
@@ -152,7 +155,10 @@ class Daemon:
             case Recall(attempts):
                 self.core.recalled(attempts)
             case Drop(blobs):
-                self.blobs.difference_update(blobs)
+                for name in blobs:
+                    self.blobs.pop(name, None)
+            case Refer(attempt, names, values):
+                self._lent[attempt] = dict(zip(names, values, strict=True))
             case View(view):
                 self.view = view
             case ShowStacks(number, quiet_us):
@@ -271,6 +277,18 @@ class Daemon:
             self._let_go_of(port)
             self.let_go.setdefault(port, run.attempt)
         process.deliver(run, body)
+
+    def given_to(self, run: Run) -> tuple[int, list[str]]:
+        """Return the job that was submitted first, and the values that it finds in its arguments, or kept."""
+        lent: dict[str, str] = {}
+        for name, value in self._lent.get(run.attempt, {}).items():
+            data = self.blobs.get(value.blob or "", b"")
+            lent[name] = Result.of(data).value if data else "lost"
+            if value.sizes != (len(data),):
+                self.sim.referee.kept.cut_wrongly(run.attempt, name)
+        args = run.args.data if run.args.blob is None else self.blobs[run.args.blob]
+        given = Given.of(args)
+        return given.job, given.found(lent)
 
     def _let_go_of(self, port: int) -> None:
         """Give a port to its rank; find more when few are left."""

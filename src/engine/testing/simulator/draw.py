@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -15,6 +16,7 @@ QUEUED = 0.15  # of the pools that are not large: their machines wait in a queue
 SCALED = 0.25  # of the pools that are not large: their number of nodes follows the work
 HOLDING = 0.25  # of them: some of their tasks hold processors
 STALLING = 0.25  # of them: some of their jobs are watched for signs of life
+KEEPING = 0.3  # of them: some of their tasks keep results, which others are given
 LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
@@ -51,7 +53,8 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
         return scenario
     scaled = _with_amounts(_by_load(scenario, Random(f"scale {seed}")), Random(f"amounts {seed}"))  # noqa: S311
     stalling = _with_hangs(_with_stalls(scaled, Random(f"stalls {seed}")), Random(f"hangs {seed}"))  # noqa: S311
-    return _queued(stalling, Random(f"queue {seed}"))  # noqa: S311
+    keeping = _with_kept(stalling, lasts_s, Random(f"kept {seed}"))  # noqa: S311
+    return _queued(keeping, Random(f"queue {seed}"))  # noqa: S311
 
 
 def _queued(scenario: Scenario, dice: Random) -> Scenario:
@@ -114,6 +117,53 @@ def _with_hangs(scenario: Scenario, dice: Random) -> Scenario:
                 faults.append(f.Death(at_s=at_s, after=after, who=who, reported_s=reported_s))
         jobs.append(hanging)
     return replace(scenario, jobs=tuple(jobs), faults=tuple(faults))
+
+
+def _with_kept(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
+    """Return the scenario, or the same with results that stay on their nodes, of which some are lost when needed."""
+    if dice.random() >= KEEPING:
+        return scenario
+    jobs, kept = [*scenario.jobs], list[int]()
+    for _ in range(dice.randint(3, 12)):
+        once = dice.random() < 0.1
+        asks = tuple(
+            (dice.choice((0.0, 2.0, 20.0, 100.0)), dice.choice((math.inf, math.inf, 0.0, 0.1, 5.0)))
+            for _ in range(dice.choice((0, 1, 1, 2, 3)))
+        )
+        job = Job(
+            id=len(jobs) + 1,
+            at_s=dice.uniform(0.0, lasts_s) if dice.random() < 0.5 else 0.0,
+            takes_s=dice.choice((0.0002, 0.05, 1.0, 8.0)),
+            ends=dice.choices(("returns", "raises", "dies"), (90, 5, 5))[0],
+            once=once,
+            retries=0 if once else dice.choice((0, 1, 2, 3, 10)),
+            cancel_after_s=dice.choice((0.0, 2.0, 60.0)) if dice.random() < 0.1 else None,
+            large=dice.random() < 0.1,
+            keep=dice.random() < 0.75,
+            given=tuple(dice.sample(kept[-4:], min(len(kept), 4, dice.choice((0, 1, 1, 2, 3))))),
+            asks=asks,
+            holds_s=dice.choice((math.inf, math.inf, math.inf, 0.0, 0.5, 30.0)),
+        )
+        jobs.append(job)
+        kept += [job.id] * job.keep
+    deaths = tuple(_death_of_kept(dice, lasts_s) for _ in range(dice.choice((2, 4, 6, 8))))
+    return replace(scenario, jobs=tuple(jobs), faults=(*scenario.faults, *deaths))
+
+
+def _death_of_kept(dice: Random, lasts_s: float) -> f.Death:
+    """Return the death of a machine that may keep something, or make something again."""
+    after = dice.choice(
+        (None, ("pool_ready", 1), ("node_lost", dice.randint(1, 3)), ("remake_started", dice.randint(1, 5)))
+    )
+    at_s = dice.choice((0.0, 0.001, 0.05, 1.0, 10.0)) if after is not None else dice.uniform(0.0, 2.0 * lasts_s)
+    who: tuple[f.Who, ...] = ("head", "newest", round(dice.random(), 3))
+    return f.Death(
+        at_s=round(at_s, 4),
+        after=after,
+        who=dice.choice(who),
+        silent=dice.random() < 0.5,
+        reported_s=dice.choice((None, 0.2, 20.0)),
+    )
 
 
 def _cloud(dice: Random) -> CloudSpec:

@@ -49,6 +49,7 @@ from ...wire.messages import RunFlag, Value
 from ...wire.values import INLINE_BYTES
 from .clock import Spinning, Stuck, VirtualLoop
 from .fault_schedule import FaultSchedule
+from .keeping import Keeping
 from .limit import cpu_limit
 from .referee import Violation
 from .scenario import Job, Scenario
@@ -154,6 +155,9 @@ class _User:
         self._coming = deque(sorted(sim.scenario.jobs, key=lambda job: job.at_s))
         self._due = len(sim.scenario.jobs)  # that have not been submitted, or not settled
         self._blobs: dict[int, Blob] = {}
+        self.keeping: Keeping
+        self._unfinished = {job.id for job in sim.scenario.jobs}
+        self._until: dict[int, list[Job]] = {}  # jobs that are submitted when another one is over
         self._news = asyncio.Event()
 
     def __call__(self, event: Event, /) -> None:
@@ -165,6 +169,12 @@ class _User:
     def wants(self, job: int) -> bool:  # noqa: ARG002
         return self.tasks
 
+    def job(self, job: int, name: str) -> None:
+        pass  # of the port that jobs tell of themselves
+
+    def job_over(self, job: int, ending: object = None, name: str = "") -> None:
+        pass
+
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
         self._sim.broken("SIM-20", f"{context.get('message')}: {context.get('exception')!r}")
 
@@ -172,6 +182,7 @@ class _User:
 
     async def main(self) -> None:
         sim, scenario = self._sim, self._scenario
+        self.keeping = Keeping(sim, self, self._settle)
         request = LaunchRequest("ssh-ed25519 CLIENT", scenario.nodes + scenario.spare)
         async with sim.cloud.open("simulated", EntryPoints()) as fleet:
             closing_at, costs = 0.0, sim.referee.costs
@@ -187,13 +198,16 @@ class _User:
                 chance=Random(scenario.seed).random,  # noqa: S311
             )
             async with supervise(dependencies) as self._ref:
+                self.keeping.intake.opened(self._ref)
                 if self._coming:
                     sim.loop.call_at(self._coming[0].at_s, self._submit_due)
                 with anyio.move_on_after(scenario.close_at_s if scenario.close_at_s is not None else float("inf")):
                     await self._use()
                 closing_at = sim.loop.now
+                self.keeping.intake.opened(None)
             if sim.loop.now - closing_at > CLOSE_S + 1.0:
                 sim.broken("SIM-9", f"closing took {sim.loop.now - closing_at:.1f} s")
+        await self.keeping.close()
         left = sim.unsettled
         if left:
             sim.broken("SIM-9", f"the pool is closed, and jobs {sorted(left)} never settled")
@@ -216,12 +230,15 @@ class _User:
             state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
             if state.error is not None and scenario.idle_s is None:
                 self._tell(Resize(sim.referee.nodes.wanted))  # what a user does when there is capacity again
-            if self._due or state.leased or not self._is_whole(state) or sim.cloud.unsure:
+            if not self._due and not self.keeping.busy:
+                self.keeping.let_go_of_all()
+            if self._due or self.keeping.busy or state.leased or not self._is_whole(state) or sim.cloud.unsure:
                 well_since = None
             elif well_since is None:
                 well_since = sim.loop.now
             elif sim.loop.now - well_since >= REST_S:
                 self._check_rest(state)
+                await self.keeping.check_rest()
                 return
             if sim.loop.now >= deadline:
                 self._report_hang(state)
@@ -313,11 +330,17 @@ class _User:
     def _submit(self, job: Job) -> None:
         if self._ref is None or self._sim.referee.nodes.closing:
             return
+        if (before := next((each for each in job.given if each in self._unfinished), None)) is not None:
+            self._until.setdefault(before, []).append(job)
+            return
         self._sim.unsettled.add(job.id)
         self._sim.trace("submit", job=job.id)
         self._sim.referee.time_limits.submitted(job)
         payload = self._payload(job)
         function = payload.function
+        if job.keep or job.given:
+            self.keeping.submit(job, payload)
+            return
         if job.ranks:
             spec = BroadcastSpec(
                 job=JobId(job.id),
@@ -371,6 +394,9 @@ class _User:
         blob = self._blobs.pop(job.id, None)
         if blob is not None:
             self._sim.connector.drop(blob)
+        self._unfinished.discard(job.id)
+        for next_job in self._until.pop(job.id, ()):
+            self._sim.loop.call_soon(self._submit, next_job)
 
 
 def _stall(job: Job) -> Stall | None:

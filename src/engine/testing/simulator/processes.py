@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....actors.interfaces import AttemptId
 from ...wire.messages import Cause, Done, Failed, Run, Value
+from .kept_values import Result, made_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 BIRTH_S = 0.003
 LEAVES_S = 0.005  # a fresh process, after its answer
 POISON_S = 0.02
+SMALL = 0.15  # of the results that would be kept
 
 
 class Process:
@@ -26,6 +28,7 @@ class Process:
         self.has_run = False  # something, which is over
         self.made_at = self.born_at = daemon.sim.loop.now
         self._unread: deque[Run] = deque()
+        self._given: dict[int, tuple[int, list[str]]] = {}  # to the attempts that keep their results
         self._ends: asyncio.TimerHandle | None = None
         self._meeting: Meeting | None = None
         self._stopped = False
@@ -46,6 +49,8 @@ class Process:
             self._next()
 
     def deliver(self, run: Run, body: bytes) -> None:  # noqa: ARG002 (the real one reads the body)
+        if self.daemon.sim.jobs[run.job].keep:
+            self._given[run.attempt] = self.daemon.given_to(run)
         self._unread.append(run)
         if self.born and self.runs is None:
             self._next()
@@ -133,11 +138,23 @@ class Process:
 
     def _value(self, run: Run, job: Job) -> Value:
         """Return a result that names its attempt, so that another's cannot pass for it."""
+        if job.keep:
+            return self._kept(run)
         name = f"result-{run.attempt}"
         if job.large:
-            self.daemon.blobs.add(name)
+            self.daemon.blobs[name] = name.encode()
             return Value(b"", None, name)
         return Value(name.encode())
+
+    def _kept(self, run: Run) -> Value:
+        """Return a result that stays on the node, or that is too small for that: of as many bytes as is drawn."""
+        drawn = self.daemon.sim.dice.of("kept", run.attempt)
+        data = Result(made_of(*self._given.pop(run.attempt)), run.attempt, "." * drawn.randrange(64)).pickled()
+        if drawn.random() < SMALL:
+            return Value(data)
+        name = f"kept-by-{run.attempt}"
+        self.daemon.blobs[name] = data
+        return Value(b"", (len(data),), name)
 
     def _over(self, how: str) -> Run | None:
         run, self.runs = self.runs, None

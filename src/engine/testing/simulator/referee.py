@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ....actors import events as ev
-from ....actors.interfaces import AttemptId, JobId, NodeId, Order
+from ....actors.interfaces import AttemptId, Ending, JobId, NodeId, Order, Settled
 from ....providers.base import MachineId, PreemptionNotice
+from ...serialization.stored_objects import StoredObject
 from .rules.amounts import AmountRules
 from .rules.costs import CostRules
 from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
+from .rules.kept import KeptRules
 from .rules.nodes import NodeRules
 from .rules.queues import QueueRules
 from .rules.scaling import ScalingRules
@@ -29,7 +31,6 @@ from .rules.waves import WaveRules
 from .rules.worlds import WorldRules
 
 if TYPE_CHECKING:
-    from ....actors.interfaces import Ending
     from ....providers.base import Machine
     from ...wire.messages import Run
     from .daemon import Daemon
@@ -60,6 +61,7 @@ class Referee:
         self.costs = CostRules(sim)
         self.queues = QueueRules(sim)
         self.time_limits = TimeLimitRules(sim)
+        self.kept = KeptRules(sim)
         self.least_wanted = sim.scenario.nodes
 
     # --- of the pool ------------------------------------------------------------------------------------------------
@@ -120,10 +122,11 @@ class Referee:
             self.worlds.ordered(node, host, order)
 
     def settled(self, job: Job, ending: Ending) -> None:
-        self._sim.trace("settled", job=job.id, ending=ending)
+        self._sim.trace("settled", job=job.id, ending=_told(ending))
         self.jobs.settle(job, ending)
         self.queues.settled(job.id, (ending,))
         self.time_limits.settled(job, (ending,))
+        self.kept.settled(job, ending)
 
     def settled_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
         self._sim.trace("settled_all", job=job.id, generation=generation, endings=endings)
@@ -151,6 +154,7 @@ class Referee:
 
     def delivered(self, daemon: Daemon, run: Run, *, known: Mapping[bytes, str | None]) -> None:
         self.jobs.delivered(daemon, run, known)
+        self.kept.delivered(daemon, run)
         if run.world is not None:
             self.worlds.delivered(daemon, run, self._sim.orders[AttemptId(run.attempt)])
 
@@ -199,6 +203,7 @@ class Referee:
         self.worlds.at_rest()
         self.nodes.at_rest()
         self.costs.at_rest()
+        self.kept.at_rest()
 
     def closed(self) -> None:
         self.nodes.closed()
@@ -207,3 +212,10 @@ class Referee:
             self._sim.broken("SIM-18", f"the pool is closed, and attempts {alive} run on")
         if self._sim.connector.links:
             self._sim.broken("SIM-18", f"the pool is closed, and connected to nodes {list(self._sim.connector.links)}")
+
+
+def _told(ending: Ending) -> object:
+    """Return what a trace says of an ending: it is the same in every process."""
+    if isinstance(ending, Settled) and isinstance(ending.outcome, StoredObject):
+        return ending._replace(outcome=ending.outcome.name)
+    return ending

@@ -7,6 +7,7 @@ time.
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from random import Random
 from typing import Literal
@@ -44,6 +45,10 @@ class Job:
     stall_restarts: bool = False
     hangs: int = 0  # so many of the first attempts, of each rank, never end
     peers_notice_s: float | None = None  # a rank whose peer is gone raises after so long; None: it hangs
+    keep: bool = False  # its result stays on its node, and the user has a reference to it
+    given: tuple[int, ...] = ()  # jobs that are over before it is submitted, and those of their results that are kept
+    asks: tuple[tuple[float, float], ...] = ()  # so long after its end the user asks for its value, for so long at most
+    holds_s: float = math.inf  # after its end, until the user lets go of the reference; inf: when all is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

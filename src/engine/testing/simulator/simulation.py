@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ....actors.interfaces import AttemptId, Finished, JobId, Order, Report, Returned, Started
+from ...serialization.stored_objects import StoredObject
 from ...transport.instance_views import InstanceViews
 from ...transport.memory_checkpoints import MemoryCheckpoints
 from .cloud import ScriptedCloud
@@ -62,7 +63,12 @@ class Simulation:
 
     def record(self, tell: Callable[[Sequence[Report]], None], reports: Sequence[Report]) -> None:
         """Keep the reports on attempts, to repeat them when a scenario says so."""
-        of_attempts = [report for report in reports if isinstance(report, Started | Finished | Returned)]
+        of_attempts = [
+            report
+            for report in reports
+            if isinstance(report, Started | Returned)
+            or (isinstance(report, Finished) and not isinstance(report.outcome, StoredObject))  # which this would keep
+        ]
         if of_attempts:
             self.past.append((tell, of_attempts))
 

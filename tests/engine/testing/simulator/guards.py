@@ -26,8 +26,12 @@ from outrider.actors.stalls import StallWatch
 from outrider.actors.stragglers import Stragglers
 from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
+from outrider.engine.client.lineage import Lineage, Need, State
+from outrider.engine.client.remaking import Run, Waiting
 from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
+from outrider.engine.serialization.stored_objects import StoredObject
+from outrider.engine.transport.node_objects import NodeObjects
 
 Patch = pytest.MonkeyPatch
 
@@ -378,3 +382,65 @@ def knows_no_timeout(patch: Patch) -> None:
 def knows_no_queue_timeout(patch: Patch) -> None:
     patch.setattr(Expiries, "take", lambda self, now: [])
     patch.setattr(Expiries, "first_at", lambda self: None)
+
+
+def gives_up_what_it_may_make_again(patch: Patch) -> None:
+    patch.setattr(Lineage, "need", lambda self, origin: Need.NOTHING if origin.state is State.THERE else Need.GIVE_UP)
+
+
+def mixes_the_sizes_of_two_makings(patch: Patch) -> None:
+    is_now = StoredObject.is_now
+
+    def keeps_sizes(self, made):
+        sizes = self.at.sizes
+        is_now(self, made)
+        made.at.sizes = sizes or made.at.sizes
+
+    patch.setattr(StoredObject, "is_now", keeps_sizes)
+
+
+def makes_a_result_again_for_each_who_asks(patch: Patch) -> None:
+    need = Lineage.need
+
+    def each(self, origin):
+        if origin.state is State.MADE:
+            origin.state = State.GONE
+        return need(self, origin)
+
+    patch.setattr(Lineage, "need", each)
+
+
+def counts_no_remake(patch: Patch) -> None:
+    need = Lineage.need
+
+    def uncounted(self, origin):
+        found = need(self, origin)
+        origin.left += found is Need.RUN
+        return found
+
+    patch.setattr(Lineage, "need", uncounted)
+
+
+def makes_again_what_nobody_waits_for(patch: Patch) -> None:
+    begins = Run.__init__
+
+    def waited_for(self, task):
+        begins(self, task)
+        self.waiting = 1
+
+    patch.setattr(Run, "__init__", waited_for)
+
+
+def keeps_what_is_let_go(patch: Patch) -> None:
+    patch.setattr(NodeObjects, "let_go", lambda *_: None)
+
+
+def remembers_calls_for_ever(patch: Patch) -> None:
+    patch.setattr(Lineage, "_forget_unneeded", lambda *_: None)
+
+
+def forgets_whoever_waits_for_a_result(patch: Patch) -> None:
+    async def there(self):
+        await self._remaking.have(self._objects)
+
+    patch.setattr(Waiting, "_until_there", there)

@@ -50,6 +50,12 @@ FALLS_AT: dict[Callable[[Patch], None], int] = {
     guards.holds_what_is_not_there: 7,
     guards.heeds_no_sign_of_life: 12,
     guards.knows_no_queue_timeout: 15,
+    guards.forgets_whoever_waits_for_a_result: 25,
+    guards.gives_up_what_it_may_make_again: 12,
+    guards.mixes_the_sizes_of_two_makings: 85,
+    guards.makes_a_result_again_for_each_who_asks: 123,
+    guards.counts_no_remake: 25,
+    guards.makes_again_what_nobody_waits_for: 25,
 }
 
 
@@ -105,6 +111,14 @@ FALLS_AT: dict[Callable[[Patch], None], int] = {
         ("SIM-35", guards.lets_what_is_given_up_run_on),
         ("SIM-36", guards.knows_no_timeout),
         ("SIM-36", guards.knows_no_queue_timeout),
+        ("SIM-9", guards.forgets_whoever_waits_for_a_result),
+        ("SIM-37", guards.gives_up_what_it_may_make_again),
+        ("SIM-37", guards.mixes_the_sizes_of_two_makings),
+        ("SIM-38", guards.makes_a_result_again_for_each_who_asks),
+        ("SIM-38", guards.counts_no_remake),
+        ("SIM-38", guards.makes_again_what_nobody_waits_for),
+        ("SIM-39", guards.keeps_what_is_let_go),
+        ("SIM-39", guards.remembers_calls_for_ever),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -33,6 +33,13 @@ def test_every_promise_holds(seed):
     assert played.violation is None, "\n".join(played.trace)
 
 
+@pytest.mark.parametrize("seed", [714, 977])
+def test_what_an_attempt_was_to_be_given_is_freed_when_its_node_is_lost_before(seed):
+    """Each is what a closed link kept, for an attempt that it had not sent."""
+    played = play(draw(seed))
+    assert played.violation is None, "\n".join(played.trace)
+
+
 def test_the_same_seed_is_the_same_run_in_every_process():
     """Whatever the hashes of texts and the addresses of objects are."""
     runs = [

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING
 from .....actors import events as ev
 from .....actors.interfaces import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Reason, Settled, Verdict
 from ....serialization.payload import Received
+from ....serialization.stored_objects import StoredObject
 from ....wire.messages import Run
 from ..daemon import FORGED
+from ..kept_values import attempt_of
 
 if TYPE_CHECKING:
     from ..daemon import Daemon
@@ -171,6 +173,8 @@ class JobRules:
         self._once(job)
         if isinstance(ending, Settled):
             self._own(job, ending, 0)
+        elif ending.reason is Reason.LOST and ending.failure is not None and job.given:
+            pass  # what it was given is lost, of which there are other rules
         elif ending.reason is Reason.LOST and not job.once and len(ending.losses) <= job.retries:
             lost = len(ending.losses)
             self.broken("SIM-3", f"job {job.id} is given up after {lost} lost nodes, with {job.retries} retries")
@@ -257,7 +261,9 @@ class RankWatcher:
 
 
 def _attempt_of(outcome: object) -> int:
-    if isinstance(outcome, Received):
-        return int(bytes(outcome.data).removeprefix(b"result-"))
+    if isinstance(outcome, Received) and (data := bytes(outcome.data)).startswith(b"result-"):
+        return int(data.removeprefix(b"result-"))
+    if isinstance(outcome, Received | StoredObject):
+        return attempt_of(outcome)
     message = outcome[0] if type(outcome) is tuple else outcome
     return int(getattr(message, "attempt", 0))

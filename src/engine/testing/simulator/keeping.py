@@ -1,0 +1,268 @@
+"""The kept results of a simulated pool: the real intake, objects, lineage and remaking, and a user who has references.
+
+The user gives them to other jobs, asks for their values, loses patience, and lets go of them. Threads are not played:
+what they would do for a value is done at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ....actors.interfaces import Ending, JobId, Settled, Verdict
+from ...api.errors import NodeLost, PoolClosed
+from ...api.task_options import Options
+from ...client.job_intake import JobIntake
+from ...client.jobs import SubmittedJob
+from ...client.objects import Objects
+from ...client.remaking import Remaking
+from ...serialization.payload import Blob, Payload, Received
+from ...serialization.stored_objects import StoredObject, Whereabouts
+from ...wire.messages import Value
+from .kept_values import Given, Result
+from .scenario import Job
+
+if TYPE_CHECKING:
+    from ....actors.kernel import Ref as ActorRef
+    from ...client.refs import Ref
+    from .simulation import Simulation
+
+FREED_S = 10.0  # after the last reference is gone
+
+
+class PlayedObjects(Objects):
+    async def _received(self, at: Whereabouts) -> Received | None:
+        if at.blob is not None:
+            return Received(b"".join(at.blob.parts), at.sizes)
+        return await super()._received(at)
+
+
+class PlayedIntake(JobIntake):
+    """The real intake, on what is played."""
+
+    def __init__(self, sim: Simulation, observer: Any, over: Callable[[Job, Ending], None]) -> None:
+        self.Job = PlayedJob  # type: ignore[assignment]
+        self.sim, self.over = sim, over
+        self.observer, self.loop = observer, sim.loop
+        self.connector: Any = sim.connector
+        self.remaking = Remaking(self)  # type: ignore[arg-type]
+        self.objects = PlayedObjects(lambda: self.packer, self._drop, self.remaking.have)
+        self._packer: Any = None
+        self._ref: ActorRef[Any] | None = None
+        self._failure = None
+        self._ids = itertools.count(max(sim.jobs, default=0) + 1)
+
+    def opened(self, ref: ActorRef[Any] | None) -> None:
+        """Take jobs for the pool's actor from now on; None: for nobody any more."""
+        self._ref = ref
+
+    def release(self, payload: Payload) -> None:
+        payload.objects = ()
+        if payload.blob is not None:
+            self._drop(payload.blob)
+            payload.blob = None
+
+    def explained(self, ending: Ending) -> Ending:
+        return ending
+
+
+class PlayedJob(SubmittedJob[Any]):
+    """The real job, with the referee looking on. One that nobody has ``submitted`` makes a lost result again."""
+
+    __slots__ = ("_again", "_sim", "job")
+
+    def __init__(self, core: PlayedIntake, payload: Payload, options: Options, submitted: Job | None = None) -> None:
+        super().__init__(core, payload, options)  # type: ignore[arg-type]
+        self._sim, self._again = core.sim, submitted is None
+        if submitted is not None:
+            self.job, self.id = submitted, JobId(submitted.id)
+            return
+        root = Given.of(_arguments(payload)).job
+        self.job = replace(self._sim.jobs[root], id=self.id, cancel_after_s=None)
+        self._sim.jobs[self.id] = self.job
+        self._sim.unsettled.add(self.id)
+        self._sim.trace("remake", job=self.id, of=root)
+        self._sim.referee.time_limits.submitted(self.job)
+        self._sim.referee.kept.made_again(root, self.id)
+
+    def __call__(self, ending: Ending) -> None:
+        core: Any = self._core
+        if self._again:
+            self._sim.referee.settled(self.job, ending)
+        else:
+            core.over(self.job, ending)
+        super().__call__(ending)
+
+    def cancel(self) -> bool:
+        if self._again and not self._settled:
+            self._sim.trace("called_off", job=self.id)
+            self._sim.referee.kept.called_off(self.id)
+        return super().cancel()
+
+    def refused(self) -> None:
+        self._sim.unsettled.discard(self.id)
+        self._sim.referee.kept.refused(self.id)
+        super().refused()
+
+
+class Keeping:
+    """The user of kept results."""
+
+    def __init__(self, sim: Simulation, observer: Any, over: Callable[[Job, Ending], None]) -> None:
+        self._sim, self._over = sim, over
+        self._noticed: Callable[[str], None] = observer.schedule.observed
+        self.intake = PlayedIntake(sim, observer, self._job_over)
+        self._refs: dict[int, Ref[Any]] = {}
+        self._planned = 0  # what the user is going to do with references
+        self._asking: dict[asyncio.Task[None], None] = {}
+        self._has_kept = False  # anything
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._planned or self._asking)
+
+    def submit(self, job: Job, payload: Payload) -> None:
+        values: list[tuple[str, bool]] = []
+        objects: list[StoredObject] = []
+        given = [each for each in dict.fromkeys(job.given) if each in self._refs]
+        for each in given:
+            stored = self._refs[each]._stored
+            if stored.at.small is not None:
+                values.append((Result.of(stored.at.small).value, False))
+            else:
+                values.append((stored.name, True))
+                objects.append(stored)
+        _give(payload, Given(job.id, tuple(values)))
+        payload.objects = tuple(objects)
+        self._has_kept = True
+        if job.keep:
+            self.intake.keep_result(payload)
+        self._sim.referee.kept.submitted(job, given)
+        options = Options(
+            retries=job.retries, at_most_once=job.once, queue_timeout_s=job.queue_timeout_s, timeout_s=job.timeout_s,
+            needs=payload.needs,
+        )  # fmt: skip
+        played = PlayedJob(self.intake, payload, options, job)
+        if job.cancel_after_s is not None:
+            self._sim.loop.call_later(job.cancel_after_s, self._cancel, JobId(job.id))
+        try:
+            self.intake.submit(played, job.on, played)
+        except PoolClosed:
+            pass  # as it was told
+
+    def _cancel(self, job: JobId) -> None:
+        if job in self._sim.unsettled:
+            self.intake.cancel(job)
+
+    def _job_over(self, job: Job, ending: Ending) -> None:
+        if job.keep and isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
+            outcome: Any = ending.outcome
+            self._refs[job.id] = self.intake.objects.result(outcome, f"job{job.id} on node {ending.node}")  # type: ignore[assignment]
+            self._sim.referee.kept.held(job.id)
+            self._noticed("kept")
+            for after_s, for_s in job.asks:
+                self._plan(after_s, partial(self._ask, job, for_s))
+            if job.holds_s < math.inf:
+                self._plan(job.holds_s, lambda: self._let_go(job.id))
+        self._over(job, ending)
+
+    def _plan(self, after_s: float, act: Callable[[], None]) -> None:
+        self._planned += 1
+
+        def do() -> None:
+            self._planned -= 1
+            act()
+
+        self._sim.loop.call_later(after_s, do)
+
+    def _let_go(self, job: int) -> None:
+        if self._refs.pop(job, None) is not None:
+            self._sim.trace("let_go", job=job)
+            self._sim.referee.kept.let_go(job)
+
+    def let_go_of_all(self) -> None:
+        for job in [*self._refs]:
+            self._let_go(job)
+
+    def _ask(self, job: Job, for_s: float) -> None:
+        ref = self._refs.get(job.id)
+        if ref is not None and self.intake.takes_jobs:
+            task = self._sim.loop.create_task(self._value(job, ref, for_s))
+            self._asking[task] = None
+            task.add_done_callback(self._asking.pop)
+
+    async def _value(self, job: Job, ref: Ref[Any], for_s: float) -> None:
+        """Ask for a value, for so long at most."""
+        kept, trace = self._sim.referee.kept, self._sim.trace
+        trace("asked", job=job.id)
+        kept.asked(job.id)
+        try:
+            with anyio.move_on_after(for_s):
+                value = await ref.get()
+                trace("got", job=job.id)
+                kept.got(job.id, value)
+        except NodeLost as error:
+            trace("not_got", job=job.id, error=error)
+            kept.not_got(job.id, str(error))
+        except PoolClosed:
+            if self.intake.takes_jobs:
+                kept.told_closed(job.id)
+        finally:
+            trace("answered", job=job.id)
+            kept.answered(job.id)
+
+    async def close(self) -> None:
+        """End what is left, as `OpenPool` does behind its actors, and check that nobody waits any more."""
+        self.intake.opened(None)
+        self.intake.remaking.close()
+        if self._asking:
+            await asyncio.wait([*self._asking], timeout=1.0)
+        if self._asking:
+            self._sim.broken("SIM-9", f"the pool is closed, and {len(self._asking)} still ask for kept results")
+
+    async def check_rest(self) -> None:
+        """Check that nothing is left when nobody has had a reference for a while."""
+        if not self._has_kept:
+            return
+        left = self._left()
+        if left:  # an error may refer to itself
+            gc.collect()
+            await asyncio.sleep(FREED_S)
+            left = self._left()
+        if left:
+            self._sim.broken("SIM-39", f"nobody has a reference, and there are still: {', '.join(left)}")
+
+    def _left(self) -> list[str]:
+        remaking = self.intake.remaking
+        remembered: list[Any] = [each.call for each in remaking.lineage._calls]
+        running: list[Any] = [each.call for each in remaking._runs]
+        calls = [f"the call of job {Given.of(_arguments(each.payload)).job}" for each in remembered]
+        waiting = [f"job {job}, which waits" for job in remaking.waiting]
+        blobs = [
+            f"{name} on host {host.number}"
+            for host in self._sim.hosts.values()
+            if host.daemon is not None and host.connected
+            for name in host.daemon.blobs
+            if name.startswith("kept-")
+        ]
+        return [*calls, *waiting, *(f"a run of {each.name}" for each in running), *blobs]
+
+
+def _give(payload: Payload, given: Given) -> None:
+    if payload.blob is None:
+        payload.args = Value(given.pickled())
+    else:
+        data = given.pickled()
+        payload.blob = Blob(payload.blob.name, [data], len(data))
+
+
+def _arguments(payload: Payload) -> bytes:
+    return payload.args.data if payload.blob is None else b"".join(payload.blob.parts)
