@@ -254,7 +254,7 @@ def test_options_become_arguments_of_sbatch() -> None:
         ({"options": {"hold": False}}, "leave it out"),
         ({"host": "-oProxyCommand=x"}, "as for ssh"),
         ({"host": "a b"}, "as for ssh"),
-        ({"known_hosts": "/no/such"}, "not a file"),
+        ({"known_hosts": "/no/such"}, "there is no file"),
     ],
 )
 def test_an_option_that_can_never_work_is_refused(options: dict[str, object], words: str) -> None:
