@@ -164,9 +164,10 @@ class Remaking:
         elif lost:
             each_of_them = [asyncio.ensure_future(self._have(each)) for each in lost]
             try:
-                done, _ = await asyncio.wait(each_of_them, return_when=asyncio.FIRST_EXCEPTION)
-                for had in done:
-                    had.result()
+                await asyncio.wait(each_of_them, return_when=asyncio.FIRST_EXCEPTION)
+                for had in each_of_them:  # in their order: of two that are lost, the first is told of
+                    if had.done():
+                        had.result()
             finally:
                 for had in each_of_them:
                     had.cancel()
