@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from ..errors import ProviderError
+from ..given_paths import StrPath
 from ..resource_ownership import Claim, Others, Thing
 from ..side_by_side import each_of
 from .api_key import ApiKeys
@@ -107,7 +109,7 @@ async def reached(
         yield cloud(api, {"account": account, **place})
 
 
-def place_of(key_file: str | None, endpoint_url: str | None) -> dict[str, str]:
+def place_of(key_file: StrPath | None, endpoint_url: str | None) -> dict[str, str]:
     """The place that a provider's options say, without its account, which the key tells."""
     given = {"key_file": key_file, "endpoint_url": endpoint_url}
-    return {name: value for name, value in given.items() if value}
+    return {name: os.fspath(value) for name, value in given.items() if value}

@@ -14,6 +14,7 @@ from ..cloud.addresses import reached_by
 from ..cloud.options import set_all
 from ..cloud.provider import CloudProvider
 from ..errors import UnknownOption
+from ..given_paths import StrPath
 from ..option_names import checking_options
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Hyperstack(CloudProvider["HyperstackCloud"]):
         UnknownOption: there is no such option.
     """
 
-    key_file: str | None = None
+    key_file: StrPath | None = None
     environments: Collection[str] | None = None
     instance_types: Collection[str] | None = None
     image: str | None = None

@@ -13,6 +13,7 @@ from ..cloud.options import set_all
 from ..cloud.options import tags as checked_tags
 from ..cloud.provider import CloudProvider
 from ..errors import UnknownOption
+from ..given_paths import StrPath
 from ..option_names import checking_options
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Lambda(CloudProvider["LambdaCloud"]):
         TypeError: there is no such option.
     """
 
-    key_file: str | None = None
+    key_file: StrPath | None = None
     regions: Collection[str] | None = None
     instance_types: Collection[str] | None = None
     image: str | None = None

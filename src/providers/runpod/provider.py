@@ -14,6 +14,7 @@ from ..base import LaunchRequest, MachineOffer
 from ..cloud.options import set_all
 from ..cloud.provider import CloudProvider
 from ..errors import UnknownOption
+from ..given_paths import StrPath
 from ..option_names import checking_options
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class RunPod(CloudProvider["RunPodCloud"]):
         TypeError: there is no such option.
     """
 
-    key_file: str | None = None
+    key_file: StrPath | None = None
     cloud: Literal["secure", "community"] = "secure"
     data_centers: Collection[str] | None = None
     instance_types: Collection[str] | None = None

@@ -13,6 +13,7 @@ from ..base import LaunchRequest, MachineOffer
 from ..cloud.options import set_all, several
 from ..cloud.provider import CloudProvider
 from ..errors import UnknownOption
+from ..given_paths import StrPath
 from ..option_names import checking_options
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Vast(CloudProvider["VastCloud"]):
         TypeError: there is no such option.
     """
 
-    key_file: str | None = None
+    key_file: StrPath | None = None
     image: str | None = None
     regions: Collection[str] | None = None
     reliability: float = 0.95

@@ -207,7 +207,7 @@ async def a_key_is_in_the_variable_or_in_a_file(it: Subject) -> None:
             async with it.open():
                 pass
         file = Path(folder) / "key"
-        provider = it.provider(**{**it.options, "key_file": str(file)})
+        provider = it.provider(**{**it.options, "key_file": file})
         with raises(NotAuthorized, "cannot be read"):
             await provider.offers(it.request)
         file.write_text("two words")
