@@ -232,7 +232,9 @@ class _User:
                 self._tell(Resize(sim.referee.nodes.wanted))  # what a user does when there is capacity again
             if not self._due and not self.keeping.busy:
                 self.keeping.let_go_of_all()
-            if self._due or self.keeping.busy or state.leased or not self._is_whole(state) or sim.cloud.unsure:
+            if not self.schedule.over.is_set():  # a loss at the end has set off another fault
+                deadline, well_since = sim.loop.now + PATIENCE_S, None
+            elif self._due or self.keeping.busy or state.leased or not self._is_whole(state) or sim.cloud.unsure:
                 well_since = None
             elif well_since is None:
                 well_since = sim.loop.now
