@@ -236,7 +236,8 @@ class Placement:
             return None
         hosts = (host for host in self.hosts.values() if host.id not in claim.besides and host.open)
         others = [claim.needs.fits_in(host.has) for host in hosts]
-        return claim if others and not (all(others) if claim.every else any(others)) else None
+        least = len(others) if claim.every else min(claim.least, len(others))  # more nodes may still come
+        return claim if sum(others) < least else None
 
     # --- stacks ---------------------------------------------------------------------------------------------------
 

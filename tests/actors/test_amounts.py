@@ -253,6 +253,17 @@ def test_a_broadcast_does_not_wait_for_a_node_that_leaves() -> None:
     assert story.ledger.placement.too_large() is not None
 
 
+def test_a_broadcast_is_refused_that_lacks_large_enough_nodes_after_a_loss() -> None:
+    story = Story()
+    story.node(0, ALL)
+    story.ledger.claim(Claim(JobId(100), least=2, again=True, needs=TWO), 0.0)
+    assert story.ledger.placement.too_large() is None  # another one may come
+    story.node(1, ONE)
+    assert story.ledger.placement.too_large() is not None
+    story.node(2, ALL)
+    assert story.ledger.placement.too_large() is None
+
+
 def test_a_broadcast_that_a_node_is_too_small_for_runs_on_no_part_of_the_pool() -> None:
     for busy in (False, True):  # granted at once, or when seats are free
         story = Story(slots=1)

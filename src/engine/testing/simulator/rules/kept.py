@@ -4,7 +4,8 @@ SIM-37: whoever asks for a kept result, or is given it, gets the value that its 
     bytes and sizes of one making; or hears of a lost node, by the name of what had made it, and only where it cannot be
     made again: it may not run so often, or what it needs cannot be made again, or making it has just failed.
 SIM-38: a result is made again while somebody waits for it, by one run at a time, at most ``retries`` times that were
-    not called off, never where its job may run once; and not while the node that keeps it is there.
+    not called off and had what they need, never where its job may run once; and not while the node that keeps it is
+    there.
 SIM-39: when nobody has a reference to anything, no node keeps anything, and no call is remembered.
 """
 
@@ -121,6 +122,8 @@ class KeptRules:
                 self._kept_on.pop(made, None)
         elif run is not None:
             self._failed_at[run] = self._sim.loop.now
+            if isinstance(ending, GaveUp) and ending.failure is not None:  # it did not run: what it needs is lost
+                self._again[run] -= 1
         self._end(job.id)
 
     # --- which values there are -----------------------------------------------------------------------------------
