@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider import BroadcastFailed, CapacityError, Pool, SyncPool, compute, instance_info
+from outrider import BroadcastFailed, CapacityError, Pool, SerializationError, SyncPool, compute, instance_info
 from outrider.engine.api.tracebacks import FULL, with_source_lines
 
 
@@ -60,6 +60,28 @@ def test_an_operator_has_one_frame_of_ours(pool: SyncPool) -> None:
     with pytest.raises(ValueError, match="no") as caught:
         fail("no") >> pool
     assert frames_of_ours(caught.value) == ["__rshift__"]
+
+
+class Refuses:
+    def __reduce__(self) -> str:
+        raise TypeError("not this one")
+
+
+@pytest.mark.parametrize("value", [threading.Lock(), Refuses()])
+def test_what_cannot_be_pickled_is_told_in_a_few_lines(pool: SyncPool, value: object) -> None:
+    @compute
+    def closes_over() -> object:
+        return value
+
+    for call in (fail(value), closes_over()):  # type: ignore[arg-type]
+        with pytest.raises(SerializationError, match="cannot be pickled") as caught:
+            pool.run(call)
+        cause = caught.value.__cause__
+        assert isinstance(cause, TypeError)
+        frames = [each.name for each in traceback.extract_tb(cause.__traceback__)]
+        assert frames == (["__reduce__"] if isinstance(value, Refuses) else []), "the user's frames alone"
+        assert "cloudpickle" not in "".join(traceback.format_exception(caught.value))
+    assert str(caught.value).startswith("closes_over (its variable 'value') cannot"), "the function is named once"
 
 
 @compute

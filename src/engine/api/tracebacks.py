@@ -6,6 +6,7 @@ import linecache
 import os
 import re
 import sys
+from collections.abc import Collection
 from types import TracebackType
 
 from .errors import OutriderError, RemoteTraceback
@@ -33,10 +34,17 @@ def cut(error: BaseException) -> None:
         BaseException.with_traceback(error, theirs)  # past a `__setattr__` of its class, which may be frozen
 
 
-def _users(trace: TracebackType | None) -> TracebackType | None:
+def of_pickling(error: BaseException) -> BaseException:
+    """Return an error of pickling with the frames of the user's alone, such as those of a ``__reduce__``."""
+    if not os.environ.get(FULL):
+        error.__traceback__ = _users(error.__traceback__, _DRIVERS | {"cloudpickle"})
+    return error
+
+
+def _users(trace: TracebackType | None, others: Collection[str] = _DRIVERS) -> TracebackType | None:
     kept = []
     while trace is not None:
-        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _DRIVERS:
+        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in others:
             kept.append(trace)
         trace = trace.tb_next
     chain = None

@@ -86,9 +86,10 @@ def dumps(value: object, name: str, *modules: str) -> bytes:
     with copying(*(module for module in modules if not nodes_have(module))), allow_secrets():
         try:
             return bytes(cloudpickle.dumps(value, protocol=5))
-        except Exception:
-            values.dump(value, name)  # fails as well, and says where
-            raise
+        except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+            failed = error
+        values.dump(value, name)  # fails as well, and says where
+        raise failed
 
 
 def has_name(function: Decorated[...]) -> bool:

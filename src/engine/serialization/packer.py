@@ -23,7 +23,7 @@ from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
 from .client_streams import Source
 from .payload import Blob, Payload, Shared, pending_references, referred
-from .pickling_errors import pickling_error
+from .pickling_errors import cause_of, pickling_error
 from .stored_objects import packing
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Packer:
         try:
             dumped = values.dump(value, "the shared value")
         except values.Unpicklable as error:
-            raise pickling_error(error, "", "the shared value") from error
+            raise pickling_error(error, "", "the shared value") from cause_of(error)
         return Shared(self._blob(dumped), dumped.sizes, self._drop)
 
     def dump(self, value: object) -> tuple[Value, Blob | None]:
@@ -134,7 +134,7 @@ class Packer:
             with function_pickling.for_nodes(self.node_modules):
                 dumped = values.dump(value, "the value", by_reference=self.node_modules is None)
         except values.Unpicklable as error:
-            raise pickling_error(error, "pool.put", "the value") from error
+            raise pickling_error(error, "pool.put", "the value") from cause_of(error)
         if dumped.total <= values.INLINE_BYTES:
             return values.inline(dumped), None
         return Value(b"", dumped.sizes), self._blob(dumped)
@@ -173,7 +173,7 @@ class Packer:
                     return self._dump(arguments, task, function, by_reference=by_reference)
             if function.takes_self:
                 error.path = _as_of_a_method(error.path)
-            raise pickling_error(error, task, "an argument") from error
+            raise pickling_error(error, task, "an argument") from cause_of(error)
         if dumped.total <= values.INLINE_BYTES:
             return values.inline(dumped), None
         if len(dumped.parts[0]) >= WARNED_BYTES and not self._warned:

@@ -8,7 +8,9 @@ from contextlib import suppress
 
 from ..api import errors
 from ..api.printable import plainly, sentence
+from ..api.tracebacks import of_pickling
 from ..wire.messages import Failed
+from ..wire.values import Unpicklable
 from .error_notes import AttemptPlace
 from .function_pickling import import_advice
 
@@ -21,7 +23,7 @@ PICKLING_ADVICE = {  # by the type of what cannot be pickled
 
 def pickling_error(error: Exception, task: str, what: str) -> errors.SerializationError | errors.NotACall:
     path, kind, reason = _unpicklable(error)
-    thing = f"{path or what}{f' of {task}' if task else ''}"
+    thing = f"{path or what}{f' of {task}' if task and not path.startswith(f'{task} (') else ''}"
     if isinstance(pending := error.__cause__ or error, errors.NotACall):
         return errors.NotACall(f"{thing}: {pending}")
     if isinstance(pending, errors.SerializationError):
@@ -29,6 +31,11 @@ def pickling_error(error: Exception, task: str, what: str) -> errors.Serializati
     advice = PICKLING_ADVICE.get(kind, "leave it out, or make it inside the function")
     message = f"{thing} cannot be pickled ({reason}): {advice}."
     return errors.SerializationError(message, path=path, task=task, kind=kind)
+
+
+def cause_of(error: Exception) -> BaseException:
+    """Return the cause of a `pickling_error`: what pickling has raised, without what we have made of it."""
+    return of_pickling(error.__cause__ if isinstance(error, Unpicklable) and error.__cause__ else error)
 
 
 def unloadable_error(error: Exception, what: str, task: str) -> errors.SerializationError:

@@ -43,7 +43,7 @@ def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
     """
     from ..api.compute import StreamCompute
     from ..api.plugin import merged
-    from .pickling_errors import pickling_error
+    from .pickling_errors import cause_of, pickling_error
 
     chosen = merged(plugins, function.plugins)
     try:
@@ -52,8 +52,8 @@ def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
             setup = _dumped_setup(function.options.setup)
             modules = {type(plugin).__module__ for plugin in chosen}
             extras = function_pickling.dumps(chosen, "plugins", *modules) if chosen else b""
-    except Exception as error:
-        raise pickling_error(error, function.__name__, "The function") from error
+    except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+        raise pickling_error(error, function.__name__, "The function") from cause_of(error)
     program = Program(function.__name__, code, extras, isinstance(function, StreamCompute))
     return pickle.dumps(program if setup is None else SetUpProgram(*program.__reduce__()[1], setup=setup), 5)
 

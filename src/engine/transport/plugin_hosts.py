@@ -29,7 +29,7 @@ from ..runtime.plugin_host import READY, STARTING, plugin_host
 from ..serialization import function_pickling, program
 from ..serialization.client_streams import Values
 from ..serialization.error_translation import error_of
-from ..serialization.pickling_errors import pickling_error
+from ..serialization.pickling_errors import cause_of, pickling_error
 from ..wire import values
 from .internal_tasks import internal_payload
 from .link import FIRST_BESIDE
@@ -136,8 +136,8 @@ class PluginHosts:
         with function_pickling.for_nodes(self._node_modules()):
             try:
                 packed = function_pickling.dumps(tuple(self._plugins), "plugins", *modules)
-            except Exception as error:
-                raise pickling_error(error, "the pool", "A plugin") from error
+            except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+                raise pickling_error(error, "the pool", "A plugin") from cause_of(error)
             code = program.build(plugin_host)
         if len(packed) > values.INLINE_BYTES // 2:
             raise SpecError("The pool's plugins are too large to be sent: give them names of files instead.")
