@@ -287,7 +287,7 @@ class Pool(PoolLife):
         function: Callable[..., Any],
         items: MapItems,
         /,
-        *,
+        *more: Never,
         limit: int | None = None,
         ordered: bool = True,
         errors: ErrorsOption = "raise",
@@ -308,7 +308,7 @@ class Pool(PoolLife):
         one_of("errors", errors, ("raise", "return"))
         from .client.mapping import MapRun, check_map
 
-        check_map(function, items)
+        check_map(function, items, more)
         called = for_items(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
 

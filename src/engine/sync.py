@@ -348,7 +348,7 @@ class SyncPool(Runner):
         function: Callable[..., Any],
         items: MapItems,
         /,
-        *,
+        *more: Never,
         limit: int | None = None,
         ordered: bool = True,
         errors: ErrorsOption = "raise",
@@ -358,7 +358,7 @@ class SyncPool(Runner):
         """
         from .client.mapping import check_map
 
-        check_map(function, items)
+        check_map(function, items, more)
         given: Any = marked_blocking(items)
         options: Any = {"limit": limit, "ordered": ordered, "errors": errors}
         chunks = self._wait(called, lambda: self._pool.map(function, given, **options).chunks())

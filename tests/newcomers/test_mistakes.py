@@ -117,6 +117,8 @@ MEANT: dict[str, tuple[Callable[[Any], object], str]] = {
     "a map is swapped": (lambda pool: pool.map([1, 2], same), r"the function first: pool\.map\(same, items\)"),
     "a map gets a call": (lambda pool: pool.map(same(1), [1]), r"not the call same\(1\)"),
     "a map gets one item": (lambda pool: pool.map(same, 5), "one by one, not 5"),
+    "a map gets several iterables": (lambda pool: pool.map(same, [1], [2]), r"zip\(\.\.\.\).*pool\.as_completed"),
+    "a map gets a generator": (lambda pool: pool.map(count, [1]), "yields values.*pool.stream"),
     "a map gets no function": (lambda pool: pool.map("same", [1]), "a function, not 'same'"),
 }
 
@@ -433,6 +435,27 @@ OPTIONS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
     "nothing alike": (plugins.mig, {"profile": "1g.5gb", "zebra": 1}, "it has count, profile"),
     "of a decorator": (integrations.torch, {"cuda": "cu128"}, "has no option 'cuda'"),
 }
+
+
+VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "a provider by its name": ({"provider": "aws"}, r"write provider=AWS\(\.\.\.\)"),
+    "a plugin by its name": ({"plugins": ["torch"]}, r"write plugins\.torch\(\)"),
+    "a container's image": ({"image": "python:3.12"}, r"image takes an Image, .*, not 'python:3\.12'"),
+    "a text as slots": ({"worker": "8"}, "how many tasks a node runs at a time, not '8'"),
+}
+
+
+@pytest.mark.parametrize("mistake", VALUES)
+def test_a_value_of_another_type_says_what_to_write(mistake: str) -> None:
+    options, said = VALUES[mistake]
+    with pytest.raises(SpecError, match=said):
+        Pool(**options)
+
+
+@pytest.mark.parametrize(("given", "said"), [(Local(), r"Pool\(provider=Local\(\.\.\.\)\)"), (4, r"Pool\(nodes=4\)")])
+def test_an_option_without_its_name_says_the_name(given: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=f"write {said}"):
+        Pool(given)
 
 
 PROVIDERS: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {

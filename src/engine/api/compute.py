@@ -426,7 +426,12 @@ def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
     called: Any = function
     if isinstance(of := getattr(called, "__func__", None), Decorated):
         called = of.bound(called.__self__)  # a class method, as Python 3.13 binds it
-    found: Any = called if isinstance(called, Compute) else _decorate(called, Options())
+    found: Any = called if isinstance(called, Decorated) else _decorate(called, Options())
+    if isinstance(found, StreamCompute):
+        raise NotACall(
+            f"{found.shown} yields values, and pool.map takes a function that returns one: have it return a list, or "
+            f"stream each call by pool.stream({found.__name__}(item))"
+        )
     if found.given:
         found.check_method()
     if found.options.keep:

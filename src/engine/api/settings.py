@@ -293,7 +293,12 @@ def _checked(options: MachineOptions) -> Mapping[str, object]:
 def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:
     for each in given:
         if not isinstance(each, Spec):
-            refuse(f"Pool takes Spec(...) and options with names, not {shown(each)}.")
+            meant = ""
+            if isinstance(each, Provider):
+                meant = f": write Pool(provider={type(each).__name__}(...))"
+            elif isinstance(each, int) and not isinstance(each, bool):
+                meant = f": write Pool(nodes={shown(each)})"
+            refuse(f"Pool takes Spec(...) and options with names, not {shown(each)}{meant}.")
     several = tuple(each for each in given if isinstance(each, Spec))
     if not several:
         return (Spec(**options),)
@@ -339,7 +344,11 @@ def _check_provider(provider: object) -> None:
     if isinstance(provider, type):
         refuse(f"provider takes an instance: write provider={provider.__name__}().")
     if not isinstance(provider, Provider):
-        refuse(f"provider takes a provider such as Local(), not {shown(provider)}.")
+        from ...providers.registry import PROVIDERS
+
+        known = PROVIDERS.get(provider.lower()) if isinstance(provider, str) else None
+        meant = f": write provider={known.provider.partition(':')[2]}(...)" if known else ""
+        refuse(f"provider takes a provider such as Local(), not {shown(provider)}{meant}.")
 
 
 def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
@@ -482,7 +491,8 @@ def check_pool(plugins: object, on_loss: object, console: object, selection: obj
         refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {shown(plugins)}.")
     for plugin in plugins:
         if not isinstance(plugin, Plugin):
-            call = f": write plugins.{plugin.__name__}()" if hasattr(plugin, "__name__") else ""
+            name = plugin if isinstance(plugin, str) and plugin.isidentifier() else getattr(plugin, "__name__", "")
+            call = f": write plugins.{name}()" if name else ""
             refuse(f"plugins takes plugins, not {shown(plugin)}{call}.")
         check_plugin(plugin)
     one_of("on_loss", on_loss, get_args(OnLossOption))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+    Sized,
+)
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Required, TypedDict, TypeVar, cast
 
@@ -55,7 +65,7 @@ class OutcomesMapOptions(TypedDict, total=False):
     errors: Required[Literal["return"]]
 
 
-def check_map(function: object, items: object) -> None:
+def check_map(function: object, items: object, more: Sequence[object] = ()) -> None:
     """Refuse what `Pool.map` cannot take, with what was probably meant.
 
     Raises:
@@ -68,6 +78,11 @@ def check_map(function: object, items: object) -> None:
         raise NotACall(f"pool.map takes {swapped if callable(items) else f'a function, not {shown(function)}'}")
     if isinstance(items, Pending):
         raise NotACall(f"{items.code} has not run: give pool.map its result")
+    if more:
+        raise NotACall(
+            "pool.map calls the function with one item of one iterable: give it zip(...) of several and let the "
+            "function take a tuple, or use pool.as_completed(function(a, b) for a, b in zip(...))"
+        )
     if not isinstance(items, Iterable | AsyncIterable | Blocking) and not hasattr(items, "__getitem__"):
         raise NotACall(f"pool.map takes the items to call the function with, one by one, not {shown(items)}")
 

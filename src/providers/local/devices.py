@@ -98,5 +98,12 @@ def divide(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | N
     fitting = [device for device in devices if wanted.fits(device.name, device.memory_gb)]
     if len(fitting) < each * nodes:
         has = ", ".join(f"{d.name} ({d.memory_gb:g} GB)" for d in devices) or "no accelerator"
-        raise NoCapacity(f"{nodes} local nodes with {wanted} each need {each * nodes}; this computer has {has}")
+        many = (
+            f"{nodes} local nodes with {wanted} each need {each * nodes}"
+            if nodes > 1
+            else f"a local node needs {wanted}"
+        )
+        raise NoCapacity(
+            f"{many}; this computer has {has}", advice="Ask for less, or for machines of another provider."
+        )
     return [Share(tuple(fitting[n * each : (n + 1) * each]), hide_others=True) for n in range(nodes)]

@@ -95,7 +95,7 @@ def test_who_gets_one_or_has_none_is_not(devices, nodes, wanted):
     [
         ("", 1, AcceleratorRequest("A100"), "this computer has no accelerator"),
         (H200, 2, AcceleratorRequest("H200"), r"2 local nodes with 1 H200 each need 2; this computer has H200"),
-        (H200, 1, AcceleratorRequest("A100"), "1 local nodes with 1 A100"),
+        (H200, 1, AcceleratorRequest("A100"), "a local node needs 1 A100"),
         (MIXED, 2, AcceleratorRequest("A100", memory_gb=80), "of 80 GB"),
         (TWO_A100, 2, AcceleratorRequest("A100", 2), "need 4"),
     ],
