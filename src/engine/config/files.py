@@ -126,11 +126,7 @@ def _parsed(path: Path) -> Table:
         return tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}.") from None
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # no text, tables in tables in tables, numbers without an end
+    except (OSError, ValueError, RecursionError) as error:  # no text, or tables and numbers that are too deep or long
         raise SpecError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 

@@ -122,8 +122,8 @@ class KeptRules:
                 self._kept_on.pop(made, None)
         elif run is not None:
             self._failed_at[run] = self._sim.loop.now
-            if isinstance(ending, GaveUp) and ending.failure is not None:  # it did not run: what it needs is lost
-                self._again[run] -= 1
+            if isinstance(ending, GaveUp) and ending.reason is Reason.LOST and ending.failure is not None:
+                self._again[run] -= 1  # it did not run: what it needs is lost
         self._end(job.id)
 
     # --- which values there are -----------------------------------------------------------------------------------
