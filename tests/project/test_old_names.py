@@ -21,7 +21,7 @@ OF_OTHER_THINGS = """
     advice agent explained frames inbox mounts patterns phase plan prepare root shell target_of uv
     Exit Shell
     bucket inherited launching objects owners polling shared whose
-    beside bundle http pickling pools retries scheduler streams supervisor work Scheduler Work
+    Embedding beside bundle http pickling pools retries scheduler streams supervisor work Scheduler Work
     takeover connector connectivity decisions entry files fleet gang lifecycle losses restore roster watch
     Board CLAIM Choice Claim Fact Fleet Given Home Late Lifecycle Places Port Post Site State Trouble
 """

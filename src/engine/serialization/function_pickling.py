@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from ..api.compute import Decorated
+    from ..wire.captured import Watch
 
 OUTRIDER = "outrider"
 
@@ -64,31 +65,30 @@ def nodes_have(module: str) -> bool:
     return importable(module) if modules is None else modules.has(module)
 
 
-def dumps_function(function: Decorated[...]) -> bytes:
+def dumps_function(function: Decorated[...], watch: Watch | None = None) -> bytes:
     """A `@compute` function's own function, so that `pickle.loads` gives it on a node; or an error as of `dumps`."""
     if has_name(function):
         import pickle  # when the provider of a local pool has begun
 
         return pickle.dumps(_Named(function.__module__, function.__qualname__), 5)
-    return dumps(function.function, function.__name__, function.__module__)
+    return dumps(function.function, function.__name__, function.__module__, watch=watch)
 
 
-def dumps(value: object, name: str, *modules: str) -> bytes:
-    """Pickle ``value`` with cloudpickle. Objects from ``modules`` that nodes cannot import are copied.
+def dumps(value: object, name: str, *modules: str, watch: Watch | None = None) -> bytes:
+    """Pickle ``value``, which is code or belongs to it. Objects from ``modules`` that nodes cannot import are copied.
+    ``watch`` notes what the pickle depends on.
 
     Raises:
         Unpicklable: ``name`` is what its path begins with.
     """
-    import cloudpickle
-
-    from ..wire import values
+    from ..wire import pickler, values
 
     with copying(*(module for module in modules if not nodes_have(module))), allow_secrets():
         try:
-            return bytes(cloudpickle.dumps(value, protocol=5))
+            return pickler.dumps(value, code=True, watch=watch)
         except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
             failed = error
-        values.dump(value, name)  # fails as well, and says where
+        values.dump(value, name, code=True)  # fails as well, and says where
         raise failed
 
 
@@ -142,6 +142,11 @@ class ImportableModules:
         if not importable(module):
             return False
         return top in self._included or top in sys.stdlib_module_names or _is_installed(module)
+
+    def forget(self, modules: Iterable[str]) -> None:
+        """Count modules as the user's own from now on: they were imported anew, and nodes have them as before."""
+        self._included -= {module.partition(".")[0] for module in modules}
+        self._seen = 0
 
     def own(self) -> tuple[str, ...]:
         """The modules and packages (their tops) loaded here that are the user's own and not included."""

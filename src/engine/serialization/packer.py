@@ -19,11 +19,13 @@ from ..api.pending_base import Pickled, refused_as_arguments
 from ..api.plugin import merged
 from ..api.secrets import SECRET, allow_secrets, secrets_allowed
 from ..wire import values
+from ..wire.captured import Watch
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
 from .client_streams import Source
 from .payload import Blob, Payload, Shared, pending_references, referred
 from .pickling_errors import cause_of, pickling_error
+from .script import Scripts
 from .stored_objects import packing
 
 if TYPE_CHECKING:
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
     from ..api.compute import Decorated
     from ..api.plugin import Plugin
     from ..api.settings import WorkerKind
+    from ..wire.script_modules import Script
     from .client_streams import RankValues, Values
     from .function_pickling import ImportableModules
     from .stored_objects import StoredObject
 
 
 _PLAIN = {type(None), bool, bytes, float, int, str}
+WARNED_CODE_BYTES = 8 << 20  # of what a function refers to, which may change: to pickle it takes 10 ms a call
 WARNED_BYTES = 1 << 30  # of a call's pickled arguments: seconds in which nothing else of the program goes on
 
 
@@ -61,7 +65,8 @@ class Packer:
         self.outer_plugins: tuple[Plugin, ...] = ()
         self._plugins, self._kind, self._drop = tuple(plugins), kind, drop
         self._blobs, self._objects = itertools.count(1), objects or self
-        self._warned = False
+        self._warned = self._warned_of_generators = self._warned_of_code = False
+        self._scripts = Scripts()
         self._prefix = os.urandom(4).hex()  # nodes that are taken over may still have blobs of another client
 
     def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
@@ -81,20 +86,18 @@ class Packer:
         """
         options = call.options
         args, kwargs, inputs = call.detach()
-        defined = self.definitions.get(call.function) or self._define(call.function)
+        defined = self._current(call.function)
         name = options.name or call.function.__name__
         flags = defined.flags if options.needs is None else self._flags(defined.flags, options.needs, call.function)
         objects: tuple[StoredObject, ...] = ()
         if packing.ever:
             packing.begin(self._objects)
         try:
-            if (defined.copied is None and self.node_modules is None) or _is_plain(args, kwargs):
+            copied = (*self._scripts.loaded_by_hand, *([defined.copied] if defined.copied else ()))
+            if (not copied and self.node_modules is None) or _is_plain(args, kwargs):
                 value, blob = self._dump((args, kwargs), name, call.function)
             else:
-                with (
-                    function_pickling.for_nodes(self.node_modules),
-                    function_pickling.copying(*([defined.copied] if defined.copied else ())),
-                ):
+                with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*copied):
                     value, blob = self._dump((args, kwargs), name, call.function, by_reference=False)
         finally:
             if packing.ever:
@@ -131,8 +134,10 @@ class Packer:
     def dump(self, value: object) -> tuple[Value, Blob | None]:
         """Pickle a value that calls of this pool will refer to."""
         try:
-            with function_pickling.for_nodes(self.node_modules):
-                dumped = values.dump(value, "the value", by_reference=self.node_modules is None)
+            copied = self._scripts.loaded_by_hand
+            with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*copied):
+                by_reference = self.node_modules is None and not copied
+                dumped = values.dump(value, "the value", by_reference=by_reference)
         except values.Unpicklable as error:
             raise pickling_error(error, "pool.put", "the value") from cause_of(error)
         if dumped.total <= values.INLINE_BYTES:
@@ -182,16 +187,65 @@ class Packer:
         blob = self._blob(dumped)
         return Value(b"", dumped.sizes, blob.name), blob
 
+    def _current(self, function: Decorated[Any]) -> Defined:
+        """Return a function as it is now. It takes 1 us where it is known and refers to nothing that may change in
+        place, such as a list: else it is pickled again, and compared.
+        """
+        if (reloaded := self._scripts.news()) is not None:
+            self.definitions.clear()
+            if self.node_modules is not None:
+                self.node_modules.forget(reloaded)
+        known = self.definitions.get(function)
+        if known is None:
+            return self._define(function)
+        defined, watch = known
+        if watch.is_unchanged() and (not watch.may_change or self._code_of(function) == watch.code):
+            return defined
+        return self._define(function)
+
+    def _code_of(self, function: Decorated[Any]) -> bytes:
+        with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*self._scripts.loaded_by_hand):
+            return function_pickling.dumps_function(function)
+
     def _define(self, function: Decorated[Any]) -> Defined:
-        """Pickle a function. Doing it once per pool saves 12 us a call; what the function refers to is a snapshot."""
+        """Pickle a function, with what it refers to as it is now."""
         plugins = self.plugins_of(function)
         self._check(function, plugins)
-        module = function.__module__
+        module, watch = function.__module__, Watch()
+        code = self._build(function, watch)
         with function_pickling.for_nodes(self.node_modules):
-            code = program.build(function, (*self.outer_plugins, *self._plugins))
             copied = None if module == "__main__" or function_pickling.nodes_have(module) else module
         flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
-        return self.definitions.add(function, code, int(flags), copied)
+        self._warn_of(watch, len(code), function.__name__)
+        return self.definitions.add(function, code, int(flags), copied, watch)
+
+    def _build(self, function: Decorated[Any], watch: Watch) -> bytes:
+        plugins = *self.outer_plugins, *self._plugins
+        with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*self._scripts.loaded_by_hand):
+            return program.build(function, plugins, describe=self._described, watch=watch)
+
+    def _described(self, watch: Watch) -> Script:
+        return self._scripts.of_function(watch, shares_files=self.node_modules is None)
+
+    def _warn_of(self, watch: Watch, size_bytes: int, task: str) -> None:
+        """Warn once of what a function refers to, where that is not what its user expects, or slow."""
+        if watch.generators and not self._warned_of_generators:
+            self._warned_of_generators = True
+            warnings.warn(
+                f"{task} refers to a random number generator of this program ({watch.generators[0]}). Each task draws "
+                "from a stream of its own, made from the generator's state, the number of the call and the rank. Make "
+                "the generator inside the function, from a seed that is an argument, to choose the stream.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+        if watch.may_change and size_bytes >= WARNED_CODE_BYTES and not self._warned_of_code:
+            self._warned_of_code = True
+            warnings.warn(
+                f"{task} refers to {size_bytes >> 20:,} MiB of this program's variables, which are pickled for each "
+                "call, to see whether they have changed. Pass them as an argument, or by pool.put.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
 
     def _flags(self, flags: int, needs: Amounts, function: Decorated[Any]) -> int:
         """Return the flags of a call that needs amounts: it has a process of its own, from its beginning."""
@@ -261,23 +315,26 @@ class Definitions:
         """``forget`` is given the digest of each large function that nobody has any more, on the loop that runs now."""
         self._forget = forget
         self._loop = asyncio.get_running_loop()
-        self._of: weakref.WeakKeyDictionary[Decorated[Any], Defined] = weakref.WeakKeyDictionary()
+        self._of: weakref.WeakKeyDictionary[Decorated[Any], tuple[Defined, Watch]] = weakref.WeakKeyDictionary()
         self._alive: weakref.WeakValueDictionary[bytes, Defined] = weakref.WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._of)
 
-    def get(self, function: Decorated[Any]) -> Defined | None:
+    def get(self, function: Decorated[Any]) -> tuple[Defined, Watch] | None:
+        """Return a function as it was pickled last, and what that pickle depends on."""
         return self._of.get(function)
 
-    def add(self, function: Decorated[Any], code: bytes, flags: int, copied: str | None) -> Defined:
+    def add(
+        self, function: Decorated[Any], code: bytes, flags: int, copied: str | None, watch: Watch | None = None
+    ) -> Defined:
         digest = hashlib.blake2b(code, digest_size=16).digest()
         defined = self._alive.get(digest)
         if defined is None:
             self._alive[digest] = defined = Defined(digest, code, flags, copied)
             if len(code) > values.INLINE_BYTES:
                 weakref.finalize(defined, self._let_go, digest).atexit = False
-        self._of[function] = defined
+        self._of[function] = defined, watch or Watch()
         return defined
 
     def clear(self) -> None:

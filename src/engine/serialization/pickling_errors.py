@@ -23,7 +23,7 @@ PICKLING_ADVICE = {  # by the type of what cannot be pickled
 
 def pickling_error(error: Exception, task: str, what: str) -> errors.SerializationError | errors.NotACall:
     path, kind, reason = _unpicklable(error)
-    thing = f"{path or what}{f' of {task}' if task and not path.startswith(f'{task} (') else ''}"
+    thing = f"{path or what}{f' of {task}' if task and path != task and not path.startswith(f'{task} (') else ''}"
     if isinstance(pending := error.__cause__ or error, errors.NotACall):
         return errors.NotACall(f"{thing}: {pending}")
     if isinstance(pending, errors.SerializationError):

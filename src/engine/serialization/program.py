@@ -16,27 +16,41 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lazy_named_tuple import NamedTuple
 from ..api.secrets import allow_secrets
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
+from ..wire import random_streams, script_modules
+from ..wire.captured import Watch
 from ..wire.messages import Failed
+from ..wire.spawned_main import SpawningSpec
 from . import function_pickling
 
 if TYPE_CHECKING:
     from ..api.compute import Decorated
     from ..api.instance import InstanceInfo
     from ..api.plugin import Plugin
+    from ..wire.script_modules import Script
 
 Load = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
-    """Return a pickled `Program`, for `wire.messages.Define`. ``plugins`` are the pool's; the function's own are added.
+def build(
+    function: Decorated[...],
+    plugins: Sequence[Plugin] = (),
+    *,
+    describe: Callable[[Watch], Script] | None = None,
+    watch: Watch | None = None,
+) -> bytes:
+    """Return a pickled `Program`, for `wire.messages.Define`. A function of ``__main__`` takes its globals with it as
+    they are now.
 
-    Once per function and pool: a function of ``__main__`` takes its globals with it as they are now.
+    Args:
+        plugins: The pool's; the function's own are added.
+        describe: Returns what workers are to know of this program's script, from what the pickle depends on.
+        watch: Notes what the pickle depends on.
 
     Raises:
         SerializationError: what the function or a plugin holds cannot be pickled; says what.
@@ -46,32 +60,37 @@ def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
     from .pickling_errors import cause_of, pickling_error
 
     chosen = merged(plugins, function.plugins)
+    watch = watch or Watch()
     try:
         with allow_secrets():
-            code = function_pickling.dumps_function(function)
-            setup = _dumped_setup(function.options.setup)
+            code = function_pickling.dumps_function(function, watch)
+            setup = _dumped_setup(function.options.setup, watch)
+            watch.code = code
             modules = {type(plugin).__module__ for plugin in chosen}
             extras = function_pickling.dumps(chosen, "plugins", *modules) if chosen else b""
     except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
         raise pickling_error(error, function.__name__, "The function") from cause_of(error)
-    program = Program(function.__name__, code, extras, isinstance(function, StreamCompute))
+    script = None if describe is None else describe(watch)
+    program = Program(function.__name__, code, extras, isinstance(function, StreamCompute), script)
     return pickle.dumps(program if setup is None else SetUpProgram(*program.__reduce__()[1], setup=setup), 5)
 
 
 class Program:
     """A function with its plugins, as a worker keeps it. Unpickling one unpickles nothing of the user's."""
 
-    __slots__ = ("_code", "_function", "_name", "_plugins", "_streams")
+    __slots__ = ("_code", "_function", "_name", "_names", "_plugins", "_script", "_streams")
 
-    def __init__(self, name: str, code: bytes, plugins: bytes, streams: bool) -> None:
+    def __init__(self, name: str, code: bytes, plugins: bytes, streams: bool, script: Script | None = None) -> None:
         self._name = name
         self._code = code
         self._plugins = plugins
         self._streams = streams
+        self._script = script
         self._function: Callable[..., Any] | None = None
+        self._names: list[tuple[str, dict[str, object]]] = []  # of the script's modules, that the function came with
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Program, (self._name, self._code, self._plugins, self._streams)
+        return Program, (self._name, self._code, self._plugins, self._streams, self._script)
 
     def __call__(self, load: Load) -> Any:
         """Run it once in this process: its value, or (a generator) an iterator that must be closed.
@@ -85,6 +104,8 @@ class Program:
         return self._iterator(load) if self._streams else self._value(load)
 
     def _value(self, load: Load) -> Any:
+        if self._script is not None:
+            self._enter(self._script)
         if self._plugins:
             with self._prepared(load) as call:
                 try:
@@ -93,12 +114,15 @@ class Program:
                     return _value_of_exit(end)
         function = self._loaded()  # the same without plugins, 2 us quicker
         args, kwargs = load()
+        begin_streams()
         try:
             return _awaited(function(*args, **kwargs))
         except SystemExit as end:
             return _value_of_exit(end)
 
     def _iterator(self, load: Load) -> Iterator[Any]:
+        if self._script is not None:
+            self._enter(self._script)
         with self._prepared(load) as call:
             result = call()
             yield from _stepped(result) if isinstance(result, AsyncIterator) else result
@@ -118,6 +142,7 @@ class Program:
             for plugin in reversed(plugins):
                 function = _wrapped(function, plugin, info)
             args, kwargs = load()
+            begin_streams()
             stack.push(_note_raised)  # the first to end
             yield partial(function, *args, **kwargs)
 
@@ -125,10 +150,27 @@ class Program:
         if self._function is not None:
             return self._function
         try:
-            self._function = function = pickle.loads(self._code)
+            with script_modules.recording(self._names):
+                self._function = function = pickle.loads(self._code)
         except Exception as error:
             raise LoadError from error
         return function  # type: ignore[no-any-return]
+
+    def _enter(self, script: Script) -> None:
+        """Have this process's ``__main__`` be that of the program's script, with the names as it has sent them."""
+        namespace = script_modules.entered(script)
+        if self._function is None:
+            namespace.update(script)
+            main = namespace.module(script_modules.MAIN, {})
+            if main.__spec__ is None:
+                main.__spec__ = cast("Any", SpawningSpec(namespace))
+        namespace.apply(self, self._names)
+
+
+def begin_streams() -> None:
+    """Begin the random streams of the running task, where functions of this process refer to generators."""
+    if random_streams.used and (task := current()) is not None:
+        random_streams.begin_task(task.job, task.info["rank"])
 
 
 class SetUpProgram(Program):
@@ -180,11 +222,11 @@ def _set_up(setup: bytes) -> Any:
             pass
 
 
-def _dumped_setup(setup: Callable[[], Any] | None) -> bytes | None:
+def _dumped_setup(setup: Callable[[], Any] | None, watch: Watch) -> bytes | None:
     if setup is None:
         return None
     module = getattr(getattr(setup, "func", setup), "__module__", None)  # a partial's own is functools
-    return function_pickling.dumps(setup, "setup", *([module] if module else ()))
+    return function_pickling.dumps(setup, "setup", *([module] if module else ()), watch=watch)
 
 
 def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -> Callable[..., Any]:

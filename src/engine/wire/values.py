@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import FunctionType
 from typing import Any
 
-import cloudpickle
-
 from ...lazy_named_tuple import NamedTuple
+from . import pickler, reducers
 from .messages import Value
 
 INLINE_BYTES = 64 * 1024  # larger values travel as blobs
@@ -40,14 +41,15 @@ class Unpicklable(Exception):
         return Unpicklable, (self.path, self.kind, self.reason)
 
 
-def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: bool = True) -> Dumped:
+def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: bool = True, code: bool = False) -> Dumped:
     """Pickle, large buffers out of band and not copied. Nor is a large `bytes` that is an item of a short list, tuple
     or dict: it is one of the parts of the pickle.
 
     ``names`` is what the object is called in the path of an error; a sequence names the items of a tuple, so that
     ``dump((args, kwargs), ("args", "kwargs"))`` complains about ``args[0]['model'].lock``.
 
-    ``by_reference=False`` asks cloudpickle at once, which copies what is of modules registered with it.
+    ``by_reference=False`` copies what is of modules registered with cloudpickle. ``code``: the object is a function,
+    with all that it refers to.
 
     Raises:
         Unpicklable
@@ -60,12 +62,12 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
                 return Dumped(written, None, sum(map(len, written)))
             head = b"".join(written)
         else:
-            head = _pickled(obj, buffers, by_reference=by_reference)
+            head = _pickled(obj, buffers, by_reference=by_reference and not code, code=code)
         if not buffers:
             return Dumped([head], None, len(head))
         views = [buffer.raw() for buffer in buffers]
     except Exception as error:  # whatever a __reduce__ raises
-        raise _explain(obj, names, error) from error
+        raise _explain(obj, names, error, code=code) from error
     parts: list[bytes | memoryview] = [head]
     total = len(head)
     for view in views:
@@ -133,18 +135,54 @@ class _Pieces:
         return bytes(line)
 
 
-def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool) -> bytes:
-    """Pickle, plainly where possible: 0.3 us against cloudpickle's 1.8. Objects of ``__main__`` must go by value."""
-    if by_reference:
+def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool, code: bool) -> bytes:
+    """Pickle, plainly where possible: in a tenth of the time. Objects of ``__main__`` must go by value."""
+    if by_reference and ("torch" not in sys.modules or obj is None or (type(obj) is tuple and _is_nothing(obj))):
         try:
             head = pickle.dumps(obj, 5, buffer_callback=buffers.append)
-            if b"__main__" not in head:
+            if b"__main__" not in head and b"andom" not in head and b"_Environ" not in head:  # see `reducers`
                 return head
-        except Exception:  # noqa: BLE001, S110 - lambdas, local classes: cloudpickle knows them, and has the last word
+        except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler has the last word
             pass
         buffers.clear()
-    whole: bytes = cloudpickle.dumps(obj, 5, buffer_callback=buffers.append)
-    return whole
+    with io.BytesIO() as file:
+        _write(obj, file, buffers, by_reference=by_reference, code=code)
+        return file.getvalue()
+
+
+def _is_nothing(obj: tuple[object, ...]) -> bool:
+    """Return whether these are the arguments of a call that has none."""
+    return len(obj) == 2 and type(obj[0]) is tuple and type(obj[1]) is dict and not obj[0] and not obj[1]
+
+
+def _write(
+    obj: object, file: Any, buffers: list[pickle.PickleBuffer], *, by_reference: bool, code: bool = False
+) -> None:
+    def dump() -> None:
+        if by_reference and _has_written_plainly(obj, file, buffers):
+            return
+        pickler.Pickler(file, buffers.append, code=code).dump(obj)
+
+    pickler.write(file, dump, buffers.clear)
+
+
+def _has_written_plainly(obj: object, file: Any, buffers: list[pickle.PickleBuffer]) -> bool:
+    plain = pickle.Pickler(file, 5, buffer_callback=buffers.append)
+    plain.dispatch_table = reducers.plain_table()
+    try:
+        plain.dump(obj)
+        if b"__main__" not in file.getvalue():
+            return True
+    except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler has the last word
+        pass
+    _clear(file, buffers)
+    return False
+
+
+def _clear(file: Any, buffers: list[pickle.PickleBuffer]) -> None:
+    file.seek(0)
+    file.truncate()
+    buffers.clear()
 
 
 def _has_long_bytes(obj: object, depth: int) -> bool:
@@ -164,17 +202,8 @@ def _pickled_in_parts(
     obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool
 ) -> list[bytes | memoryview]:
     """Pickle as `_pickled` does, into parts of which each large `bytes` is one, as it is."""
-    if by_reference:
-        file = _PickleFile()
-        try:
-            pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(obj)
-            if not any(b"__main__" in part for part in file.parts if len(part) <= PIECE_BYTES):
-                return file.parts
-        except Exception:  # noqa: BLE001, S110 - as in `_pickled`
-            pass
-        buffers.clear()
     file = _PickleFile()
-    cloudpickle.Pickler(file, 5, buffer_callback=buffers.append).dump(obj)
+    _write(obj, file, buffers, by_reference=by_reference)
     return file.parts
 
 
@@ -187,6 +216,16 @@ class _PickleFile:
     def write(self, data: Any) -> int:
         self.parts.append(data if type(data) is bytes else bytes(data))  # of a bytearray a copy: it may change
         return len(data)
+
+    def getvalue(self) -> bytes:
+        """Return what may name modules."""
+        return b"".join(part for part in self.parts if len(part) <= PIECE_BYTES)
+
+    def seek(self, _: int) -> None:
+        pass
+
+    def truncate(self) -> None:
+        self.parts = []
 
 
 def cut(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
@@ -204,26 +243,28 @@ _DEPTH = 12  # an object graph deeper than this is named by its upper part
 _WIDTH = 10_000  # children tried per object
 
 
-def _explain(obj: object, names: str | Sequence[str], error: Exception) -> Unpicklable:
+def _explain(obj: object, names: str | Sequence[str], error: Exception, *, code: bool) -> Unpicklable:
     if isinstance(names, str) or not isinstance(obj, tuple):
-        path, obj, error = _blame(str(names), obj, error, set(), _DEPTH)
+        path, obj, error = _blame(str(names), obj, error, set(), _DEPTH, code=code)
     else:
         path = ", ".join(names)
         for name, item in zip(names, obj, strict=True):
-            if (found := _failure(item)) is not None:
-                path, obj, error = _blame(name, item, found, set(), _DEPTH)
+            if (found := _failure(item, code=code)) is not None:
+                path, obj, error = _blame(name, item, found, set(), _DEPTH, code=code)
                 break
     kind, reason = type(obj), (str(error) or type(error).__name__).strip().splitlines()[0]
     return Unpicklable(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), reason[:500])
 
 
-def _blame(path: str, obj: object, error: Exception, seen: set[int], depth: int) -> tuple[str, object, Exception]:
+def _blame(
+    path: str, obj: object, error: Exception, seen: set[int], depth: int, *, code: bool
+) -> tuple[str, object, Exception]:
     """Find the deepest part of ``obj`` that fails by itself."""
     seen.add(id(obj))
     if depth and not _refuses(obj):
         for step, child in _children(obj):
-            if id(child) not in seen and (found := _failure(child)) is not None:
-                return _blame(path + step, child, found, seen, depth - 1)
+            if id(child) not in seen and (found := _failure(child, code=code)) is not None:
+                return _blame(path + step, child, found, seen, depth - 1, code=code)
     return path, obj, error
 
 
@@ -238,10 +279,10 @@ def _refuses(obj: object) -> bool:
     return False
 
 
-def _failure(obj: object) -> Exception | None:
+def _failure(obj: object, *, code: bool) -> Exception | None:
     buffers: list[pickle.PickleBuffer] = []
     try:
-        cloudpickle.dumps(obj, 5, buffer_callback=buffers.append)
+        pickler.dumps(obj, buffers.append, code=code)
         for buffer in buffers:
             buffer.raw()
     except Exception as error:  # noqa: BLE001

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import cloudpickle
 import pytest
@@ -18,7 +17,7 @@ from outrider.engine.serialization.client_streams import Values
 from outrider.engine.serialization.function_pickling import ImportableModules
 from outrider.engine.serialization.packer import Packer
 from outrider.engine.serialization.payload import Blob
-from outrider.engine.wire import values
+from outrider.engine.wire import pickler, values
 from outrider.engine.wire.messages import RunFlag
 
 pytestmark = pytest.mark.anyio
@@ -114,14 +113,13 @@ async def test_plain_arguments_take_the_plain_pickler_also_where_nodes_lack_modu
     mine.node_modules = ImportableModules([])
     mine.pack(size(1))  # which pickles the function
     took: list[object] = []
-    pickles = cloudpickle.dumps
+    pickles = pickler.Pickler.dump
 
-    def watched(value: object, *args: Any, **options: Any) -> bytes:
+    def watched(self: pickler.Pickler, value: object) -> None:
         took.append(value)
-        pickled: bytes = pickles(value, *args, **options)
-        return pickled
+        pickles(self, value)
 
-    monkeypatch.setattr(cloudpickle, "dumps", watched)
+    monkeypatch.setattr(pickler.Pickler, "dump", watched)
     payload = mine.pack(size(argument))
     assert took == ([] if plainly else [((argument,), {})])
     (given,), _ = values.load(payload.args.data, payload.args.sizes)

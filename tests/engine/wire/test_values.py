@@ -165,8 +165,8 @@ LOCK = threading.Lock()
 
 
 def closing_over() -> Callable[[], object]:
-    lock = threading.Lock()
-    return lambda: lock
+    items = (number for number in range(3))
+    return lambda: items
 
 
 def stubborn() -> object:
@@ -183,7 +183,7 @@ def stubborn() -> object:
         (Model(), "value.lock", "_thread.lock"),
         ({"model": [1, Model()]}, "value['model'][1].lock", "_thread.lock"),
         (({3: (Slotted(),)},), "value[0][3][0].lock", "_thread.lock"),
-        (closing_over(), "value (its variable 'lock')", "_thread.lock"),
+        (closing_over(), "value (its variable 'items')", "generator"),
         (Model().lock.acquire, "value.__self__", "_thread.lock"),
         ((i for i in ()), "value", "generator"),
     ],

@@ -1,0 +1,215 @@
+"""The program's own script and modules, as functions bring them to the workers of a pool."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import pickle
+import site
+import sys
+import sysconfig
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ..wire import captured, pickler
+from ..wire.script_modules import MAIN, Script
+from .function_pickling import importable
+
+REST_BYTES = 384 * 1024  # of all names of a script, before they are compressed, which makes a fifth of it
+EACH_BYTES = 32 * 1024  # of one of them
+_BY_TEXT = {"globals", "eval", "exec", "vars", "dir"}  # what finds names that code does not mention
+_MUTABLE = (list, dict, set)
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
+SOURCES_BYTES = 1 << 20  # of the texts of files that nodes lack
+_TOKEN = f"{os.getpid()}-{os.urandom(4).hex()}"  # of this program, by which workers know its modules again
+
+
+class Scripts:
+    """The description of this program's script for the workers of one pool, with changes to its modules."""
+
+    def __init__(self) -> None:
+        self._first_path = self._path = list(sys.path)
+        self._added: tuple[str, ...] = ()
+        self._modules: dict[str, tuple[ModuleType, object]] = {}  # the program's own, each with its spec
+        self._seen = 0
+        self._reloads: dict[str, int] = {}
+        self._rest = _Rest()
+        self.loaded_by_hand: tuple[str, ...] = ()  # modules of the program's own that no import finds
+
+    def news(self) -> list[str] | None:
+        """Return the modules that were imported anew since this was called last; None: nothing has changed."""
+        if len(sys.modules) == self._seen and sys.path == self._path and not self._modules:
+            return None
+        if has_path_changed := sys.path != self._path:
+            self._path = list(sys.path)
+            self._added = tuple(each for each in self._path if each not in self._first_path)
+        if len(sys.modules) != self._seen:
+            self._seen = len(sys.modules)
+            for name, module in list(sys.modules.items()):
+                if name not in self._modules and _is_own(name, module):
+                    self._modules[name] = module, module.__spec__
+                    if not importable(name):
+                        self.loaded_by_hand = (*self.loaded_by_hand, name)
+        reloaded = [name for name, (module, spec) in self._modules.items() if _is_another(name, module, spec)]
+        for name in reloaded:
+            self._modules[name] = sys.modules[name], sys.modules[name].__spec__
+            self._reloads[name] = self._reloads.get(name, 0) + 1
+        return reloaded if reloaded or has_path_changed else None
+
+    def of_function(self, watch: captured.Watch, *, shares_files: bool) -> Script:
+        """Describe the script for a function.
+
+        Args:
+            watch: What its pickle depends on.
+            shares_files: Whether nodes see the files of this computer.
+        """
+        main = vars(sys.modules[MAIN])
+        self._rest.update(main)
+        texts = _texts((*watch.files, *self._rest.files), shares_files=shares_files)
+        return Script(
+            _TOKEN,
+            {name: main[name] for name in ("__file__", "__package__") if main.get(name) is not None},
+            self._added if shares_files else (),
+            tuple(sorted(self._reloads.items())) if shares_files else (),
+            self._rest.data,
+            zlib.compress(pickle.dumps(texts, 5), 1) if texts else b"",
+            not _BY_TEXT.isdisjoint(watch.names()),
+        )
+
+
+class _Rest:
+    """The functions, classes and constants of a script, pickled one by one: a task may need one that its function does
+    not mention, as when it unpickles an object.
+    """
+
+    def __init__(self) -> None:
+        self.data = b""
+        self._of: dict[str, tuple[object, captured.Watch, bytes | None]] = {}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(file for _, watch, _ in self._of.values() for file in watch.files))
+
+    def update(self, main: dict[str, Any]) -> None:
+        """Pickle what is new or has changed."""
+        found = {name: value for name, value in list(main.items()) if _is_defined_here(name, value)}
+        before, self._of = self._of, {}
+        others = {id(value): name for name, value in found.items() if not isinstance(value, _PLAIN)}
+        for name, value in found.items():
+            known = before.get(name)
+            if known is None or known[0] is not value or isinstance(value, _MUTABLE) or not known[1].is_unchanged():
+                watch = captured.Watch()
+                known = (
+                    value,
+                    watch,
+                    _pickled(value, watch, {key: each for key, each in others.items() if each != name}),
+                )
+            self._of[name] = known
+        if self._of != before:
+            pickles = dict(self._chosen())
+            self.data = zlib.compress(pickle.dumps(pickles, 5), 1) if pickles else b""
+
+    def _chosen(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the pickles, the smallest first, while all together are not too large."""
+        left = REST_BYTES
+        pickles = ((name, data) for name, (_, _, data) in self._of.items() if data is not None)
+        for name, data in sorted(pickles, key=lambda each: len(each[1])):
+            left -= len(data)
+            if left < 0:
+                return
+            yield name, data
+
+
+def _is_defined_here(name: str, value: object) -> bool:
+    if isinstance(value, _PLAIN):
+        return not name.startswith("_")
+    if not isinstance(value, FunctionType | type) and not hasattr(value, "cache_parameters"):
+        return False
+    return getattr(value, "__module__", None) == MAIN and getattr(value, "__qualname__", None) == name
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Limited:
+    """A file that takes at most `EACH_BYTES`."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._left = EACH_BYTES
+
+    def write(self, data: Any) -> int:
+        self._take(len(data))
+        self.parts.append(bytes(data))
+        return len(data)
+
+    def buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        self._take(memoryview(buffer).nbytes)
+        return True
+
+    def _take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise _TooLarge
+
+    def seek(self, _: int) -> None:
+        pass
+
+    def truncate(self) -> None:
+        self.parts, self._left = [], EACH_BYTES
+
+
+def _pickled(value: object, watch: captured.Watch, others: dict[int, str]) -> bytes | None:
+    file = _Limited()
+    try:
+        pickler.write(
+            file, lambda: pickler.Pickler(file, file.buffer, code=True, watch=watch, others=others).dump(value)
+        )
+    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises, and `_TooLarge`
+        return None
+    return b"".join(file.parts)
+
+
+def _texts(files: Iterable[str], *, shares_files: bool) -> dict[str, str]:
+    texts, left = dict[str, str](), SOURCES_BYTES
+    for file in dict.fromkeys(files):
+        if shares_files and Path(file).exists():
+            continue
+        text = "".join(linecache.getlines(file))
+        if text and len(text) <= left:
+            left -= len(text)
+            texts[file] = text
+    return texts
+
+
+def _is_another(name: str, module: ModuleType, spec: object) -> bool:
+    now = sys.modules.get(name)
+    return now is not None and (now is not module or now.__spec__ is not spec)
+
+
+def _is_own(name: str, module: object) -> bool:
+    """Return whether a module is neither installed nor a part of Python or of Outrider."""
+    if name == MAIN or not isinstance(module, ModuleType):
+        return False
+    file = vars(module).get("__file__")
+    if not isinstance(file, str):
+        return file is None and module.__spec__ is None  # made by hand
+    if file.startswith(_installed()):
+        return False
+    return name.partition(".")[0] not in {"outrider", *sys.stdlib_module_names}
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        *(paths[each] for each in ("purelib", "platlib", "stdlib")),
+    }
+    return tuple(f"{folder}{os.sep}" for folder in folders)

@@ -1,0 +1,200 @@
+"""The dependencies of a function's pickle: the names that it uses, its variables and classes, and their changes."""
+
+from __future__ import annotations
+
+import dis
+import enum
+import itertools
+import re
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
+from typing import Any
+
+from .script_modules import Empty
+
+_MISSING = object()
+_ATOMIC = {type(None), bool, bytes, complex, float, int, str, range, type(Ellipsis), type(NotImplemented)}
+_CONTAINERS = {list, dict, set, bytearray}
+# Their values do not change, or are looked at by other means. Of modules that may not be loaded: by their names.
+_FIXED = {
+    "builtins": {
+        "builtin_function_or_method", "classmethod", "code", "cell", "frozenset", "function", "getset_descriptor",
+        "member_descriptor", "method", "method_descriptor", "module", "property", "slice", "staticmethod",
+        "tuple", "wrapper_descriptor",
+    },
+    "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
+    "decimal": {"Decimal"},
+    "fractions": {"Fraction"},
+    "functools": {"_lru_cache_wrapper", "cached_property", "partial", "partialmethod", "singledispatchmethod"},
+    "logging": {"Logger", "RootLogger"},
+    "numpy": {"ufunc", "dtype"},
+    "os": {"_Environ"},
+    "pathlib": {"Path", "PosixPath", "PurePath", "PurePosixPath"},
+    "_thread": {"lock", "RLock", "_local"},
+    "_contextvars": {"ContextVar"},
+    "re": {"Pattern"},
+    "torch": {"dtype", "device"},
+    "types": {"GenericAlias", "UnionType", "MappingProxyType"},
+    "typing": {"NewType", "ParamSpec", "TypeVar", "TypeVarTuple", "TypeAliasType", "_GenericAlias", "_SpecialForm"},
+    "uuid": {"UUID"},
+}  # fmt: skip
+_fixed: dict[type, bool] = {}
+
+
+class Watch:
+    """Notes what one pickle of a function depends on. ``may_change``: something of it can change and look the same."""
+
+    __slots__ = ("_cells", "_functions", "_names", "_owners", "code", "files", "generators", "may_change")
+
+    def __init__(self) -> None:
+        self._functions: list[tuple[Any, ...]] = []
+        self._owners: list[tuple[type | ModuleType, tuple[tuple[str, object], ...]]] = []
+        self._names: list[tuple[Callable[[str, object], object], str, object]] = []
+        self._cells: list[tuple[CellType, object]] = []
+        self.may_change = False
+        self.code = b""  # the pickle
+        self.files: dict[str, None] = {}  # of the functions
+        self.generators: list[str] = []  # random number generators that functions refer to, by their types
+
+    def function(self, function: FunctionType, names: dict[str, object], contents: tuple[object, ...]) -> None:
+        get = function.__globals__.get
+        self._functions.append((function, function.__code__, function.__defaults__))
+        self._names += [(get, name, get(name, _MISSING)) for name in names_of(function.__code__)]
+        self._cells += zip(function.__closure__ or (), contents, strict=True)
+        self.files[function.__code__.co_filename] = None
+        self._look((*names.values(), *contents, *(function.__defaults__ or ())))
+        self._look((function.__kwdefaults__ or {}).values())
+        self._look(function.__dict__.values())
+
+    def module(self, module: ModuleType, names: dict[str, object]) -> None:
+        self._owners.append((module, tuple(vars(module).items())))
+        self._look(names.values())
+
+    def kind(self, kind: type) -> None:
+        items = tuple(kind.__dict__.items())
+        self._owners.append((kind, items))
+        self._look(value for name, value in items if not _is_pythons_own(name))
+
+    def saw(self, kind: type) -> None:
+        """Note that an object of a type is a part of the pickle."""
+        if not self.may_change and not _is_fixed(kind):
+            self.may_change = True
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of globals that the functions use."""
+        return (name for _, name, _ in self._names)
+
+    def is_unchanged(self) -> bool:
+        """Return whether all names, variables and attributes are what they were. It takes 0.1 us for each."""
+        for function, code, defaults in self._functions:
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
+        for get, name, value in self._names:
+            if get(name, _MISSING) is not value:
+                return False
+        for cell, content in self._cells:
+            if contents_of(cell) is not content:
+                return False
+        return not self._owners or all(itertools.starmap(_has, self._owners))
+
+    def _look(self, values: Iterable[object]) -> None:
+        for value in values:
+            kind = type(value)
+            if kind in _CONTAINERS:
+                self.may_change = True
+            elif kind is tuple or kind is frozenset:
+                self._look(value)  # type: ignore[arg-type]  # it is one of them
+
+
+def _has(owner: type | ModuleType, items: tuple[tuple[str, object], ...]) -> bool:
+    now = owner.__dict__
+    return len(now) == len(items) and all(now.get(name, _MISSING) is value for name, value in items)
+
+
+def _is_pythons_own(name: str) -> bool:
+    """Return whether Python or a decorator of the standard library has given a class this attribute."""
+    return (name.startswith("__") and name.endswith("__")) or name in {
+        "_abc_impl", "_fields", "_field_defaults", "_member_map_", "_member_names_", "_value2member_map_",
+        "_hashable_values_", "_unhashable_values_", "_unhashable_values_map_", "_parameters",
+    }  # fmt: skip
+
+
+def _is_fixed(kind: type) -> bool:
+    fixed = _fixed.get(kind)
+    if fixed is None:
+        module = str(kind.__module__)
+        names = _FIXED.get(module.partition(".")[0] if module.startswith(("pathlib", "numpy")) else module, set())
+        fixed = kind in _ATOMIC or kind.__name__ in names or issubclass(kind, type | enum.Enum | CodeType)
+        fixed = fixed or kind is re.Pattern or module.startswith("outrider.")
+        _fixed[kind] = fixed
+    return fixed
+
+
+# --- versions of classes ----------------------------------------------------------------------------------------------
+
+_versions: weakref.WeakKeyDictionary[type, tuple[tuple[tuple[str, object], ...], int]] = weakref.WeakKeyDictionary()
+_numbers = itertools.count(1)
+_PLAIN_ATTRIBUTES = (FunctionType, staticmethod, classmethod, property, type, MemberDescriptorType, tuple, frozenset)
+
+
+def version_of(kind: type) -> int | None:
+    """Return a number that changes with the class's attributes; None: they may change, and look the same."""
+    items = tuple(kind.__dict__.items())
+    for name, value in items:
+        if not (_is_pythons_own(name) or type(value) in _ATOMIC or isinstance(value, _PLAIN_ATTRIBUTES)):
+            return None
+    known = _versions.get(kind)
+    if known is None or not _has(kind, known[0]):
+        _versions[kind] = known = items, next(_numbers)
+    return known[1]
+
+
+# --- names of code ----------------------------------------------------------------------------------------------------
+
+_names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
+_GLOBALS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+
+
+def names_of(code: CodeType) -> tuple[str, ...]:
+    """Return the global names that code uses, with the functions and classes inside it."""
+    found = _names.get(code)
+    if found is None:
+        own = (each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS)
+        inner = (names_of(each) for each in code.co_consts if isinstance(each, CodeType))
+        _names[code] = found = tuple(dict.fromkeys(itertools.chain(own, *inner)))
+    return found
+
+
+def contents_of(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return Empty
+
+
+def submodules(code: CodeType, values: Iterable[object]) -> list[ModuleType]:
+    """Return the loaded modules that code reaches as attributes of packages among ``values``: ``os.path``, say."""
+    packages = [each for each in values if isinstance(each, ModuleType) and each.__dict__.get("__path__") is not None]
+    return [*_submodules(code, packages)] if packages else []
+
+
+def _submodules(code: CodeType, packages: list[ModuleType]) -> Iterator[ModuleType]:
+    names = set(_attribute_names(code))
+    for package in packages:
+        beginning = f"{package.__name__}."
+        for name, module in list(sys.modules.items()):
+            if (
+                name.startswith(beginning)
+                and module is not None
+                and names.issuperset(name[len(beginning) :].split("."))
+            ):
+                yield module
+
+
+def _attribute_names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _attribute_names(each)

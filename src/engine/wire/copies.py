@@ -1,0 +1,188 @@
+"""Copies of functions, classes and modules that nodes cannot import: taken apart here, put together again by
+`script_modules`.
+"""
+
+from __future__ import annotations
+
+import enum
+import marshal
+import pickle
+import sys
+import typing
+import weakref
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from . import captured, script_modules
+from .script_modules import MAIN
+
+if TYPE_CHECKING:
+    from .pickler import Pickler
+
+Reduced = Any  # what a reducer returns: a tuple as of `object.__reduce__`, or NotImplemented
+MODULE_ATTRIBUTES = "__package__", "__path__", "__file__"
+_SLOTS = (
+    "__name__", "__qualname__", "__annotations__", "__kwdefaults__", "__defaults__", "__module__", "__doc__",
+    "__type_params__",
+)  # fmt: skip
+
+
+def travels_as_copy(module: str | None, obj: Any = None) -> bool:
+    """Return whether functions of the module cannot be imported elsewhere, as `cloudpickle` decides it."""
+    if module is None or module == MAIN or module not in sys.modules:
+        return True
+    if obj is not None and not is_found(obj, module, obj.__qualname__):
+        return True
+    registered = cloudpickle.list_registry_pickle_by_value()
+    return bool(registered) and any(module == each or module.startswith(f"{each}.") for each in registered)
+
+
+class ModuleScope:
+    def __init__(self, name: str, attributes: dict[str, object]) -> None:
+        self._at = name, attributes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return script_modules.module_scope, self._at
+
+
+class ImportedScope:
+    """The globals of a module that the other side imports: of a function that its decorator has made, say."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return script_modules.imported_scope, (self._name,)
+
+
+class BareCell:
+    """A cell without its contents, which the first function that has it sets."""
+
+    def __init__(self, cell: CellType) -> None:
+        self._cell = cell  # its id is not used again meanwhile
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CellType, ()
+
+
+class Owned:
+    def __init__(self, value: object, make: Callable[[], object]) -> None:
+        self._value, self._make = value, make
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._make, ()
+
+
+def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    code, scope = function.__code__, function.__globals__
+    names = {name: scope[name] for name in captured.names_of(code) if name in scope}
+    contents = tuple(map(captured.contents_of, function.__closure__ or ()))
+    if pickler.watch is not None:
+        pickler.watch.function(function, names, contents)
+    if not pickler.code:  # in a function that is handed over, what each process has its own of
+        names = {name: pickler.owned(value) for name, value in names.items()}
+        contents = tuple(map(pickler.owned, contents))
+    slots = {name: getattr(function, name) for name in _SLOTS if hasattr(function, name)}
+    if submodules := captured.submodules(code, (*names.values(), *contents)):
+        slots["__doc__"] = _After(slots["__doc__"], submodules)
+    globals_ = pickler.scope(function)
+    if type(globals_) is ImportedScope:
+        names = {}
+    has_name = "." not in function.__qualname__ and is_found(function, function.__module__, function.__qualname__)
+    args = code, globals_, pickler.cells(function), function.__qualname__
+    return script_modules.make_function, args, (function.__dict__, slots, contents, names, has_name)
+
+
+def module_parts(pickler: Pickler, module: ModuleType) -> Reduced:
+    """Reduce a module of the program that nodes cannot import: it has all names there."""
+    name = module.__name__
+    if name == MAIN or sys.modules.get(name) is not module or not travels_as_copy(name):
+        return NotImplemented
+    names = {key: value for key, value in vars(module).items() if not (key.startswith("__") and key.endswith("__"))}
+    attributes = {key: vars(module)[key] for key in MODULE_ATTRIBUTES if key in vars(module)}
+    if pickler.watch is not None:
+        pickler.watch.module(module, names)
+    return script_modules.make_module, (name, attributes), names, None, None, script_modules.set_module
+
+
+class _After:
+    """A value that is unpickled after these modules have been imported."""
+
+    def __init__(self, value: object, modules: list[ModuleType]) -> None:
+        self._given = value, modules
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _first, self._given
+
+
+def _first(value: object, _: object) -> object:
+    return value
+
+
+def is_found(obj: object, module: str | None, qualname: str) -> bool:
+    found: object = sys.modules.get(module or "")
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found is obj
+
+
+_codes: weakref.WeakKeyDictionary[CodeType, tuple[CodeType, bytes]] = weakref.WeakKeyDictionary()
+
+
+def code_parts(_: Pickler, code: CodeType) -> Reduced:
+    known = _codes.get(code)
+    if known is None or known[0].co_filename != code.co_filename:  # equal codes may be of several files
+        _codes[code] = known = code, marshal.dumps(code)
+    return load_code, (sys.implementation.cache_tag, known[1])
+
+
+def load_code(version: str, data: bytes) -> CodeType:
+    if version != sys.implementation.cache_tag:
+        raise ImportError(f"code of {version} is not code of {sys.implementation.cache_tag}: use one version of Python")
+    return marshal.loads(data)  # type: ignore[no-any-return]  # noqa: S302 - a part of a pickle
+
+
+def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
+    """Reduce a class: that of cloudpickle, which is made once in a process, and has its name in its module there."""
+    if not isinstance(reduced, tuple) or len(reduced) != 6:
+        return reduced
+    make, args, state, _, _, set_attributes = reduced
+    number = args[-2]
+    if (before := script_modules.known_classes.setdefault(number, kind)) is not kind:
+        raise pickle.PicklingError(f"{kind} has the number of {before}")
+    is_own = kind not in script_modules.received_classes
+    if pickler.watch is not None:
+        pickler.watch.kind(kind)
+    attributes: Any = dict(state[0])
+    if (slots := kind.__dict__.get("__slots__")) is not None and isinstance(args[0], type):
+        if typing.NamedTuple not in args[2]:  # which sets them itself
+            args[3]["__slots__"] = slots if isinstance(slots, str | tuple | list | dict) else tuple(slots)
+        attributes = {
+            name: value
+            for name, value in attributes.items()
+            if name != "__slots__" and not isinstance(value, MemberDescriptorType)
+        }
+    version = captured.version_of(kind) if is_own else script_modules.received_classes[kind]
+    found = None
+    if is_found(kind, kind.__module__, kind.__qualname__):
+        first, dot, _ = kind.__qualname__.partition(".")
+        found = kind.__module__, first, getattr(sys.modules[kind.__module__], first) if dot else None
+    if isinstance(kind, enum.EnumMeta):  # cloudpickle's members have only values
+        set_attributes, attributes = script_modules.set_enum, (set_attributes, _attributes_of_members(kind), attributes)
+    return (
+        script_modules.make_class,
+        (number, make, args, kind.__qualname__),
+        (set_attributes, (attributes, *state[1:]), is_own, version, found),
+        None,
+        None,
+        script_modules.set_class,
+    )
+
+
+def _attributes_of_members(kind: enum.EnumMeta) -> dict[str, dict[str, object]]:
+    own = {"_value_", "_name_", "__objclass__", "_sort_order_"}
+    members: list[Any] = list(kind)
+    return {each.name: {key: value for key, value in vars(each).items() if key not in own} for each in members}

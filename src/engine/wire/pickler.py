@@ -1,0 +1,138 @@
+"""The pickler of everything that crosses between a program and its nodes: see `reducers` for what it does better."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import cloudpickle
+
+from . import captured, reducers, script_modules
+from .copies import (
+    MODULE_ATTRIBUTES,
+    BareCell,
+    ImportedScope,
+    ModuleScope,
+    Owned,
+    Reduced,
+    class_parts,
+    travels_as_copy,
+)
+
+_OURS = f"{__name__.partition('.')[0]}."
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
+    """Pickle for another process.
+
+    Args:
+        file: The pickle is written to it.
+        buffer_callback: As of `pickle.Pickler`.
+        code: Whether what is pickled is a function with what it refers to, and not values that are handed over.
+        watch: Notes what the pickle depends on, to know whether that has changed.
+        others: Functions and classes that are pickled apart, by their ids, each with its name in ``__main__``.
+    """
+
+    def __init__(
+        self,
+        file: Any,
+        buffer_callback: Callable[[pickle.PickleBuffer], object] | None = None,
+        *,
+        code: bool = False,
+        watch: captured.Watch | None = None,
+        others: dict[int, str] | None = None,
+    ) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self.code, self.watch, self._others = code, watch, others or {}
+        self._of_loaded = reducers.of_loaded()
+        self._scopes: dict[int, Any] = {}
+        self._cells: dict[int, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Reduced:
+        kind = type(obj)
+        if self.watch is not None:
+            self.watch.saw(kind)
+        if id(obj) in self._others:
+            return script_modules.named_later, (self._others[id(obj)],)
+        if kind is FunctionType:
+            return NotImplemented if str(obj.__module__).startswith(_OURS) else super().reducer_override(obj)
+        if issubclass(kind, type):
+            return class_parts(self, obj, super().reducer_override(obj))
+        reduce = reducers.OF_TYPE.get(kind) or self._of_loaded.get(kind)
+        if reduce is None and self.code and issubclass(kind, threading.local):
+            return kind, ()
+        reduced = NotImplemented if reduce is None else reduce(self, obj)
+        return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Reduced:  # cloudpickle's, for what no node can import
+        return reducers.function_reduced(self, func)
+
+    def scope(self, function: FunctionType) -> Any:
+        """Return what becomes the globals of a function, which functions of the same globals share."""
+        scope = function.__globals__
+        known = self._scopes.get(id(scope))
+        if known is None:
+            name = scope.get("__name__")
+            attributes = {key: scope[key] for key in MODULE_ATTRIBUTES if key in scope}
+            if getattr(sys.modules.get(str(name)), "__dict__", None) is not scope:
+                known = {"__name__": name, **attributes}
+            elif travels_as_copy(str(name)):
+                known = ModuleScope(str(name), attributes)
+            else:
+                known = ImportedScope(str(name))
+            self._scopes[id(scope)] = known
+        return known
+
+    def owned(self, value: Any) -> Any:
+        """Return what stands for a lock or the like of a function: each process has one of its own."""
+        if type(value) not in reducers.OWN:
+            return value
+        return self._cells.setdefault(id(value), Owned(value, reducers.OWN[type(value)]))
+
+    def cells(self, function: FunctionType) -> tuple[BareCell, ...] | None:
+        if function.__closure__ is None:
+            return None
+        return tuple(self._cells.setdefault(id(cell), BareCell(cell)) for cell in function.__closure__)
+
+
+def dumps(obj: object, buffers: Callable[[pickle.PickleBuffer], object] | None = None, **options: Any) -> bytes:
+    with io.BytesIO() as file:
+        write(file, lambda: Pickler(file, buffers, **options).dump(obj))
+        return file.getvalue()
+
+
+def write(file: Any, dump: Callable[[], object], again: Callable[[], object] = lambda: None) -> None:
+    """Pickle into a file by ``dump``, once more where tensors overlap; ``again`` is called before that."""
+    if "torch" not in sys.modules:
+        dump()
+        return
+    from .tensors import collected
+
+    with collected() as parts:
+        dump()
+        while parts.again():
+            file.seek(0)
+            file.truncate()
+            again()
+            dump()
+
+
+def dumps_what_can(names: dict[str, object]) -> bytes:
+    """Pickle the names of a module, without those that cannot be."""
+    try:
+        return dumps(names, code=True)
+    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises
+        return dumps({name: value for name, value in names.items() if _can_be_pickled(value)}, code=True)
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        dumps(value, code=True)
+    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises
+        return False
+    return True

@@ -1,0 +1,92 @@
+"""Random number generators as they travel: those of modules by name, those that functions use as streams of their own.
+
+A function that refers to a generator would have the same copy of it in every process, and so draw the same numbers
+everywhere. Each task has a stream of its own instead, made from the generator's state, the number of the call and the
+rank: different in all tasks, and the same again when a program that seeds its generator runs again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+used: list[tuple[Any, bytes]] = []  # generators of this process's functions, each with a digest of its state
+
+
+def reducers() -> dict[type, Callable[[Any, Any], Any]]:
+    """Return the reducers of generators whose libraries are loaded."""
+    found: dict[type, Callable[[Any, Any], Any]] = {}
+    if (python := sys.modules.get("random")) is not None:
+        found |= {python.Random: _random, python.SystemRandom: lambda _, obj: (type(obj), ())}
+    numpy: Any = sys.modules.get("numpy.random")
+    if hasattr(numpy, "Generator"):  # it is not just being imported
+        found |= {numpy.RandomState: _random_state, numpy.Generator: reduce_used}
+    return found
+
+
+def reduce_used(pickler: Any, generator: Any) -> Any:
+    """Reduce a generator: by its state, and where a function refers to it as a stream of its own."""
+    if not pickler.code:
+        return NotImplemented
+    if pickler.watch is not None:
+        pickler.watch.generators.append(f"{type(generator).__module__}.{type(generator).__qualname__}")
+    return _begin, (generator.__reduce_ex__(5),)
+
+
+def _random(pickler: Any, generator: Any) -> Any:
+    if generator is sys.modules["random"]._inst:  # behind the functions of the module
+        return _pythons_hidden, ()
+    return reduce_used(pickler, generator)
+
+
+def _pythons_hidden() -> Any:
+    import random
+
+    return random._inst
+
+
+def _random_state(pickler: Any, generator: Any) -> Any:
+    hidden = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+    if generator is hidden:
+        return _hidden, ()
+    return reduce_used(pickler, generator)
+
+
+def _hidden() -> Any:
+    import importlib
+
+    return importlib.import_module("numpy.random.mtrand")._rand
+
+
+def _begin(reduced: tuple[Any, ...]) -> Any:
+    make, args, *rest = reduced
+    generator = make(*args)
+    state = rest[0] if rest else None
+    if state is not None:
+        generator.__setstate__(state)
+    from hashlib import blake2b
+
+    digest = blake2b(pickle.dumps(reduced, 5), digest_size=16).digest()
+    used.append((generator, digest))
+    return generator
+
+
+def begin_task(job: int, rank: int) -> None:
+    """Have each generator that functions of this process refer to begin the stream of a task."""
+    from hashlib import blake2b
+
+    for generator, digest in used:
+        seed = blake2b(digest + b"%d/%d" % (job, rank), digest_size=16).digest()
+        _seed(generator, int.from_bytes(seed, "big"))
+
+
+def _seed(generator: Any, seed: int) -> None:
+    numpy: Any = sys.modules.get("numpy.random")
+    if (bits := getattr(generator, "bit_generator", None)) is not None:
+        bits.state = type(bits)(numpy.SeedSequence(seed)).state
+    elif numpy is not None and isinstance(generator, numpy.RandomState):
+        generator.seed([seed >> 32 * part & 0xFFFFFFFF for part in range(4)])
+    else:
+        generator.seed(seed)

@@ -1,0 +1,340 @@
+"""The reducers of the pickler of everything that crosses between a program and its nodes.
+
+That pickler is cloudpickle's, with reducers of our own where that one, or the standard library, loses something. All of
+them are registered here, and apply to functions, arguments, results, streams, `pool.put`, `keep` and `shard` alike:
+
+================================  ======================================================================================
+object                            without its reducer
+================================  ======================================================================================
+function of the program           has globals of its own, apart from ``__main__``; two closures share no variable
+code                              has no file name (cloudpickle 3.1.3)
+class of the program              is made anew for each pickle; with ``__slots__``, a result cannot be unpickled
+functools.lru_cache, cache        cannot be pickled where it is the script's own
+functools.cached_property         cannot be pickled in Python 3.11, since it has a lock
+functools.singledispatch          cannot be pickled, since it has weak references
+typing.NewType, ParamSpec, ...    cannot be pickled where they are the script's own
+torch.compile                     cannot be pickled
+bound method of a module          travels with the object behind it: ``from random import random`` draws equal numbers
+random.Random, numpy's, torch's   the module's own generators travel with their state
+generator that a function uses    draws equal numbers in all processes: each task has a stream of its own
+os.environ                        travels as a copy: tasks see the program's variables
+weak dictionaries, weakref.ref    cannot be pickled
+lock or the like in a global      cannot be pickled: each process has its own
+struct.Struct, @contextmanager's  cannot be pickled
+open file                         becomes an io.StringIO without a word: it is refused
+torch.Tensor, Parameter           travels with its whole storage, copied; tensors that share one share none (`tensors`)
+================================  ======================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copyreg
+import functools
+import inspect
+import io
+import os
+import pickle
+import struct
+import sys
+import threading
+import typing
+import weakref
+from collections.abc import Callable
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from . import captured, random_streams, script_modules
+from .copies import Reduced, code_parts, function_parts, is_found, module_parts, travels_as_copy
+from .script_modules import MAIN
+
+if TYPE_CHECKING:
+    from .pickler import Pickler
+
+
+def function_reduced(pickler: Pickler, function: FunctionType) -> Reduced:
+    """Reduce a function that nodes cannot import."""
+    if function.__code__ is _DISPATCHER:
+        return _single_dispatch(pickler, function)
+    if (compiled := getattr(function, "_torchdynamo_orig_callable", None)) is not None:
+        return _compiled(function, compiled)
+    make, args, state = function_parts(pickler, function)
+    return make, args, state, None, None, script_modules.set_function
+
+
+# --- what functools and typing make -----------------------------------------------------------------------------------
+
+
+def _lru_cached(pickler: Pickler, cached: Any) -> Reduced:
+    module, function = getattr(cached, "__module__", None), cached.__wrapped__
+    if module != MAIN and is_found(cached, module, cached.__qualname__) and not travels_as_copy(module):
+        return NotImplemented
+    others = {name: value for name, value in vars(cached).items() if name != "__wrapped__"}
+    limits = tuple(cached.cache_parameters().values())
+    if type(function) is not FunctionType or not travels_as_copy(function.__module__, function):
+        return _cached_again, (function, *limits), others, None, None, _set_cached
+    if pickler.watch is not None:
+        pickler.watch.saw(FunctionType)
+    _, args, state = function_parts(
+        pickler, function
+    )  # first the function, without what it refers to: this very object
+    return _make_cached, (*args, *limits), (state, others), None, None, _set_cached
+
+
+def _make_cached(
+    code: CodeType, scope: dict[str, Any], cells: Any, _name: str, maxsize: int | None, typed: bool
+) -> object:
+    function = script_modules.make_function(code, scope, cells, "")
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _cached_again(function: Any, maxsize: int | None, typed: bool) -> object:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _set_cached(cached: Any, state: Any) -> None:
+    if isinstance(state, tuple):
+        function_state, others = state
+        script_modules.set_function(cached.__wrapped__, function_state)
+        functools.update_wrapper(cached, cached.__wrapped__)
+        state = others
+    vars(cached).update(state)
+
+
+def _cached_property(_: Pickler, obj: Any) -> Reduced:
+    return functools.cached_property, (obj.func,), (None, {"attrname": obj.attrname, "__doc__": obj.__doc__})
+
+
+_DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # it is a function
+
+
+def _single_dispatch(_: Pickler, function: Any) -> Reduced:
+    return _make_dispatcher, (), [*function.registry.items()], None, None, _set_dispatcher
+
+
+def _make_dispatcher() -> object:
+    return functools.singledispatch(lambda *_: None)
+
+
+def _set_dispatcher(dispatcher: Any, registry: list[tuple[type, Any]]) -> None:
+    for kind, function in registry:
+        dispatcher.register(kind, function)
+        if kind is object:
+            functools.update_wrapper(dispatcher, function)
+
+
+def _new_type(_: Pickler, obj: Any) -> Reduced:
+    if obj.__module__ != MAIN and is_found(obj, obj.__module__, obj.__qualname__):
+        return NotImplemented
+    return _make_new_type, (obj.__qualname__, obj.__supertype__, obj.__module__)
+
+
+def _make_new_type(name: str, supertype: Any, module: str) -> object:
+    made = cast("Any", typing).NewType(name, supertype)
+    made.__module__ = module
+    return made
+
+
+def _parameter(_: Pickler, obj: Any) -> Reduced:
+    """Reduce a ParamSpec or a TypeVarTuple."""
+    if obj.__module__ != MAIN and is_found(obj, obj.__module__, obj.__name__):
+        return NotImplemented
+    return type(obj), (obj.__name__,)
+
+
+def _alias(_: Pickler, obj: Any) -> Reduced:
+    """Reduce what a ``type`` statement has made."""
+    if obj.__module__ != MAIN and is_found(obj, obj.__module__, obj.__name__):
+        return NotImplemented
+    return _make_alias, (obj.__name__, obj.__value__, obj.__type_params__)
+
+
+def _make_alias(name: str, value: Any, parameters: tuple[Any, ...]) -> object:
+    return cast("Any", typing).TypeAliasType(name, value, type_params=parameters)
+
+
+def _compiled(function: Any, original: Any) -> Reduced:
+    """Reduce what torch.compile has made of a function: it is compiled again, by the same backend and settings."""
+    cells = dict(zip(function.__code__.co_freevars, map(captured.contents_of, function.__closure__ or ()), strict=True))
+    context = cells.get("self")
+    backend = getattr(context, "callback", None)
+    while inner := getattr(backend, "_torchdynamo_orig_backend", getattr(backend, "_torchdynamo_orig_callable", None)):
+        backend = inner
+    settings = {"dynamic": getattr(context, "_dynamic", None), "fullgraph": bool(getattr(context, "fullgraph", False))}
+    return _compile, (original, getattr(backend, "compiler_fn", backend), settings)
+
+
+def _compile(function: Any, backend: Any, settings: dict[str, Any]) -> object:
+    torch: Any = __import__("torch")
+    return torch.compile(function, **({} if backend is None else {"backend": backend}), **settings)
+
+
+# --- what belongs to a process ----------------------------------------------------------------------------------------
+
+
+def _bound_method(_: Pickler, method: Any) -> Reduced:
+    return _by_name(method)
+
+
+def _by_name(method: Any) -> Reduced:
+    """Reduce a method of an object that a module hides behind names of its own, as ``random.randint``."""
+    owner = method.__self__
+    if owner is None or isinstance(owner, ModuleType | type):
+        return NotImplemented
+    module, name = str(type(owner).__module__), method.__name__
+    while module and module != "builtins":
+        found = getattr(sys.modules.get(module), name, None)
+        if type(found) is type(method) and found == method and not travels_as_copy(module):
+            return named, (module, name)
+        module = module.rpartition(".")[0]
+    return NotImplemented
+
+
+def named(module: str, name: str) -> Any:
+    __import__(module)
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _environ(_: Pickler, obj: Any) -> Reduced:
+    for name in ("environ", "environb"):
+        if obj is getattr(os, name, None):
+            return named, ("os", name)
+    return NotImplemented
+
+
+def _context_manager(_: Pickler, obj: Any) -> Reduced:
+    """Reduce what a function under ``contextlib.contextmanager`` has returned, and nothing has entered."""
+    if inspect.getgeneratorstate(obj.gen) != inspect.GEN_CREATED:
+        return NotImplemented
+    return type(obj), (obj.func, obj.args, obj.kwds)
+
+
+def _file(_: Pickler, obj: Any) -> Reduced:
+    if obj in (sys.stdout, sys.stderr):
+        return NotImplemented
+    raise pickle.PicklingError("an open file cannot be sent: give its path, or what it contains")
+
+
+def _weak_reference(_: Pickler, obj: Any) -> Reduced:
+    return _refer, (obj(),)
+
+
+def _refer(obj: Any) -> Any:
+    return weakref.ref(_Gone() if obj is None else obj)
+
+
+class _Gone:
+    pass
+
+
+def _weak_dictionary(_: Pickler, obj: Any) -> Reduced:
+    return type(obj), (), None, None, iter([*obj.items()])
+
+
+OWN: dict[type, Callable[[], object]] = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+    threading.local: threading.local,
+}
+
+
+def _own(pickler: Pickler, obj: Any) -> Reduced:
+    """Reduce what each process has its own of, where a function refers to it."""
+    return (OWN[type(obj)], ()) if pickler.code else NotImplemented
+
+
+def _variable(pickler: Pickler, obj: contextvars.ContextVar[Any]) -> Reduced:
+    if not pickler.code:
+        return NotImplemented
+    try:
+        return _make_variable, (obj.name, contextvars.Context().run(obj.get))
+    except LookupError:
+        return contextvars.ContextVar, (obj.name,)
+
+
+def _make_variable(name: str, default: object) -> object:
+    return contextvars.ContextVar(name, default=default)
+
+
+OF_TYPE: dict[type, Callable[[Pickler, Any], Reduced]] = {
+    CodeType: code_parts,
+    type(functools.lru_cache(len)): _lru_cached,
+    functools.cached_property: _cached_property,
+    typing.NewType: _new_type,
+    typing.ParamSpec: _parameter,
+    typing.TypeVarTuple: _parameter,
+    ModuleType: module_parts,
+    MethodType: _bound_method,
+    BuiltinFunctionType: _bound_method,
+    struct.Struct: lambda _, obj: (struct.Struct, (obj.format,)),
+    type(contextlib.contextmanager(lambda: iter(()))()): _context_manager,
+    io.TextIOWrapper: _file,
+    type(os.environ): _environ,
+    weakref.ref: _weak_reference,
+    weakref.WeakKeyDictionary: _weak_dictionary,
+    weakref.WeakValueDictionary: _weak_dictionary,
+    **dict.fromkeys(OWN, _own),
+    contextvars.ContextVar: _variable,
+}
+if hasattr(typing, "TypeAliasType"):
+    OF_TYPE[cast("Any", typing).TypeAliasType] = _alias
+
+# --- libraries that are loaded ----------------------------------------------------------------------------------------
+
+_loaded: dict[type, Callable[[Any, Any], Reduced]] = {}
+_plain: dict[type, Callable[[Any], Any]] = {}
+
+
+_LIBRARIES = "random", "numpy.random", "torch"
+
+
+class _Now:
+    known: tuple[int | bool, ...] = ()  # what the tables were made for
+
+
+_now = _Now()
+
+
+class _PlainPickler:
+    """A stand-in for the pickler, where the plain one calls a reducer: it pickles values that are handed over."""
+
+    code = False
+
+
+def of_loaded() -> dict[type, Callable[[Any, Any], Reduced]]:
+    """Return the reducers for types of libraries that this process has imported."""
+    known = len(copyreg.dispatch_table), *(name in sys.modules for name in _LIBRARIES)
+    if known != _now.known:
+        _loaded.clear()
+        _loaded.update(random_streams.reducers())
+        if hasattr(sys.modules.get("torch"), "default_generator"):  # it is not just being imported
+            from . import tensors
+
+            _loaded.update(tensors.reducers())
+        _plain.clear()
+        _plain.update(copyreg.dispatch_table)
+        for kind in (MethodType, BuiltinFunctionType, type(os.environ)):
+            _plain[kind] = _whole(OF_TYPE[kind])
+        _plain.update({kind: _whole(reduce) for kind, reduce in _loaded.items()})
+        _now.known = known
+    return _loaded
+
+
+def plain_table() -> dict[type, Callable[[Any], Any]]:
+    """Return the dispatch table of a plain pickler, for values that need no copies of functions and classes."""
+    of_loaded()
+    return _plain
+
+
+def _whole(reduce: Callable[[Any, Any], Reduced]) -> Callable[[Any], Any]:
+    """Return a reducer that never declines, as a dispatch table has them."""
+
+    def reduced(obj: Any) -> Any:
+        found = reduce(_PlainPickler, obj)
+        return obj.__reduce_ex__(5) if found is NotImplemented else found
+
+    return reduced

@@ -1,0 +1,411 @@
+"""The modules of a program as its workers have them: ``__main__``, with the names that the program sends.
+
+A function or class that travels as a copy belongs to a module of the program, its script or notebook as a rule, which a
+worker cannot import. The worker has a module of that name instead (`Namespace`): the globals of those functions, and
+the place where `pickle`, `multiprocessing`, `inspect` and `typing` look for the classes. What this mends:
+
+=====================================  =================================================================================
+in a task                              because
+=====================================  =================================================================================
+pickle.dumps, torch.save, joblib.dump  a class is found under its name in ``sys.modules["__main__"]``
+pickle.loads of a saved object         names that no function mentions are loaded when they are first used
+multiprocessing, by fork               a child has the parent's ``__main__``
+multiprocessing, by spawn, forkserver  a child loads the names of its parent's ``__main__`` (`spawned_main`)
+DataLoader, mp.Queue, mp.spawn         as above
+inspect.getsource, torch.jit.script    the program's sources are in `linecache` where their files are not
+typing.get_type_hints                  a class's module has the names that its annotations use
+a cache in a global                    a name keeps its value until the program sends another one
+=====================================  =================================================================================
+
+The program itself unpickles results with the same functions: there, a name is that of its own modules, and nothing of
+them is changed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import linecache
+import sys
+import threading
+import types
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from pickle import dumps, loads
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from ...lazy_named_tuple import NamedTuple
+
+MAIN = "__main__"
+_NEW = "<new>"  # the name of a function whose attributes have not come yet
+_ATOMIC = {type(None), bool, bytes, complex, float, int, str}
+_MISSING = object()
+
+known_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # by the number that travels
+received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDictionary()  # each with its version
+_local = threading.local()  # `namespace`: that of the program which this thread runs; `recorded`: see `recording`
+_namespaces: dict[str, Namespace] = {}  # of this process, by the program's token
+
+
+class _Process:
+    last: Namespace | None = None  # entered last; None: this process runs no tasks
+
+
+_process = _Process()
+
+
+class Namespace:
+    """The modules of one program in this process."""
+
+    def __init__(self, rest: bytes = b"") -> None:
+        """``rest``: the pickles of names that nothing has needed yet, as a dictionary, pickled and compressed."""
+        self._modules: dict[str, ModuleType] = {}
+        self._values: dict[str, dict[str, object]] = {}  # of each module's names, as the program has sent them
+        self._rest: bytes | dict[str, bytes] = rest
+        self._reloads: dict[str, int] = {}  # modules that the program has imported anew, and how often
+        self._applied: object = None  # the program whose names are in the modules
+
+    # --- what a program brings -----------------------------------------------------------------------------------
+
+    def update(self, script: Script) -> None:
+        """Take what a program says of its script."""
+        sys.path.extend(folder for folder in script.path if folder not in sys.path and Path(folder).is_dir())
+        for name, times in script.reloads:
+            if self._reloads.get(name, 0) != times and name in sys.modules:
+                with suppress(Exception):  # its importer, which is the user's function, has the error
+                    importlib.reload(sys.modules[name])
+            self._reloads[name] = times
+        if script.rest:
+            self._rest = script.rest
+        if script.sources:
+            for name, text in loads(zlib.decompress(script.sources)).items():
+                linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+        self.module(MAIN, script.attributes)
+        if script.needs_rest:
+            self._load_rest()
+
+    def apply(self, program: object, names: Iterable[tuple[str, dict[str, object]]]) -> None:
+        """Have the modules contain the names of a program as they were sent with it."""
+        if self._applied is not program:
+            self._applied = program
+            for module, values in names:
+                self._bind(module, values)
+
+    def module(self, name: str, attributes: Mapping[str, object]) -> ModuleType:
+        """Return the module in which the program's functions and classes of the module ``name`` are placed."""
+        module = self._modules.get(name)
+        if module is None:
+            self._modules[name] = module = ModuleType(name)
+            module.__dict__.update({key: value for key, value in attributes.items() if key != "__file__"})
+            module.__dict__["__builtins__"] = builtins
+            module.__dict__["__getattr__"] = _Later(self if name == MAIN else None, name)
+            if name == MAIN:
+                sys.modules[MAIN] = module
+            elif name not in sys.modules:
+                _place(name, module)
+        file = attributes.get("__file__")
+        if "__file__" not in module.__dict__ and isinstance(file, str) and Path(file).exists():
+            module.__file__ = file
+        return module
+
+    def bind(self, module: str, values: dict[str, object]) -> None:
+        if (recorded := getattr(_local, "recorded", None)) is not None:
+            recorded.append((module, values))
+        self._bind(module, values)
+
+    def _bind(self, module: str, values: dict[str, object]) -> None:
+        """Set names of a module. One that the program sends again as it was before keeps the value that it has here."""
+        scope = self.module(module, {}).__dict__
+        before = self._values.setdefault(module, {})
+        for name, value in values.items():
+            if value is _Loading:
+                continue
+            if name not in scope or not _is_same(before.get(name, _MISSING), value):
+                scope[name] = value
+            before[name] = value
+
+    # --- names that are needed later -----------------------------------------------------------------------------
+
+    def later(self, name: str) -> object:
+        """Return what the script calls so, and no function that has come so far mentions; or an AttributeError."""
+        if not name.startswith("__"):
+            self._load_rest(name)
+            scope = self.module(MAIN, {}).__dict__
+            if name in scope:
+                return scope[name]
+        raise AttributeError(f"module '{MAIN}' has no attribute {name!r}", name=name)
+
+    def _load_rest(self, *names: str) -> None:
+        """Load these names, or all."""
+        rest = self._rest
+        if isinstance(rest, bytes):
+            self._rest = rest = loads(zlib.decompress(rest)) if rest else dict[str, bytes]()
+        previous, _local.namespace = getattr(_local, "namespace", None), self
+        scope = self.module(MAIN, {}).__dict__
+        try:
+            for name in names or tuple(rest):
+                data = rest.pop(name, None)
+                if data is not None and name not in scope:
+                    try:
+                        self._bind(MAIN, {name: loads(data)})
+                    except Exception as error:
+                        if names:
+                            raise AttributeError(f"{name} of {MAIN} cannot be unpickled here", name=name) from error
+        finally:
+            _local.namespace = previous
+
+    def names(self) -> tuple[dict[str, object], bytes, object]:
+        """Return the names of ``__main__``, the pickles of those that nothing has needed yet, and its file."""
+        scope = self.module(MAIN, {}).__dict__
+        hidden = {"__builtins__", "__spec__", "__loader__", "__getattr__", "__name__"}
+        rest = self._rest if isinstance(self._rest, bytes) else zlib.compress(dumps(self._rest, 5), 1)
+        return {name: value for name, value in scope.items() if name not in hidden}, rest, scope.get("__file__")
+
+
+class Script(NamedTuple):
+    """The description of a program's script, for the workers that run its functions."""
+
+    token: str  # the program's, by which a worker knows its modules again
+    attributes: Mapping[str, object]  # `__file__` and `__package__` of its `__main__`
+    path: tuple[str, ...] = ()  # folders that came onto `sys.path` after the workers had begun
+    reloads: tuple[tuple[str, int], ...] = ()  # modules that were imported anew since then, each with how often
+    rest: bytes = b""  # the script's functions, classes and constants by their names, pickled and compressed
+    sources: bytes = b""  # texts by file name, pickled and compressed, of files that nodes lack
+    needs_rest: bool = False  # whether the function looks for names by their texts, as `globals` and `eval` do
+
+
+def entered(script: Script) -> Namespace:
+    """Return the namespace of a script's program, which this thread runs from now on."""
+    namespace = _namespaces.get(script.token)
+    if namespace is None:
+        _namespaces[script.token] = namespace = Namespace()
+    _local.namespace = namespace
+    if namespace is not _process.last:
+        _process.last = namespace
+        if MAIN in namespace._modules:
+            sys.modules[MAIN] = namespace._modules[MAIN]
+    return namespace
+
+
+@contextmanager
+def recording(names: list[tuple[str, dict[str, object]]]) -> Iterator[None]:
+    """Note in ``names`` what is set in modules of the program by this thread, during the block."""
+    _local.recorded = names
+    try:
+        yield
+    finally:
+        _local.recorded = None
+
+
+def begin(namespace: Namespace) -> None:
+    """Have a process that runs no tasks itself, as a child of one, unpickle into this namespace."""
+    _process.last = namespace
+
+
+def _current() -> Namespace | None:
+    return getattr(_local, "namespace", None) or _process.last
+
+
+class _Later:
+    """The ``__getattr__`` of a module that has only the names which were sent."""
+
+    def __init__(self, namespace: Namespace | None, module: str) -> None:
+        self._namespace, self._module = namespace, module
+
+    def __call__(self, name: str) -> object:
+        if self._namespace is not None:
+            return self._namespace.later(name)
+        raise AttributeError(
+            f"module {self._module!r} has no attribute {name!r} on this node, which has only what functions mention: "
+            f"send all of it, by Image(includes=[{self._module.partition('.')[0]!r}])",
+            name=name,
+        )
+
+
+def _place(name: str, module: ModuleType) -> None:
+    """Put a module where an import finds it, in packages that are empty where there are none."""
+    parent, _, last = name.rpartition(".")
+    if parent:
+        if parent not in sys.modules:
+            package = ModuleType(parent)
+            package.__path__ = []
+            _place(parent, package)
+        setattr(sys.modules[parent], last, module)
+    sys.modules[name] = module
+
+
+class _Loading:
+    """Stands for what is being loaded just now, which has its name when that is over."""
+
+
+class Empty:
+    """Stands for what a cell that is not bound yet would contain."""
+
+
+def _is_same(before: object, value: object) -> bool:
+    return before is value or (type(before) is type(value) and type(value) in _ATOMIC and before == value)
+
+
+# --- what pickles call ------------------------------------------------------------------------------------------------
+
+
+def module_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
+    """Return the globals of functions that are copies of a module's."""
+    namespace = _current()
+    if namespace is not None:
+        return namespace.module(name, attributes).__dict__
+    module = sys.modules.get(name)
+    return dict(attributes, __name__=name, __builtins__=builtins) if module is None else module.__dict__
+
+
+def imported_scope(name: str) -> dict[str, Any]:
+    return importlib.import_module(name).__dict__
+
+
+def make_function(code: CodeType, scope: dict[str, Any], cells: tuple[CellType, ...] | None, name: str) -> FunctionType:
+    """Return a function that has no attributes yet; or the module's own of this name, if it is the same."""
+    existing = scope.get(name) if cells is None else None
+    if type(existing) is FunctionType and existing.__code__ == code and existing.__globals__ is scope:
+        return existing
+    scope.setdefault("__builtins__", builtins)
+    return FunctionType(code, scope, _NEW, None, cells)
+
+
+def set_function(function: FunctionType, state: tuple[Any, Any, tuple[Any, ...], dict[str, Any], bool]) -> None:
+    """Set a function's attributes, what its cells contain, and the names that it uses.
+
+    ``state``: its ``__dict__``, its other attributes, the contents of its cells, the names, and whether its module has
+    it under its own name.
+    """
+    attributes, slots, contents, names, is_found = state
+    if names:
+        _bind(function.__globals__, names)
+    is_new = function.__name__ == _NEW
+    if is_new:
+        function.__dict__.update(attributes)
+        for cell, content in zip(function.__closure__ or (), contents, strict=True):
+            if content is not Empty:
+                cell.cell_contents = content
+    for name, value in slots.items():
+        if is_new or (name in {"__defaults__", "__kwdefaults__"} and not _is_equal(getattr(function, name), value)):
+            setattr(function, name, value)
+    if is_found:
+        place(function, function.__module__, function.__qualname__)
+
+
+def make_module(name: str, attributes: Mapping[str, object]) -> ModuleType:
+    namespace = _current()
+    if namespace is not None:
+        return namespace.module(name, attributes)
+    return sys.modules.get(name) or ModuleType(name)
+
+
+def set_module(module: ModuleType, names: dict[str, object]) -> None:
+    _bind(module.__dict__, names)
+
+
+def named_later(name: str) -> object:
+    """Return what the script calls so, from its own pickle."""
+    namespace = _current()
+    if namespace is None:
+        return getattr(sys.modules[MAIN], name)
+    scope = namespace.module(MAIN, {}).__dict__
+    if name not in scope:
+        namespace._load_rest(name)
+    return scope.get(name, _Loading)
+
+
+def place(value: Any, module: str, name: str) -> None:
+    """Have the module ``name`` of a worker contain what has this name in the program's."""
+    namespace = _current()
+    if namespace is not None:
+        namespace.bind(module, {name: value})
+
+
+def _bind(scope: dict[str, Any], names: dict[str, object]) -> None:
+    name = scope.get("__name__")
+    namespace = _current()
+    if namespace is not None and name in namespace._modules and namespace._modules[name].__dict__ is scope:
+        namespace.bind(name, names)
+    elif getattr(sys.modules.get(str(name)), "__dict__", None) is scope:
+        for each, value in names.items():  # the program's own module
+            scope.setdefault(each, value)
+    else:
+        scope.update(names)
+
+
+def _is_equal(before: Any, value: Any) -> bool:
+    """Return whether two sets of default values are the same."""
+    if isinstance(before, dict) and isinstance(value, dict):
+        return before.keys() == value.keys() and all(_is_same(before[name], value[name]) for name in value)
+    if isinstance(before, tuple) and isinstance(value, tuple):
+        return len(before) == len(value) and all(map(_is_same, before, value))
+    return before is value
+
+
+def make_class(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
+    """Return the class that has this number, if it has come before or is this program's, or a new one."""
+    kind = known_classes.get(number)
+    if kind is None:
+        kind = _own_metaclass(*args[:4]) if args[0] in received_classes else _subclass(make, args)
+        kind.__qualname__ = qualname
+        known_classes[number] = kind
+        received_classes[kind] = None
+    return kind
+
+
+def _own_metaclass(metaclass: Any, name: str, bases: tuple[Any, ...], attributes: dict[str, Any]) -> type:
+    """Make a class of a metaclass of the program, which has run once, there."""
+    resolved = types.resolve_bases(bases)
+    if resolved is not bases:
+        attributes["__orig_bases__"] = bases
+    make = next(each for each in metaclass.__mro__ if each not in received_classes).__new__
+    return _subclass(make, (metaclass, name, resolved, attributes))
+
+
+def _subclass(make: Any, args: tuple[Any, ...]) -> type:
+    """Make a class. Hooks of base classes of the program do not run: they have, there, with arguments of their own."""
+    bases = next((each for each in args[:3] if isinstance(each, tuple)), ())
+    kinds = {kind for base in bases if isinstance(base, type) for kind in base.__mro__ if kind in received_classes}
+    hooks = {kind: vars(kind)["__init_subclass__"] for kind in kinds if "__init_subclass__" in vars(kind)}
+    try:
+        for kind in hooks:
+            kind.__init_subclass__ = classmethod(_do_nothing)  # type: ignore[method-assign, assignment]
+        made: type = make(*args)
+    finally:
+        for kind, hook in hooks.items():
+            kind.__init_subclass__ = hook  # type: ignore[method-assign]
+    return made
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
+    """Set a class's attributes, unless it is this program's own or has them already.
+
+    ``state``: the function that sets them and what to give it, whether they come from the program that made the class,
+    the version, and the module, name and object under which it is found; None: under none.
+    """
+    set_attributes, attributes, is_from_its_program, version, found = state
+    if kind in received_classes:
+        before = received_classes[kind]
+        if before is None or (is_from_its_program and (version is None or version != before)):
+            set_attributes(kind, attributes)
+            received_classes[kind] = version if version is not None else 0
+    if found is not None:
+        module, name, outermost = found
+        place(kind if outermost is None else outermost, module, name)
+
+
+def set_enum(kind: Any, state: tuple[Any, ...]) -> None:
+    """Set the attributes of an enumeration and of its members."""
+    (set_attributes, members, attributes), *others = state
+    set_attributes(kind, (attributes, *others))
+    for name, values in members.items():
+        vars(kind[name]).update(values)

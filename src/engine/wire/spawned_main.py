@@ -1,0 +1,69 @@
+"""The ``__main__`` of a process that a task has spawned: it has the names of the task's script, and runs none of it.
+
+`multiprocessing` asks for the name of its ``__main__``'s module when it spawns a child, and runs that module in the
+child first. For the ``__main__`` of a worker this is the module; the names come in a file of the worker's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .script_modules import MAIN, Namespace, begin
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+NAMES = "OUTRIDER_SPAWNED_MAIN"  # the environment variable with the place of the names
+_ASKS = "get_preparation_data"  # the function of multiprocessing, and of loky, that asks for the name
+
+
+class SpawningSpec:
+    """The spec of a worker's ``__main__``, with what a `ModuleSpec` has."""
+
+    loader = origin = cached = submodule_search_locations = None
+    parent, has_location = "", False
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._file, self._pid = -1, 0
+
+    @property
+    def name(self) -> str:
+        """Write the names for a child, where one is about to be spawned."""
+        if sys._getframe(1).f_code.co_name != _ASKS:
+            return MAIN
+        from . import pickler
+
+        if self._file < 0 or self._pid != os.getpid():
+            self._file, self._pid = os.memfd_create("outrider-main", os.MFD_CLOEXEC), os.getpid()
+            os.environ[NAMES] = f"/proc/{self._pid}/fd/{self._file}"
+        names, *others = self._namespace.names()
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, pickle.dumps((pickler.dumps_what_can(names), *others), 5), 0)
+        return f"{__package__}.spawned_main"
+
+
+def names_of_parent() -> dict[str, object]:
+    """Return the names of the ``__main__`` of the worker that has spawned this process; none where it is gone."""
+    try:
+        data = Path(os.environ[NAMES]).read_bytes()
+    except (KeyError, OSError):
+        return {}
+    names, rest, file = pickle.loads(data)
+    main: ModuleType | None = sys.modules.get(MAIN)
+    namespace = Namespace(rest)
+    begin(namespace)
+    try:
+        found: dict[str, object] = {**pickle.loads(names), "__getattr__": namespace.later}
+    finally:
+        if main is not None:
+            sys.modules[MAIN] = main
+    return found if file is None else {**found, "__file__": file}
+
+
+if __name__ != f"{__package__}.spawned_main":
+    globals().update(names_of_parent())

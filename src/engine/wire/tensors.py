@@ -1,0 +1,207 @@
+"""Tensors as they travel: their own bytes, out of the pickle, and storages that they share once.
+
+A dense tensor on the CPU is sent as the part of its storage that it covers. Tensors of one pickle whose parts overlap
+share memory on the other side as they did here. A view with gaps, as a column of a matrix is one, becomes a contiguous
+tensor of its own, unless a tensor without gaps shares its memory. All other tensors (of GPUs, sparse, quantized,
+DTensors, other subclasses) pickle themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import pickle
+import sys
+import threading
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import Any
+
+ALIGN_BYTES = 16  # of a part within its storage: no element is larger
+Place = tuple[int, int]  # the address of a storage, and its size in bytes
+Span = tuple[int, int]  # of bytes of a storage: the first, and the one after the last
+_local = threading.local()
+
+
+class CoveredParts:
+    """The parts of storages that the tensors of one pickle cover."""
+
+    def __init__(self) -> None:
+        self._of: dict[Place, list[_Part]] = {}  # sorted by where they begin; in the last pickle none overlap
+        self._copied: dict[Place, list[Span]] = {}  # that views with gaps lie in, which are copies
+        self._joined: dict[Place, list[Span]] = {}  # that have to be one part each, since tensors overlap there
+        self._overlap = False  # seen in this pickle, which must be made again
+
+    def has(self, storage: Any, begin: int, end: int) -> bool:
+        """Return whether a tensor without gaps has these bytes; if none has so far, note them as those of a copy."""
+        place = _place(storage)
+        before = self._before(place, begin)
+        if self._span_in(place, begin, end) is not None or (before is not None and end <= before.end):
+            return True
+        self._copied.setdefault(place, []).append((begin, end))
+        return False
+
+    def covering(self, storage: Any, begin: int, end: int) -> _Part:
+        """Return the part of a storage that has these bytes."""
+        place = _place(storage)
+        before = self._before(place, begin)
+        if before is not None and end <= before.end:
+            return before
+        begin, end = self._span_in(place, begin, end) or (begin, end)
+        parts = self._of.setdefault(place, [])
+        at = bisect_right(parts, begin, key=_first)
+        beside = parts[max(at - 1, 0) : at + 1]
+        copied = self._copied.get(place, [])
+        if any(part.first < end and begin < part.end for part in beside) or _overlapping(copied, begin, end):
+            spans = [*self._joined.get(place, []), *((part.first, part.end) for part in parts), *copied]
+            over = _overlapping(spans, begin, end)
+            union = min(begin, *(first for first, _ in over)), max(end, *(last for _, last in over))
+            kept = [span for span in self._joined.get(place, []) if not _overlapping([span], *union)]
+            self._joined[place] = [*kept, union]
+            self._overlap = True
+        part = _Part(storage, begin, end)
+        parts.insert(at, part)
+        return part
+
+    def again(self) -> bool:
+        """Return whether tensors overlapped, so that the pickle must be made again; begin that one."""
+        overlap, self._overlap = self._overlap, False
+        if overlap:
+            self._of, self._copied = {}, {}
+        return overlap
+
+    def _before(self, place: Place, begin: int) -> _Part | None:
+        """Return the last part that begins there or before."""
+        parts = self._of.get(place, [])
+        at = bisect_right(parts, begin, key=_first)
+        return parts[at - 1] if at else None
+
+    def _span_in(self, place: Place, begin: int, end: int) -> Span | None:
+        """Return the joined part that has these bytes."""
+        return next((span for span in self._joined.get(place, ()) if span[0] <= begin and end <= span[1]), None)
+
+
+def _place(storage: Any) -> Place:
+    return storage.data_ptr(), storage.nbytes()
+
+
+def _first(part: _Part) -> int:
+    return part.first
+
+
+def _overlapping(spans: Iterable[Span], begin: int, end: int) -> list[Span]:
+    return [(first, last) for first, last in spans if first < end and begin < last]
+
+
+class collected:  # noqa: N801 - a context manager
+    """Have the tensors of one pickle share what they overlap in; a pickle within another has parts of its own."""
+
+    def __enter__(self) -> CoveredParts:
+        self._before = getattr(_local, "parts", None)
+        _local.parts = parts = CoveredParts()
+        return parts
+
+    def __exit__(self, *_: object) -> None:
+        _local.parts = self._before
+
+
+class _Part:
+    """The bytes of a storage from ``first`` on, and those before it that the alignment of elements takes."""
+
+    def __init__(self, storage: Any, first: int, end: int) -> None:
+        self._storage, self.first, self.end = storage, first, end
+        self.begin = first - first % ALIGN_BYTES
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _storage, (_buffer(self._storage, self.begin, self.end),)
+
+
+def _buffer(storage: Any, begin: int, end: int) -> pickle.PickleBuffer:
+    view: Any = (ctypes.c_ubyte * (end - begin)).from_address(storage.data_ptr() + begin)
+    view.storage = storage  # which lives as long as the view
+    return pickle.PickleBuffer(view)
+
+
+def _storage(data: Any) -> Any:
+    torch = importlib.import_module("torch")
+    view = memoryview(data)
+    if view.readonly:  # a tensor cannot be
+        return torch.frombuffer(bytearray(view), dtype=torch.uint8).untyped_storage()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
+
+
+def reducers() -> dict[type, Callable[[Any, Any], Any]]:
+    """Return the reducers of torch, which is loaded."""
+    torch: Any = sys.modules["torch"]
+    return {torch.Tensor: _tensor, torch.nn.Parameter: _tensor, torch.Generator: _generator}
+
+
+def _tensor(_: Any, tensor: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    parts = getattr(_local, "parts", None)
+    if parts is None or not _is_plain(torch, tensor):
+        return NotImplemented
+    values = tensor.detach()
+    try:
+        values.untyped_storage().data_ptr()
+    except RuntimeError:  # it only stands for others, inside a function of torch.func
+        return NotImplemented
+    size = values.element_size()
+    begin = values.storage_offset() * size
+    end = begin
+    if values.numel():
+        end += (sum((count - 1) * step for count, step in zip(values.shape, values.stride(), strict=True)) + 1) * size
+    if values.numel() * size < end - begin and not parts.has(values.untyped_storage(), begin, end):
+        values = values.contiguous()
+        begin, end = 0, values.numel() * size
+    part = None
+    offset = 0
+    if end > begin:
+        part = parts.covering(values.untyped_storage(), begin, end)
+        offset = (begin - part.begin) // size
+    state = dict(vars(tensor)) or None
+    is_parameter = type(tensor) is torch.nn.Parameter
+    args = part, values.dtype, (offset, tuple(values.shape), values.stride()), tensor.requires_grad, is_parameter
+    return (_rebuilt, args) if state is None else (_rebuilt, args, state, None, None, _set_attributes)
+
+
+def _is_plain(torch: Any, tensor: Any) -> bool:
+    """Return whether the tensor is nothing but memory of this process."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not getattr(tensor, "_backward_hooks", None)  # torch warns of those
+    )
+
+
+def _rebuilt(storage: Any, dtype: Any, place: tuple[int, Any, Any], requires_grad: bool, is_parameter: bool) -> Any:
+    torch = importlib.import_module("torch")
+    values = torch.empty(0, dtype=dtype)
+    if storage is None:
+        values = torch.empty_strided(*place[1:], dtype=dtype)
+    else:
+        values.set_(storage, *place)
+    if is_parameter:
+        return torch.nn.Parameter(values, requires_grad)
+    return values.requires_grad_() if requires_grad else values
+
+
+def _set_attributes(tensor: Any, state: dict[str, Any]) -> None:
+    vars(tensor).update(state)
+
+
+def _generator(_: Any, generator: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    if generator is torch.default_generator:
+        return _default_generator, ()
+    return NotImplemented
+
+
+def _default_generator() -> Any:
+    return importlib.import_module("torch").default_generator

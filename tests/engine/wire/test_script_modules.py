@@ -1,0 +1,150 @@
+"""The modules of a program as its workers have them: names that are sent, kept, sent again, and needed later."""
+
+from __future__ import annotations
+
+import builtins
+import pickle
+import sys
+import zlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.engine.wire import pickler, script_modules
+from outrider.engine.wire.script_modules import MAIN, Namespace, Script
+
+
+@pytest.fixture(autouse=True)
+def main_as_before() -> Iterator[None]:
+    before = sys.modules[MAIN]
+    yield
+    sys.modules[MAIN] = before
+    script_modules._namespaces.clear()
+    script_modules._process.last = script_modules._local.namespace = None
+
+
+def program(source: str) -> dict[str, Any]:
+    """Return the names of a script that has run in this process, as its ``__main__``."""
+    module = ModuleType(MAIN)
+    sys.modules[MAIN] = module
+    exec(source, module.__dict__)
+    return module.__dict__
+
+
+def worker(token: str = "program", **script: Any) -> Namespace:
+    namespace = script_modules.entered(Script(token, {}, **script))
+    namespace.update(Script(token, {}, **script))
+    return namespace
+
+
+def test_a_name_keeps_its_value_until_another_one_is_sent() -> None:
+    namespace = worker()
+    namespace.bind(MAIN, {"model": None, "rate": 1})
+    scope = namespace.module(MAIN, {}).__dict__
+    scope["model"] = "loaded"
+    namespace.bind(MAIN, {"model": None, "rate": 2})
+    assert (scope["model"], scope["rate"]) == ("loaded", 2)
+
+
+@given(st.lists(st.tuples(st.sampled_from("fg"), st.integers(1, 3)), max_size=12))
+def test_each_program_runs_with_the_names_as_they_were_sent_with_it(runs: list[tuple[str, int]]) -> None:
+    namespace, programs = Namespace(), {}
+    scope = namespace.module(MAIN, {}).__dict__
+    for function, rate in runs:
+        names = programs.setdefault((function, rate), [(MAIN, {"rate": rate})])
+        namespace.apply((function, rate), names)
+        assert scope["rate"] == rate
+
+
+def test_functions_of_a_script_share_its_names() -> None:
+    names = program(
+        "count = 0\ndef add():\n    global count\n    count += 1\n    return count\ndef total(): return count\n"
+    )
+    add, total = pickler.dumps(names["add"], code=True), pickler.dumps(names["total"], code=True)
+    worker()
+    pickle.loads(add)()
+    assert pickle.loads(total)() == 1
+    assert names["count"] == 0
+
+
+def test_a_class_is_found_under_its_name_in_the_task() -> None:
+    names = program("class Outer:\n    class Inner: pass\n")
+    data = pickler.dumps(names["Outer"].Inner, code=True)
+    script_modules.known_classes.clear()
+    script_modules.received_classes.clear()
+    worker()
+    arrived = pickle.loads(data)
+    assert pickle.loads(pickle.dumps(arrived)) is arrived
+
+
+def test_programs_of_two_scripts_do_not_mix() -> None:
+    one, two = worker("one"), worker("two")
+    one.bind(MAIN, {"name": 1})
+    two.bind(MAIN, {"name": 2})
+    script_modules.entered(Script("one", {}))
+    assert sys.modules[MAIN].__dict__["name"] == 1
+    script_modules.entered(Script("two", {}))
+    assert sys.modules[MAIN].__dict__["name"] == 2
+
+
+def rest(**names: object) -> bytes:
+    return zlib.compress(pickle.dumps({name: pickle.dumps(value) for name, value in names.items()}))
+
+
+def test_a_name_that_no_function_mentions_is_loaded_when_it_is_needed() -> None:
+    namespace = worker(rest=rest(late=5))
+    main = sys.modules[MAIN]
+    assert "late" not in vars(main)
+    assert main.late == 5  # type: ignore[attr-defined]
+    assert "late" in vars(main)
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        namespace.later("missing")
+
+
+def test_code_that_finds_names_by_their_texts_has_all_of_them() -> None:
+    worker(rest=rest(late=5), needs_rest=True)
+    assert vars(sys.modules[MAIN])["late"] == 5
+
+
+def test_a_module_that_nodes_lack_says_how_to_send_it() -> None:
+    module = worker().module("my_package.my_module", {})
+    assert sys.modules["my_package.my_module"] is module
+    try:
+        with pytest.raises(AttributeError, match=r"Image\(includes=\['my_package'\]\)"):
+            module.missing  # noqa: B018 - it raises
+    finally:
+        del sys.modules["my_package.my_module"], sys.modules["my_package"]
+
+
+def test_the_program_itself_keeps_its_names_when_results_arrive() -> None:
+    names = program("rate = 1\ndef scaled(x): return rate * x\nclass Crate:\n    size = 1\n")
+    data = pickler.dumps((names["scaled"], names["Crate"]))
+    names["rate"], names["Crate"].size = 2, 3
+    scaled, box = pickle.loads(data)
+    assert (scaled(1), box.size, names["rate"]) == (2, 3, 2)
+
+
+def test_a_class_that_was_edited_in_place_arrives_edited() -> None:
+    names = program("class Crate:\n    def size(self): return 1\n")
+    first = pickler.dumps(names["Crate"])
+    names["Crate"].size = lambda _: 2
+    second = pickler.dumps(names["Crate"])
+    script_modules.known_classes.clear()
+    script_modules.received_classes.clear()
+    worker()
+    box = pickle.loads(first)()
+    assert box.size() == 1
+    assert pickle.loads(second)().size() == box.size() == 2
+
+
+def test_functions_have_the_builtins() -> None:
+    names = program("def length(x): return len(x)\n")
+    data = pickler.dumps(names["length"])
+    worker()
+    arrived = pickle.loads(data)
+    assert arrived([1]) == 1
+    assert arrived.__globals__["__builtins__"] in (builtins, builtins.__dict__)
