@@ -64,15 +64,16 @@ class ItemPickler:
 
     def __init__(self, objects: object, *, by_reference: bool) -> None:
         """``objects``: the pool's, to which items may refer. ``by_reference``: as of `wire.values.dump`."""
-        self._objects, self._by_reference = objects, by_reference
+        from .stored_objects import packing  # here, not on nodes
+
+        self._objects, self._by_reference, self._packing = objects, by_reference, packing
         self._file, self._named = io.BytesIO(), list[Any]()
         self._picklers: list[Any] = []  # of both kinds
         self._size_bytes = 0  # of the buffers of the present item
 
     def __call__(self, item: object) -> FrozenItem | None:
         """Return the item as it is now. None: it is large, as arrays are, or cannot be pickled without its call."""
-        from .stored_objects import packing  # here, not on nodes
-
+        packing = self._packing
         before, self._size_bytes = Pickled.latest, 0
         objects: tuple[StoredObject, ...] = ()
         named: list[Any] | None = None
