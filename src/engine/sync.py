@@ -285,8 +285,8 @@ class SyncPool(Runner):
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
     ) -> Any:
         """See `Pool.submit`; cancelling the future ends the task."""
-        submit: Callable[..., Job[Any]] = self._pool.submit
-        job = self._wait(called, lambda: submit(call, *more, on=on, keep=keep))
+        submit: Callable[..., Awaitable[Job[Any]]] = self._pool._submitted
+        job = self._wait(submit, call, *more, on=on, keep=keep)
         return self._start(lambda: job)
 
     @overload
@@ -322,10 +322,11 @@ class SyncPool(Runner):
     @overload
     def submit_group(self, group: MixedGroup[Any, S], /) -> Future[S]: ...
     def submit_group(self, group: Any, /) -> Any:
-        return self._start(self._run_group, group)
+        job = self._wait(called, lambda: self._pool.submit_group(group))
+        return self._start(self._run_group, group, job)
 
-    async def _run_group(self, group: Any) -> tuple[Any, ...]:
-        results = await self._pool.run_group(group)
+    async def _run_group(self, group: Any, job: Awaitable[tuple[Any, ...]] | None = None) -> tuple[Any, ...]:
+        results = await (job or self._pool.run_group(group))
         return tuple(self._iterator_of(call, result) for call, result in zip(members(group), results, strict=True))
 
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:

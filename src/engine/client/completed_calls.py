@@ -9,11 +9,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from ...actors.interfaces import Ending, GaveUp
-from ..api.calls import Call, pending
-from ..api.errors import ItemOutcome, NotACall, SerializationError
+from ..api.calls import Call
+from ..api.errors import ItemOutcome, NotACall
 from ..api.pending_base import Pending, shown
 from ..api.tracebacks import cut
 from ..serialization.client_streams import Blocking, items_of, marked_blocking
+from .arriving import ArrivedCall, CallFreezer, Refused
 from .jobs import SubmittedJob
 from .mapping import OF_ITEMS
 
@@ -45,7 +46,7 @@ class CompletedCalls:
     """One run of `Pool.as_completed`."""
 
     def __init__(self, core: OpenPool, calls: Calls | Blocking, *, limit: int | None, returns_errors: bool) -> None:
-        self._core, self._calls = core, calls
+        self._core, self._calls, self._freezer = core, calls, CallFreezer(core)
         self._limit, self._returns_errors = limit, returns_errors
         self._news = asyncio.Event()  # a call has ended, or there is one to submit
         self._landed: deque[_NumberedJob | _Unsent] = deque()
@@ -64,13 +65,13 @@ class CompletedCalls:
 
     async def batches(self) -> AsyncGenerator[list[Any], None]:
         """Yield the results that are there, a list of at least one at a time."""
-        source = items_of(self._calls, self._news)
+        source = items_of(self._calls, self._news, self._freezer)
         try:
             while True:
                 room = self._most() - len(self._open) - len(self._landed)
                 calls = source.take(min(room, TURN)) if room > 0 else []
                 for call in calls:
-                    self._submit(call)
+                    await self._submit(call)
                 if self._landed:
                     results, error = await self._take_landed()
                     if results:
@@ -92,15 +93,14 @@ class CompletedCalls:
     def _most(self) -> int:
         return self._limit or max(LIMIT, PER_SLOT * self._core.map_slots())
 
-    def _submit(self, given: Any) -> None:
+    async def _submit(self, given: Any) -> None:
         number, self._taken = self._taken, self._taken + 1
-        try:
-            call = pending(given)
-            payload = self._core.packer.pack(call)
-        except (SerializationError, NotACall) as error:
-            self._landed.append(_Unsent(number, error))
+        call = given if type(given) in (ArrivedCall, Refused) else self._freezer.pack(given)[0]
+        if type(call) is Refused:
+            self._landed.append(_Unsent(number, call.error))
             return
-        job = _NumberedJob(self._core, payload, call.options, number, self._ended)
+        await self._core.own(call.payload)
+        job = _NumberedJob(self._core, call.payload, call.options, number, self._ended)
         self._open.add(job)
         self._core.submit(job, None, job)
 

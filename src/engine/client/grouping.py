@@ -2,32 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..api.calls import AnyCall, StreamCall
+from ..serialization.client_streams import Values
 from . import streaming
 from .jobs import as_settled
 
 if TYPE_CHECKING:
+    from ..serialization.payload import Payload
+    from .job_intake import PackedCall
     from .jobs import SubmittedJob
     from .open_pool import OpenPool
 
-SubmitCall = Callable[[Any, None], "SubmittedJob[Any]"]
+
+class PackedCalls:
+    """The calls of a group, packed beforehand by `add`, or each when `gather` submits it, in the same order."""
+
+    def __init__(self, core: OpenPool) -> None:
+        self._core = core
+        self._calls: deque[PackedCall] = deque()
+        self._streams: deque[Payload] = deque()
+
+    def add(self, call: AnyCall) -> None:
+        """Pickle a call, and copy its large buffers."""
+        if isinstance(call, StreamCall):
+            payload = self._core.packer.pack_stream(call, Values())
+            self._core.packer.own(payload)
+            self._streams.append(payload)
+        else:
+            self._calls.append(self._core.pack(call, owned=True))
+
+    def submit(self, call: AnyCall) -> SubmittedJob[Any]:
+        return self._core.begin(self._calls.popleft() if self._calls else self._core.pack(call))
+
+    def stream(self, call: StreamCall[Any]) -> AsyncGenerator[Any, None]:
+        payload = self._streams.popleft() if self._streams else None
+        return streaming.stream(self._core, call, None, marked=True, payload=payload)
+
+    def release(self) -> None:
+        """Drop the calls that have not been submitted."""
+        for payload in (*(each.payload for each in self._calls), *self._streams):
+            self._core.release(payload)
+        self._calls.clear()
+        self._streams.clear()
 
 
-async def gather(core: OpenPool, calls: Sequence[AnyCall], submit: SubmitCall) -> tuple[Any, ...]:
+async def gather(core: OpenPool, calls: Sequence[AnyCall], packed: PackedCalls | None = None) -> tuple[Any, ...]:
     """`Pool.gather`. Generators are submitted behind the other calls: one that waits for its caller keeps its slot, and
-    the caller has it only when the others have returned.
+    the caller has it only when the others have returned. ``packed``: all of the calls.
     """
+    packed = packed or PackedCalls(core)
     alone = [call for call in calls if not isinstance(call, StreamCall)]
     async with AsyncExitStack() as left_early:
-        with _submitted(alone, submit) as jobs:
+        with _submitted(alone, packed.submit) as jobs:
             streams: list[AsyncGenerator[Any, None]] = []
             for call in calls:
                 if isinstance(call, StreamCall):
-                    values = await streaming.begun(streaming.stream(core, call, None, marked=True))
+                    values = await streaming.begun(packed.stream(call))
                     left_early.push_async_callback(values.aclose)
                     streams.append(values)
             async for job in as_settled(jobs):
@@ -38,19 +74,39 @@ async def gather(core: OpenPool, calls: Sequence[AnyCall], submit: SubmitCall) -
         return found
 
 
-async def stream_group(calls: Sequence[AnyCall], submit: SubmitCall) -> AsyncGenerator[Any, None]:
-    """`Pool.stream_group`."""
-    with _submitted(calls, submit) as jobs:
+def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any, ...]]:
+    """`Pool.submit_group`: the calls are packed when it returns."""
+    packed = PackedCalls(core)
+    try:
+        for call in calls:
+            packed.add(call)
+        group = asyncio.ensure_future(gather(core, calls, packed))
+    except BaseException:
+        packed.release()
+        raise
+    group.add_done_callback(lambda _: packed.release())  # where it was cancelled before it began
+    return group
+
+
+async def stream_group(core: OpenPool, calls: Sequence[AnyCall]) -> AsyncGenerator[Any, None]:
+    """`Pool.stream_group`. Its caller goes on when the first result is there, so all calls are copied before."""
+    packed = [core.pack(call) for call in calls]
+    for each in packed:
+        await core.own(each.payload)
+    left = iter(packed)
+    with _submitted(calls, lambda _: core.begin(next(left))) as jobs:
         async for job in as_settled(jobs):
             yield await job
 
 
 @contextmanager
-def _submitted(calls: Sequence[AnyCall], submit: SubmitCall) -> Iterator[list[SubmittedJob[Any]]]:
+def _submitted(
+    calls: Sequence[AnyCall], submit: Callable[[AnyCall], SubmittedJob[Any]]
+) -> Iterator[list[SubmittedJob[Any]]]:
     """Submit calls whose jobs end with the block. If one cannot be submitted, those before it are ended too."""
     jobs: list[SubmittedJob[Any]] = []
     try:
-        jobs += (submit(call, None) for call in calls)
+        jobs += (submit(call) for call in calls)
         yield jobs
     finally:
         for job in jobs:

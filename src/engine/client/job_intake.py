@@ -8,12 +8,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ...actors.interfaces import Ending, JobId, NodeId, OnLoss, RankWatch
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, LeaveRank, Resize, Submit
+from ...lazy_named_tuple import NamedTuple
+from ...providers.threads import in_thread
+from ..api.calls import Call, pending
 from ..api.errors import PoolClosed
+from ..api.settings import placement
+from ..serialization.own_memory import AT_ONCE_BYTES
 from ..serialization.packer import Packer
 from ..wire.messages import RunFlag
 from .busy_polling import AnswerPolling
@@ -23,14 +28,24 @@ from .remaking import Remaking
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
+    from ..api.calls import AnyCall
     from ..api.plugin import Plugin
     from ..api.settings import Settings
+    from ..api.task_options import Options
     from ..observe.observer import Observer, PoolSnapshot
     from ..serialization.function_pickling import ImportableModules
     from ..serialization.payload import Blob, Payload
     from ..transport.connection import Connector
     from . import jobs
     from .open_pool import OpenPool
+
+
+class PackedCall(NamedTuple):
+    """A call that can be submitted. ``on``: as of `pool.run`, by rank."""
+
+    payload: Payload
+    options: Options
+    on: int | None
 
 
 class JobIntake:
@@ -75,6 +90,40 @@ class JobIntake:
         """Have the result of a call, on each rank where it is broadcast, stay where it is made."""
         payload.keep = self.objects
         payload.flags |= self.KEEP
+
+    def pack(
+        self, call: AnyCall, on: int | Literal["head"] | None = None, *, keep: bool = False, owned: bool = False
+    ) -> PackedCall:
+        """Pickle a call. ``owned``: copy its large buffers at once, while the event loop waits."""
+        given = call if type(call) is Call else pending(call)
+        rank = placement(on, most=self.most)
+        payload = self.packer.pack(given)
+        if owned:
+            self._packer.own(payload)
+        if keep or given.options.keep:
+            self.keep_result(payload)
+        return PackedCall(payload, given.options, rank)
+
+    async def own(self, payload: Payload) -> None:
+        """Copy a call's large buffers in a thread. Whoever could fill them again has to wait for that.
+
+        Raises:
+            MemoryError
+        """
+        if payload.borrowed_bytes <= AT_ONCE_BYTES:
+            self._packer.own(payload)
+            return
+        try:
+            await in_thread(payload.own, abandon=True)
+        except BaseException:
+            self.release(payload)
+            raise
+
+    def begin(self, packed: PackedCall) -> SubmittedJob[Any]:
+        """Submit a call as a job of its own."""
+        job: SubmittedJob[Any] = SubmittedJob(cast("OpenPool", self), packed.payload, packed.options)
+        self.submit(job, packed.on, job)
+        return job
 
     def submit(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
         payload = job.payload

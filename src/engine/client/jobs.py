@@ -58,6 +58,8 @@ class SubmittedJob(Generic[R]):
     def __init__(self, core: OpenPool, payload: Payload, options: Options) -> None:
         self._core, self.payload, self.options = core, payload, options
         self.id = core.new_job()
+        if payload.span is not None and core.observer.traces is not None:
+            core.observer.traces.packed = payload.span  # others may have been packed since
         core.observer.job(self.id, payload.name)
         self.future: asyncio.Future[Any] = core.loop.create_future()
         self._value: Any = _UNASKED

@@ -34,6 +34,7 @@ from ..serialization.error_translation import failed_error
 from ..serialization.payload import Received
 from ..serialization.program import AsyncChunk, Chunk, Raised
 from ..wire import values
+from .arriving import ItemFreezer, LoneItem, Refused, by_task
 from .jobs import SubmittedJob
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class MapRun(Generic[T]):
             self._observe, self._core.new_job(), len(self._items) if isinstance(self._items, Sized) else None
         )
         news = asyncio.Event()  # a chunk has landed, or there is one to send
-        source, size = items_of(self._items, news), ChunkSize()
+        source, size = items_of(self._items, news, ItemFreezer(self._core, self._call_of)), ChunkSize()
         waiting: deque[_SentChunk | _UnsentItem] = deque()
         under_way = taken = 0
         told(0)
@@ -178,7 +179,7 @@ class MapRun(Generic[T]):
                     items = source.take(room)
                     if not items:
                         break
-                    waiting += self._send(_Part(taken, items), news)
+                    waiting += await self._send_all(_Part(taken, items), news)
                     under_way += len(items)
                     taken += len(items)
                 if not waiting and source.ended:
@@ -191,7 +192,7 @@ class MapRun(Generic[T]):
                 await sent.load_if_long()
                 if self._returns_errors and sent.hides_the_culprit():
                     size.now = 1
-                    waiting.extendleft(reversed(self._send_alone(sent.part, news)))
+                    waiting.extendleft(reversed(await self._send_alone(sent.part, news)))
                     continue
                 results, error = sent.outcomes() if self._returns_errors else sent.results()
                 if sent.busy_s is not None:
@@ -212,21 +213,36 @@ class MapRun(Generic[T]):
         if self._core.observer.jobs:
             self._core.observer(MapProgress(job, self._function.__name__, done, total, ended, self._failed))
 
-    def _send(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
+    def _call_of(self, items: list[Any]) -> Call[list[Any]]:
+        return Call(self._function, (*self._given, items), {}, self._options)
+
+    async def _send_all(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
+        return [sent for each in part.by_task() for sent in await self._send(each, news)]
+
+    async def _send(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
         """Send the items as one task, or one by one if they cannot all be pickled."""
-        call: Call[list[Any]] = Call(self._function, (*self._given, part.items), {}, self._options)
         try:
-            payload = self._core.packer.pack(call)
+            payload = self._payload(part)
         except (SerializationError, NotACall) as error:  # it is a lock, say, or a call that has not run
             if len(part.items) > 1:
-                return self._send_alone(part, news)
+                return await self._send_alone(part, news)
             return [_UnsentItem(part.naming(error, self._function.__name__), part)]
+        await self._core.own(payload)
         sent = _SentChunk(self._core, payload, self._options, part, news)
         self._core.submit(sent, None, sent)
         return [sent]
 
-    def _send_alone(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
-        return [sent for each in part.one_by_one() for sent in self._send(each, news)]
+    def _payload(self, part: _Part) -> Payload:
+        match part.items[0]:
+            case LoneItem(payload=payload):
+                return payload
+            case Refused(error=error):
+                raise error
+            case _:
+                return self._core.packer.pack(self._call_of(part.items))
+
+    async def _send_alone(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
+        return [sent for each in part.one_by_one() for sent in await self._send(each, news)]
 
     def _landed(self, waiting: deque[_SentChunk | _UnsentItem]) -> _SentChunk | _UnsentItem | None:
         """Take out the chunk whose results are due, if they are there: the oldest one, or (unordered) any."""
@@ -247,6 +263,12 @@ class _Part(NamedTuple):
 
     def one_by_one(self) -> Iterator[_Part]:
         return (_Part(number, [item]) for number, item in enumerate(self.items, self.first))
+
+    def by_task(self) -> Iterator[_Part]:
+        first = self.first
+        for items in by_task(self.items):
+            yield _Part(first, items)
+            first += len(items)
 
     def naming(self, error: Exception, function: str) -> Exception:
         """Return the error with a note that says which item it is of, or which items share it."""

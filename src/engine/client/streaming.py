@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ...actors.interfaces import Ending, Settled, Verdict
 from ...providers.threads import in_thread
@@ -17,7 +17,7 @@ from ..serialization.error_translation import error_of, load_large, load_value
 from .jobs import BroadcastJob
 
 if TYPE_CHECKING:
-    from ..serialization.payload import Received
+    from ..serialization.payload import Payload, Received
     from .jobs import SubmittedJob
     from .open_pool import OpenPool
 
@@ -26,13 +26,25 @@ _BEGUN: Any = object()  # the first value of a generator that is to be closed al
 
 
 async def stream(
-    core: OpenPool, call: StreamCall[T], on: int | Literal["head"] | None, *, marked: bool = False
+    core: OpenPool,
+    call: StreamCall[T],
+    on: int | Literal["head"] | None,
+    *,
+    marked: bool = False,
+    payload: Payload | None = None,
 ) -> AsyncGenerator[T, None]:
-    """`Pool.stream`. It is submitted when the first value is asked for. ``marked``: for `begun`."""
+    """`Pool.stream`. It is submitted when the first value is asked for.
+
+    Args:
+        marked: For `begun`, which returns before the node has the arguments: they are copied.
+        payload: The call, where it was packed before, with `Values` as its output.
+    """
     if not isinstance(call, StreamCall):
         raise NotACall(f"pool.stream takes the call of a generator function; {pending(call).code} is for pool.run")
-    output = Values()
-    payload = core.packer.pack_stream(call, output)
+    payload = payload or core.packer.pack_stream(call, Values())
+    output = cast("Values", payload.output)
+    if marked:
+        await core.own(payload)
     job: SubmittedJob[None] = core.Job(core, payload, call.options)
 
     def settle(ending: Any) -> None:
@@ -64,6 +76,11 @@ async def begun(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
 async def broadcast(core: OpenPool, call: StreamCall[T]) -> list[AsyncGenerator[T, None]]:
     """`Pool.broadcast` of a generator. Cancelling ends every rank."""
     job = StreamingBroadcast(core, for_every_rank(call))
+    try:
+        await core.own(job.payload)  # the caller has the iterators before all nodes have the arguments
+    except BaseException:
+        job.refused()
+        raise
     core.broadcast(job, core.packer.plugins_of(call.function), job)
     return [await begun(job.values(rank)) for rank in range(await job.wait_begun())]
 

@@ -35,7 +35,9 @@ class TracedPacker(Packer):
 
     def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
         with self._traces.packing(call.options.name or call.function.__name__) as self._carrier:
-            return super().pack(call)
+            payload = super().pack(call)
+        payload.span = self._traces.packed
+        return payload
 
     def _dump(
         self,

@@ -51,7 +51,7 @@ class Traces(Sink):
     def __init__(self, version: str) -> None:
         self._tracer = trace.get_tracer("outrider", version)
         self._outside = get_current()  # what was the present span where the pool was opened
-        self._packed: Span | None = None  # of the call that was packed just now, and has no job yet
+        self.packed: Span | None = None  # of the call whose job comes next
         self._calls: dict[int, Call] = {}
         self._opening: Span | None = None
         self._launches: dict[int, Span] = {}
@@ -75,10 +75,10 @@ class Traces(Sink):
                 _fail(span, type(error).__qualname__, str(error))
                 span.end()
             raise
-        self._packed = span
+        self.packed = span
 
     def began(self, job: int, name: str) -> None:
-        """Take note of the job of the call that was packed last."""
+        """Take note of the job of the call that is `packed`."""
         with _guarded():
             self._began(job, name)
 
@@ -88,7 +88,7 @@ class Traces(Sink):
             self._ended(job, name, ending)
 
     def _began(self, job: int, name: str) -> None:
-        span, self._packed = self._packed, None
+        span, self.packed = self.packed, None
         if span is None or not span.is_recording():
             return
         span.set_attributes({"outrider.pool": self._pool, "outrider.job": job, "outrider.function": name})

@@ -17,14 +17,18 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from contextvars import copy_context
+from typing import Any, Protocol
 
 import cloudpickle
 
 from ...lazy_dataclass import dataclass
+from ...providers.threads import in_thread
 from ..node.failure import text_of
 from ..wire import values
+from .frozen_items import FIXED
 from .payload import Received
 
 AHEAD = 16  # items a generator may be ahead of its consumer
@@ -53,18 +57,39 @@ def marked_blocking(
     return iterator if isinstance(iterator, _QUICK_ITERATORS) else Blocking(iterator, closes)
 
 
-def items_of(items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio.Event) -> Items:
+class Freezer(Protocol):
+    """The pickling of items as they come: their iterator may change them when it goes on."""
+
+    def freeze(self, item: Any, /) -> Any:
+        """Return what stands for the item from then on: itself, where nothing can change it. None: `pack` it. It is for
+        the thread that advances the iterator.
+        """
+        ...
+
+    def pack(self, item: Any, /) -> tuple[Any, Callable[[], None] | None]:
+        """Return what stands for the item from then on, and a call that first copies its large buffers, if it has any.
+        That may block, and is for any thread; this is for the thread of the loop.
+        """
+        ...
+
+
+def items_of(
+    items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio.Event, freezer: Freezer | None = None
+) -> Items:
     """Return how to take the items. ``news`` is set when there is something to take, or when they have ended."""
     if isinstance(items, Blocking):
-        return ThreadItems(items, news)
-    return AsyncItems(aiter(items), news) if isinstance(items, AsyncIterable) else PlainItems(iter(items))
+        return ThreadItems(items, news, freezer)
+    if isinstance(items, AsyncIterable):
+        return AsyncItems(aiter(items), news, freezer)
+    return PlainItems(iter(items), freezer)
 
 
 class PlainItems:
     """The items of a plain iterable, which `take` advances. ``ended``: all items have been taken."""
 
-    def __init__(self, iterator: Iterator[Any]) -> None:
+    def __init__(self, iterator: Iterator[Any], freezer: Freezer | None = None) -> None:
         self._iterator = iterator
+        self._freezer = None if isinstance(iterator, _QUICK_ITERATORS) else freezer  # those run no code of the user's
         self.ended = False
 
     def take(self, count: int) -> list[Any]:
@@ -77,11 +102,20 @@ class PlainItems:
         began = time.monotonic()
         while len(items) < count and (not items or time.monotonic() - began < PULL_S):
             try:
-                items.append(next(self._iterator))
+                item = next(self._iterator)
             except StopIteration:
                 self.ended = True
                 break
+            items.append(item if self._freezer is None or type(item) in FIXED else self._frozen(self._freezer, item))
         return items
+
+    def _frozen(self, freezer: Freezer, item: Any) -> Any:
+        frozen = freezer.freeze(item)
+        if frozen is None:
+            frozen, copy = freezer.pack(item)
+            if copy is not None:
+                copy()
+        return frozen
 
     async def close(self) -> None:
         """Take no more. What an iterable is just waiting for is not waited for."""
@@ -138,8 +172,8 @@ class BufferedItems:
 class AsyncItems(BufferedItems):
     """The items of an async iterable, which one task advances and closes."""
 
-    def __init__(self, iterator: AsyncIterator[Any], news: asyncio.Event) -> None:
-        self._iterator, self._more = iterator, asyncio.Event()
+    def __init__(self, iterator: AsyncIterator[Any], news: asyncio.Event, freezer: Freezer | None = None) -> None:
+        self._iterator, self._freezer, self._more = iterator, freezer, asyncio.Event()
         super().__init__(news, self._more.set)
         self._task = self._loop.create_task(self._read())
 
@@ -150,7 +184,10 @@ class AsyncItems(BufferedItems):
                     self._more.clear()
                     await self._more.wait()
                 self._begun += 1
-                self._buffer.append(await anext(self._iterator))
+                item = await anext(self._iterator)
+                if self._freezer is not None and type(item) not in FIXED:
+                    item = await self._frozen(self._freezer, item)
+                self._buffer.append(item)
                 if self._is_news:
                     self._news.set()
         except StopAsyncIteration:
@@ -167,6 +204,14 @@ class AsyncItems(BufferedItems):
             if isinstance(self._iterator, AsyncGenerator):
                 await self._iterator.aclose()
 
+    async def _frozen(self, freezer: Freezer, item: Any) -> Any:
+        frozen = freezer.freeze(item)
+        if frozen is None:
+            frozen, copy = freezer.pack(item)
+            if copy is not None:
+                await in_thread(copy)
+        return frozen
+
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -175,8 +220,11 @@ class AsyncItems(BufferedItems):
 class ThreadItems(BufferedItems):
     """The items of a plain iterable that may block, which a thread advances. The thread ends with the iterable."""
 
-    def __init__(self, items: Blocking, news: asyncio.Event) -> None:
+    def __init__(self, items: Blocking, news: asyncio.Event, freezer: Freezer | None = None) -> None:
         self._iterator, self._closes, self._more = items.iterator, items.closes, threading.Event()
+        self._freezer = freezer
+        self._packing: Future[Any] | None = None  # for which the thread waits
+        self._context = copy_context()  # in which items are packed: that of whoever takes them
         super().__init__(news, self._more.set)
         self._closed = False
         threading.Thread(target=self._read, name="outrider-items", daemon=True).start()
@@ -190,7 +238,10 @@ class ThreadItems(BufferedItems):
                 if self._closed:
                     return
                 self._begun += 1
-                self._buffer.append(next(self._iterator))
+                item = next(self._iterator)
+                if self._freezer is not None and type(item) not in FIXED:
+                    item = self._frozen(self._freezer, item)
+                self._buffer.append(item)
                 if self._is_news:
                     self._notify()
         except StopIteration:
@@ -203,13 +254,41 @@ class ThreadItems(BufferedItems):
             if self._closes and isinstance(self._iterator, Generator):
                 self._iterator.close()
 
+    def _frozen(self, freezer: Freezer, item: Any) -> Any:
+        """Freeze an item. Where it has to be packed, wait until the loop has done that.
+
+        Raises:
+            CancelledError: of `concurrent.futures`: nobody takes items any more.
+        """
+        if (frozen := freezer.freeze(item)) is not None:
+            return frozen
+        self._packing = packing = Future[Any]()
+        if self._closed:
+            packing.cancel()
+        else:
+            self._loop.call_soon_threadsafe(_pack, packing, freezer, item, context=self._context)
+        frozen, copy = packing.result()
+        if copy is not None:
+            copy()
+        return frozen
+
     def _notify(self) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody takes any more
             self._loop.call_soon_threadsafe(self._news.set)
 
     async def close(self) -> None:
         self._closed = True
+        if self._packing is not None:
+            self._packing.cancel()
         self._more.set()
+
+
+def _pack(packing: Future[Any], freezer: Freezer, item: Any) -> None:
+    if packing.set_running_or_notify_cancel():
+        try:
+            packing.set_result(freezer.pack(item))
+        except BaseException as error:  # noqa: BLE001  raised where the item would be
+            packing.set_exception(error)
 
 
 Items = PlainItems | AsyncItems | ThreadItems

@@ -23,6 +23,7 @@ from ..wire.captured import Watch
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
 from .client_streams import Source
+from .frozen_items import ItemPickler
 from .payload import Blob, Payload, Shared, pending_references, referred
 from .pickling_errors import cause_of, pickling_error
 from .script import Scripts
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _PLAIN = {type(None), bool, bytes, float, int, str}
 WARNED_CODE_BYTES = 8 << 20  # of what a function refers to, which may change: to pickle it takes 10 ms a call
+WARNED_COPY_BYTES = 256 << 20  # of a call's buffers: about 0.2 s in which nothing else of the loop goes on
 WARNED_BYTES = 1 << 30  # of a call's pickled arguments: seconds in which nothing else of the program goes on
 
 
@@ -65,7 +67,7 @@ class Packer:
         self.outer_plugins: tuple[Plugin, ...] = ()
         self._plugins, self._kind, self._drop = tuple(plugins), kind, drop
         self._blobs, self._objects = itertools.count(1), objects or self
-        self._warned = self._warned_of_generators = self._warned_of_code = False
+        self._warned = self._warned_of_generators = self._warned_of_code = self._warned_of_copy = False
         self._scripts = Scripts()
         self._prefix = os.urandom(4).hex()  # nodes that are taken over may still have blobs of another client
 
@@ -78,7 +80,8 @@ class Packer:
         self.definitions.clear()
 
     def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
-        """Pickle a call, once for all its attempts and ranks: later changes to the arguments do not show.
+        """Pickle a call, once for all its attempts and ranks. Large buffers in its arguments stay the caller's: only
+        after `own` do later changes to them not show.
 
         Raises:
             SerializationError: with the path of what cannot be pickled.
@@ -143,6 +146,36 @@ class Packer:
         if dumped.total <= values.INLINE_BYTES:
             return values.inline(dumped), None
         return Value(b"", dumped.sizes), self._blob(dumped)
+
+    def own(self, payload: Payload) -> None:
+        """Copy a call's large buffers while the event loop waits: when this returns, the caller may fill them again.
+
+        Raises:
+            MemoryError
+        """
+        size_bytes = payload.borrowed_bytes
+        if not size_bytes:
+            return
+        if size_bytes >= WARNED_COPY_BYTES and not self._warned_of_copy:
+            self._warned_of_copy = True
+            warnings.warn(
+                f"{size_bytes >> 20:,} MiB are copied for a call of {payload.name} while the event loop waits. Await "
+                "the call by `await pool.run(...)`, which takes no copy here, or `await pool.put(...)` the value "
+                "before. Further calls of this pool do not repeat this warning.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        try:
+            payload.own()
+        except BaseException:
+            self.release(payload)
+            raise
+
+    def item_pickler(self, function: Decorated[Any]) -> ItemPickler:
+        """Return the pickler for items of a map of ``function``."""
+        defined = self._current(function)
+        copied = defined.copied or self._scripts.loaded_by_hand
+        return ItemPickler(self._objects, by_reference=not copied and self.node_modules is None)
 
     def release(self, payload: Payload) -> None:
         """Drop what only this payload needed: its job is settled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
@@ -20,6 +21,7 @@ from ..api.errors import SpecError
 from ..node import blobs
 from ..wire.messages import Value
 from ..wire.values import ALIGN_BYTES, INLINE_BYTES
+from .own_memory import AT_ONCE_BYTES, Filled, OwnMemory, copy_into, copy_of, huge_buffer, is_fixed
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
@@ -32,21 +34,13 @@ MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descr
 KEYED_BYTES = 4 << 30  # larger blobs have no key: the copy that is taken of the others would take too much memory
 ALONE = 16  # buffers of a call that are each a blob of their own; of more, those that follow each other share some
 GROUP_BYTES = 64 << 20
-COPY_BYTES = 4 << 20  # of a copy, before what it has reached is told
 LOOKS, LOOK_BYTES = 64, 256  # samples of a blob, by which it looks like another one
 DESCRIPTOR_BYTES = 8 << 20  # so that of 1 GiB of them there are 128
-AT_ONCE_BYTES = 256 * 1024  # of which a copy and its key take 0.2 ms: a thread is not worth it
+EARLY = 64  # memory files that may be open for calls in the queue, two descriptors each; half of them for small blobs
 
 LONG_BYTES = 4 * 1024 * 1024  # of a pickle: 2 ms for a text of bytes, 50 ms for a list of small objects
 
 Part = bytes | bytearray | memoryview | mmap.mmap
-
-
-@dataclass(slots=True, eq=False)
-class Filled:
-    """A buffer that is being filled from its beginning, so far."""
-
-    at_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -63,6 +57,7 @@ class Blob:
     _to_copy: Sequence[Part] | None = field(default=None, init=False)  # into ``parts``
     _pieces: tuple[Piece, ...] | None = field(default=None, init=False)
     _kept: bool = field(default=False, init=False)
+    _copy: OwnMemory | None = field(default=None, init=False)  # of which ``parts`` are views, after `own`
     _same_bytes: Blob | None = field(default=None, init=False)  # the blob whose copy ``parts`` is
     _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes ask for it at once
 
@@ -84,9 +79,58 @@ class Blob:
             assert self._shared is not None, "it was shared just now"
             self.parts = [mmap.mmap(self._shared, 0, prot=mmap.PROT_READ)]
 
+    def own(self) -> None:
+        """Copy the bytes, unless nothing can change them: the buffers that they are made of may be filled again from
+        then on. Blocking: 0.05 s for 100 MB. A large copy is the memory file that local nodes map, where few are open.
+
+        Raises:
+            MemoryError
+        """
+        with self._sharing:
+            if not self.may_change:
+                return
+            try:
+                copy: Part = self._early_file() or copy_of(self.parts, self.size_bytes, OwnMemory)
+            except OSError as error:
+                size = f"{self.size_bytes >> 20:,} MiB"
+                raise MemoryError(
+                    f"A call's arguments have {size}, and there is no memory for a copy of them: await the call by "
+                    f"pool.run, which takes none, or give it the path of a file. ({error})"
+                ) from error
+            if isinstance(copy, OwnMemory):
+                self._copy = copy
+            views, at = list[Part](), 0
+            for part in self.parts:
+                size_bytes = memoryview(part).nbytes
+                views.append(memoryview(copy)[at : at + size_bytes])
+                at += size_bytes
+            self.parts = views
+
+    def _early_file(self) -> OwnMemory | None:
+        """Return a memory file with the bytes, which `share` will name. None: they are few, or there are many files."""
+        most = min(EARLY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16)
+        if self.size_bytes <= AT_ONCE_BYTES or len(_early) >= (
+            most if self.size_bytes >= DESCRIPTOR_BYTES else most // 2
+        ):
+            return None
+        try:
+            shared = self._copied()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return None
+            raise
+        try:
+            copy = OwnMemory(shared, 0, prot=mmap.PROT_READ)
+        except BaseException:
+            os.close(shared)
+            raise
+        self._shared = shared
+        _early.add(self)
+        return copy
+
     def begin_copy(self) -> None:
         """Take memory for a copy of the bytes, which `copy` or `key` fills. What is sent meanwhile follows that."""
-        if self._shared is None and self._to_copy is None and not self._digest and self._may_change:
+        if self._shared is None and self._to_copy is None and not self._digest and self.may_change:
             self._to_copy, self.parts, self.filled = self.parts, [huge_buffer(self.size_bytes)], Filled()
 
     def copy(self) -> None:
@@ -104,8 +148,8 @@ class Blob:
             if not self._digest:
                 if self._to_copy is not None:
                     self._fill()
-                elif self._shared is None and self._may_change:
-                    self.parts = [_copy_of(self.parts, self.size_bytes)]
+                elif self._shared is None and self.may_change:
+                    self.parts = [copy_of(self.parts, self.size_bytes)]
                 digest = hashlib.sha256()
                 for part in self.parts:
                     digest.update(part)
@@ -124,12 +168,13 @@ class Blob:
         return digest.digest()
 
     @property
-    def _may_change(self) -> bool:
-        return not all(type(part) is bytes for part in self.parts)
+    def may_change(self) -> bool:
+        """Return whether the bytes are in memory of the caller's, who can change it."""
+        return not all(map(is_fixed, self.parts))
 
     def _fill(self) -> None:
         if self._to_copy is not None and self.filled is not None:
-            _copy_into(memoryview(self.parts[0]), self._to_copy, self.filled)
+            copy_into(memoryview(self.parts[0]), self._to_copy, self.filled)
             self._to_copy = None
 
     @classmethod
@@ -191,7 +236,7 @@ class Blob:
                     each.parts = [b"".join(each.parts)]
             elif not self._is_own:
                 return False
-            if self._shared is not None or self._pieces:
+            if self._copy is None and (self._shared is not None or self._pieces):
                 self.parts = ()  # the arguments themselves
             self._kept = True
             return True
@@ -202,7 +247,7 @@ class Blob:
     def _is_own(self) -> bool:
         """Return whether nobody else can change the bytes."""
         copied = self.filled is not None and self._to_copy is None
-        return self._shared is not None or bool(self._digest) or copied or not self._may_change
+        return self._shared is not None or bool(self._digest) or copied or not self.may_change
 
     @property
     def kept_bytes(self) -> int:
@@ -216,14 +261,21 @@ class Blob:
     def close(self) -> None:
         if self._shared is not None and not self._kept:
             shared, self._shared = self._shared, None
+            _early.discard(self)
             blobs.close(shared)
 
     def __del__(self) -> None:
         self.let_go()  # a thread that nobody waits for any more may have shared it after it was closed
+        if self._copy is not None:
+            self.parts = [self._copy]  # and no views of it, which would keep the memory
+            self._pieces = None
         if self._same_bytes is None:
             for part in self.parts:
                 if isinstance(part, mmap.mmap):  # a copy, or what came from a node: nobody else has it
                     blobs.give_back(partial(_unmap, part), self.size_bytes)
+
+
+_early: WeakSet[Blob] = WeakSet()  # that have a memory file since they were packed
 
 
 def _unmap(buffer: mmap.mmap) -> None:
@@ -286,27 +338,6 @@ def _joined(name: str, buffers: Sequence[memoryview]) -> Blob:
     return Blob(name, parts, total)
 
 
-def _copy_of(parts: Sequence[Part], size_bytes: int) -> Part:
-    """Copy a piece at a time: Python's lock is let go between two."""
-    if size_bytes <= AT_ONCE_BYTES:
-        return b"".join(parts)
-    buffer = huge_buffer(size_bytes)
-    _copy_into(memoryview(buffer), parts, Filled())
-    return buffer
-
-
-def _copy_into(view: memoryview, parts: Sequence[Part], filled: Filled) -> None:
-    from ..wire import large_copy  # ctypes, which few programs need
-
-    for part in parts:
-        rest = memoryview(part).cast("B")
-        while rest:
-            piece, rest = rest[:COPY_BYTES], rest[COPY_BYTES:]
-            at = filled.at_bytes
-            large_copy.copy(view[at : at + len(piece)], piece)
-            filled.at_bytes = at + len(piece)
-
-
 @dataclass(slots=True, eq=False)
 class Payload:
     """The engine's half of `actors.interfaces.Task`: made once at submission, shared by every attempt and rank."""
@@ -325,6 +356,17 @@ class Payload:
     keep: Keeps | None = None  # where its result is noted, which stays on its node
     defined: object = None  # the function, which nodes forget when nobody holds this
     needs: Amounts | None = None  # what each of its attempts holds of its node
+    span: Any = None  # of a pool that traces
+
+    @property
+    def borrowed_bytes(self) -> int:
+        """The size of arguments that lie, at least in part, in buffers of the caller's. `own` copies them."""
+        return self.blob.size_bytes if self.blob is not None and self.blob.may_change else 0
+
+    def own(self) -> None:
+        """Copy the arguments that are the caller's, who may change them from then on. Blocking, as `Blob.own`."""
+        if self.blob is not None:
+            self.blob.own()
 
 
 class Shared(Generic[T]):
@@ -432,14 +474,4 @@ def _copied(fd: int) -> mmap.mmap:
         if not count:
             raise OSError("a value became shorter while it was read")
         rest = rest[count:]
-    return buffer
-
-
-def huge_buffer(size_bytes: int) -> mmap.mmap:
-    """Anonymous memory, in huge pages where there are any: first touch at 10 GB/s, a bytearray's at 1.5 (measured).
-    It is private: shared memory, as `mmap` takes by itself, is in huge pages nowhere by default.
-    """
-    buffer = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        buffer.madvise(mmap.MADV_HUGEPAGE)
     return buffer

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from ..api.printable import plain
 from ..node.client_channels import ByteStream
-from ..serialization.payload import Filled, Part
+from ..serialization.own_memory import Filled
+from ..serialization.payload import Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
 from .blob_transfers import TransferProgress

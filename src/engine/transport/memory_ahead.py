@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 
 from ...providers.threads import hand
-from ..serialization.payload import huge_buffer
+from ..serialization.own_memory import huge_buffer
 
 READY_BYTES = 32 << 20  # ahead of what was written
 STEP_BYTES = 4 << 20  # at a time: whatever else needs the kernel for this program's memory waits meanwhile

@@ -72,6 +72,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
     def _dynamic_function_reduce(self, func: FunctionType) -> Reduced:  # cloudpickle's, for what no node can import
         return reducers.function_reduced(self, func)
 
+    def clear_memo(self) -> None:
+        super().clear_memo()
+        self._scopes.clear()
+        self._cells.clear()
+
     def scope(self, function: FunctionType) -> Any:
         """Return what becomes the globals of a function, which functions of the same globals share."""
         scope = function.__globals__

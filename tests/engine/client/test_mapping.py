@@ -58,6 +58,9 @@ class Played:
         self._calls[id(payload)] = call
         return payload
 
+    async def own(self, payload: Payload) -> None:
+        pass
+
     def submit(self, job: SubmittedJob[Any], _on: None, settle: Callable[[Ending], None]) -> None:
         call = self._calls.pop(id(job.payload))
         self.chunks.append(len(call.args[0]))

@@ -257,8 +257,17 @@ def test_without_async_the_callers_span_is_the_parent_too() -> None:
     with pool(nodes=1) as opened, trace.get_tracer("user").start_as_current_span("mine") as mine:
         opened.run(rank_of(False))
         assert list(opened.map(rank_of, [False] * 3)) == [0] * 3
+        assert list(opened.as_completed(rank_of([]) for _ in range(3))) == [0] * 3  # type: ignore[arg-type]
+        assert list(opened.map(rank_of, (bytearray(number) for number in (0, 100_000)))) == [0] * 2
     parents = {each.parent.span_id for each in spans("rank_of") if each.parent}
     assert parents == {mine.get_span_context().span_id}
+
+
+async def test_calls_that_are_packed_together_have_spans_of_their_own() -> None:
+    async with pool() as opened:
+        await opened.submit_group(rank_of(False) & context())
+    for name in ("rank_of", "context"):
+        assert facts(span(name))["outrider.function"] == name
 
 
 async def test_without_traces_there_are_none() -> None:

@@ -391,3 +391,82 @@ async def test_what_cannot_block_is_advanced_on_the_spot(news: asyncio.Event) ->
         await each.close()
     here = items_of(range(5), news)
     assert (here.take(3), here.take(3), here.ended) == ([0, 1, 2], [3, 4], True)
+
+
+class Copies:
+    """A `Freezer` that copies lists: an odd one by itself, an even one where the loop runs."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.packed_in: set[threading.Thread] = set()
+        self.copied_in: set[threading.Thread] = set()
+
+    def freeze(self, item: Any) -> Any:
+        self.asked.set()
+        return item.copy() if item[0] % 2 else None
+
+    def pack(self, item: Any) -> tuple[Any, Callable[[], None]]:
+        self.packed_in.add(threading.current_thread())
+        copy: list[int] = []
+
+        def fill() -> None:
+            self.copied_in.add(threading.current_thread())
+            copy.extend(item)
+
+        return copy, fill
+
+
+def refilled(count: int) -> Iterator[Any]:
+    cells = [0]
+    for number in range(count):
+        cells[0] = number
+        yield cells
+        yield number
+
+
+async def refilled_later(count: int) -> AsyncIterator[Any]:
+    for item in refilled(count):
+        yield item
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "blocking"])
+async def test_items_are_frozen_before_their_iterator_goes_on(news: asyncio.Event, kind: str) -> None:
+    copies = Copies()
+    given: Any = {"plain": refilled, "async": refilled_later, "blocking": lambda count: Blocking(refilled(count))}[kind]
+    items = items_of(given(5), news, copies)
+    assert await all_taken(items, news, 10) == [[0], 0, [1], 1, [2], 2, [3], 3, [4], 4]
+    here = threading.current_thread()
+    assert copies.packed_in == {here}
+    assert (here in copies.copied_in) is (kind == "plain"), "large buffers are copied off the loop, where that waits"
+    await items.close()
+
+
+async def test_items_of_a_list_are_left_as_they_are(news: asyncio.Event) -> None:
+    lists = [[0], [1]]
+    items = items_of(lists, news, Copies())
+    assert all(taken is item for taken, item in zip(items.take(2), lists, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "blocking"])
+async def test_an_error_of_the_freezer_is_raised_in_its_items_place(news: asyncio.Event, kind: str) -> None:
+    class Fails(Copies):
+        def pack(self, item: Any) -> Any:
+            raise PermissionError(item)
+
+    given: Any = {"plain": refilled, "async": refilled_later, "blocking": lambda count: Blocking(refilled(count))}[kind]
+    items = items_of(given(1), news, Fails())
+    with pytest.raises(PermissionError):
+        await taken(items, news, 1)
+    await items.close()
+
+
+async def test_a_thread_whose_item_nobody_freezes_any_more_ends(news: asyncio.Event) -> None:
+    others, copies = set(threading.enumerate()), Copies()
+    items = items_of(Blocking(refilled(1)), news, copies)
+    items.take(1)
+    assert copies.asked.wait(60)  # and the loop, which waits here, freezes nothing
+    await items.close()
+    for thread in set(threading.enumerate()) - others:
+        if thread.name == "outrider-items":
+            await asyncio.to_thread(thread.join, 60)
+            assert not thread.is_alive()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import mmap
+import pickle
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import cloudpickle
+import numpy as np
 import pytest
 
 from outrider import NotACall, SerializationError, SpecError, compute
 from outrider.engine.api.compute import PLUGINS
 from outrider.engine.api.plugin import Plugin
 from outrider.engine.api.settings import WorkerKind
+from outrider.engine.serialization import packer as packing_calls
 from outrider.engine.serialization.client_streams import Values
 from outrider.engine.serialization.function_pickling import ImportableModules
 from outrider.engine.serialization.packer import Packer
@@ -194,3 +199,78 @@ async def test_a_plugin_with_halves_is_the_pools_and_no_functions_alone() -> Non
     with pytest.raises(SpecError, match="works on whole nodes"):
         packer().pack(compute(function)())
     packer(halves).pack(compute(function)())
+
+
+def filled(kind: str) -> tuple[Any, Callable[[], None], Callable[[Any], bytes]]:
+    """Return an argument with a buffer of a's, what fills that with b's, and what reads a value like it."""
+    size = 2 * values.INLINE_BYTES
+    if kind == "tensor":
+        torch = pytest.importorskip("torch")
+        tensor = torch.full((size,), ord("a"), dtype=torch.uint8)
+        return tensor, lambda: tensor.fill_(ord("b")), lambda value: value.numpy().tobytes()
+    if kind == "bytearray":
+        data = bytearray(b"a" * size)
+        return data, lambda: data.__setitem__(slice(None), b"b" * size), bytes
+    memory = mmap.mmap(-1, size) if kind == "mmap" else bytearray(size)
+    array = np.frombuffer(memory, np.uint8)
+    array[:] = ord("a")
+    argument: Any = {
+        "object": [{"deep": Task(array)}],
+        "read-only view": np.broadcast_to(array, array.shape),
+        "part": array[7:-5],
+        "PickleBuffer": pickle.PickleBuffer(memory),
+    }.get(kind, array)
+    read: Callable[[Any], bytes] = bytes
+    if kind == "object":
+        return argument, lambda: array.fill(ord("b")), lambda value: bytes(value[0]["deep"].call)
+    return argument, lambda: array.fill(ord("b")), read
+
+
+@pytest.mark.parametrize(
+    "kind", ["array", "object", "read-only view", "part", "mmap", "PickleBuffer", "bytearray", "tensor"]
+)
+@pytest.mark.parametrize("by_keyword", [False, True])
+async def test_an_owned_call_does_not_show_later_changes(kind: str, by_keyword: bool) -> None:
+    mine, (argument, fill, read) = packer(), filled(kind)
+    payload = mine.pack(size(data=argument) if by_keyword else size(argument))
+    mine.own(payload)
+    fill()
+    assert payload.blob is not None
+    assert not payload.borrowed_bytes
+    args, kwargs = values.load(b"".join(payload.blob.parts), payload.args.sizes)
+    assert set(read(kwargs["data"] if by_keyword else args[0])) == {ord("a")}
+
+
+async def test_a_call_without_buffers_of_the_callers_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def copied(_: Blob) -> None:
+        raise AssertionError("a copy")
+
+    monkeypatch.setattr(Blob, "own", copied)
+    mine = packer()
+    for argument in (3, bytes(2 * values.INLINE_BYTES), np.frombuffer(bytes(2 * values.INLINE_BYTES))):
+        mine.own(mine.pack(size(argument)))
+
+
+async def test_a_very_large_copy_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing_calls, "WARNED_COPY_BYTES", 100_000)
+    mine = packer()
+    payloads = [mine.pack(size(np.zeros(20_000))) for _ in range(2)]
+    with pytest.warns(RuntimeWarning, match=r"0 MiB are copied for a call of size.*pool\.run.*pool\.put"):
+        mine.own(payloads[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mine.own(payloads[1])
+
+
+async def test_a_call_that_cannot_be_copied_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Blob) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Blob, "own", refused)
+    dropped: list[Blob] = []
+    mine = packer(dropped=dropped)
+    payload = mine.pack(size(np.zeros(20_000)))
+    blob = payload.blob
+    with pytest.raises(MemoryError):
+        mine.own(payload)
+    assert dropped == [blob]

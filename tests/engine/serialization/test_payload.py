@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import hashlib
 import mmap
 import os
 import resource
@@ -12,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.node import blobs
-from outrider.engine.serialization import payload
-from outrider.engine.serialization.payload import Blob, Received, huge_buffer, map_shared
+from outrider.engine.serialization import own_memory, payload
+from outrider.engine.serialization.own_memory import huge_buffer
+from outrider.engine.serialization.payload import Blob, Received, map_shared
 
 
 @pytest.fixture
@@ -66,9 +69,13 @@ def test_large_buffers_are_private_memory_which_alone_is_in_huge_pages() -> None
     assert rights == "rw-p"
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray])
-def test_a_blob_is_copied_whole_from_memory_that_can_be_written_to_and_that_cannot(kind: type[bytes]) -> None:
-    parts = [memoryview(kind(os.urandom(size))) for size in (3, payload.COPY_BYTES + 5, 1)]
+@pytest.mark.parametrize(
+    "as_part", [memoryview, lambda data: memoryview(data).toreadonly()], ids=["writable", "read-only"]
+)
+def test_a_blob_is_copied_whole_from_memory_that_can_be_written_to_and_that_cannot(
+    as_part: Callable[[bytearray], memoryview],
+) -> None:
+    parts = [as_part(bytearray(os.urandom(size))) for size in (3, own_memory.COPY_BYTES + 5, 1)]
     blob = Blob("b", parts, sum(map(len, parts)))
     blob.begin_copy()
     assert blob.filled is not None
@@ -153,3 +160,107 @@ def test_the_copy_of_an_argument_is_given_back_when_the_last_blob_with_it_is_gon
     assert given_back == [2000]
     assert isinstance(copy, mmap.mmap)
     assert copy.closed
+
+
+SMALL, MIDDLE, LARGE = 100_000, 1 << 20, payload.DESCRIPTOR_BYTES
+
+
+def borrowed(size_bytes: int, name: str = "b") -> tuple[Blob, bytearray, tuple[int, ...]]:
+    """Return the blob of a pickle and an array, and the array's memory."""
+    data = bytearray(b"x" * size_bytes)
+    parts = [b"pickle", bytes(58), memoryview(data)]
+    return Blob(name, parts, sum(map(len, parts))), data, (6, size_bytes)
+
+
+@pytest.mark.parametrize("size_bytes", [SMALL, MIDDLE, LARGE])
+@pytest.mark.parametrize("read", ["parts", "file", "pieces", "key"])
+def test_an_owned_blob_keeps_its_bytes_when_its_buffers_are_filled_again(size_bytes: int, read: str) -> None:
+    blob, data, sizes = borrowed(size_bytes)
+    expected = b"".join(blob.parts)
+    blob.own()
+    data[:] = b"y" * size_bytes
+    assert not blob.may_change
+    assert blob.keep()
+    if read == "parts":
+        assert b"".join(blob.parts) == expected
+    elif read == "file":
+        assert Path(blob.share()).read_bytes() == expected
+    elif read == "pieces":
+        assert b"".join(blob.pieces(sizes)[1].blob.parts) == b"x" * size_bytes
+    else:
+        assert blob.key() == hashlib.sha256(expected).hexdigest()
+    blob.let_go()
+
+
+def test_a_blob_of_bytes_is_not_copied() -> None:
+    data = bytes(LARGE)
+    blob = Blob("b", [data], LARGE)
+    blob.own()
+    assert blob.parts == [data]
+    assert blob.parts[0] is data
+
+
+def test_an_owned_large_blob_is_copied_once_and_that_copy_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    blob, *_ = borrowed(LARGE)
+    blob.own()
+
+    def copy(_: Blob) -> int:
+        raise AssertionError("a second copy")
+
+    monkeypatch.setattr(Blob, "_copied", copy)
+    path = Path(blob.share())
+    assert path.exists()
+    blob.pieces((6, LARGE))[1].blob.begin_copy()
+    assert blob.pieces((6, LARGE))[1].blob.filled is None
+    blob.close()
+    assert not path.exists()
+
+
+def test_blobs_that_wait_leave_descriptors_for_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "EARLY", 4)
+    before = _open_files()
+    blobs_there = [borrowed(MIDDLE, str(number))[0] for number in range(10)]
+    for each in blobs_there:
+        each.own()
+    assert _open_files() - before <= 2 * 2, "small blobs have half of the files"
+    large = [borrowed(LARGE)[0] for _ in range(10)]
+    for each in large:
+        each.own()
+    assert _open_files() - before <= 2 * 4
+    assert all(b"".join(each.parts).endswith(b"x" * MIDDLE) for each in (*blobs_there, *large))
+    for each in (*blobs_there, *large):
+        each.close()
+    del each, blobs_there, large
+    assert _open_files() == before
+
+
+@pytest.mark.parametrize(("number", "raises"), [(errno.EMFILE, False), (errno.ENOMEM, True)])
+def test_a_blob_without_a_file_is_copied_into_memory_and_without_memory_is_refused(
+    number: int, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    blob, data, _ = borrowed(LARGE)
+    if raises:
+        with pytest.raises(MemoryError, match=r"8 MiB.*pool\.run"):
+            blob.own()
+        return
+    blob.own()
+    data[:] = bytes(LARGE)
+    assert b"".join(blob.parts).endswith(b"x" * LARGE)
+
+
+def test_the_copy_of_an_owned_blob_is_given_back_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[mmap.mmap] = []
+    monkeypatch.setattr(payload, "_unmap", given_back.append)
+    monkeypatch.setattr(payload, "EARLY", 0)
+    blob, _, sizes = borrowed(MIDDLE)
+    blob.own()
+    blob.pieces(sizes)
+    copy = blob._copy
+    del blob
+    assert given_back == [copy]
+    assert copy is not None
+    copy.close()  # no view of it is left

@@ -1,0 +1,114 @@
+"""Items of maps, and calls of `as_completed`, pickled as they come from their iterator, which may change them next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...lazy_dataclass import dataclass
+from ..api.calls import Call, pending
+from ..api.errors import NotACall, SerializationError
+from ..serialization.frozen_items import FrozenItem, is_fixed_value
+
+if TYPE_CHECKING:
+    from ..api.task_options import Options
+    from ..serialization.frozen_items import ItemPickler
+    from ..serialization.payload import Payload
+    from .open_pool import OpenPool
+
+Arrival = tuple[Any, Callable[[], None] | None]  # as of `client_streams.Freezer`
+
+
+@dataclass(frozen=True, slots=True)
+class LoneItem:
+    """A large item of a map, packed for a task of its own."""
+
+    kind: type
+    payload: Payload
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.__name__}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedCall:
+    """A call of `as_completed`, packed."""
+
+    payload: Payload
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An item or a call that cannot be pickled, or is none."""
+
+    kind: type
+    error: Exception
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.__name__}>"
+
+
+class ItemFreezer:
+    """The `Freezer` of a map."""
+
+    def __init__(self, core: OpenPool, call_of: Callable[[list[Any]], Call[Any]]) -> None:
+        """``call_of``: makes the call of a task that has these items."""
+        self._core, self._call_of = core, call_of
+        self._pickler: ItemPickler | None = None
+
+    def freeze(self, item: Any) -> Any:
+        if is_fixed_value(item):
+            return item
+        return None if self._pickler is None else self._pickler(item)
+
+    def pack(self, item: Any) -> Arrival:
+        call, packer = self._call_of([item]), self._core.packer
+        if self._pickler is None:
+            self._pickler = packer.item_pickler(call.function)
+            if (frozen := self._pickler(item)) is not None:
+                return frozen, None
+        try:
+            payload = packer.pack(call)
+        except (SerializationError, NotACall) as error:
+            return Refused(type(item), error), None
+        return LoneItem(type(item), payload), _copying(payload)
+
+
+class CallFreezer:
+    """The `Freezer` of `as_completed`."""
+
+    def __init__(self, core: OpenPool) -> None:
+        self._core = core
+
+    def freeze(self, call: Any) -> Any:
+        if type(call) is not Call:
+            return None
+        is_fixed = all(map(is_fixed_value, call.args)) and all(map(is_fixed_value, call.kwargs.values()))
+        return call if is_fixed else None
+
+    def pack(self, call: Any) -> Arrival:
+        try:
+            packed = pending(call)
+            payload = self._core.packer.pack(packed)
+        except (SerializationError, NotACall) as error:
+            return Refused(type(call), error), None
+        return ArrivedCall(payload, packed.options), _copying(payload)
+
+
+def _copying(payload: Payload) -> Callable[[], None] | None:
+    return payload.own if payload.borrowed_bytes else None
+
+
+def by_task(items: Sequence[Any]) -> list[list[Any]]:
+    """Divide items into those of one task each: large ones are alone."""
+    tasks: list[list[Any]] = []
+    joins = False  # the next item may join the last task
+    for item in items:
+        alone = type(item) in (LoneItem, Refused) or (type(item) is FrozenItem and item.is_large)
+        if joins and not alone:
+            tasks[-1].append(item)
+        else:
+            tasks.append([item])
+        joins = not alone
+    return tasks
