@@ -9,8 +9,9 @@ import os
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...lazy_dataclass import dataclass
@@ -21,7 +22,7 @@ from ..api.secrets import SECRET, allow_secrets, secrets_allowed
 from ..wire import values
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
-from .client_streams import Source
+from .client_streams import ForNodes, Source
 from .payload import Blob, Payload, Shared, pending_references, referred
 from .pickling_errors import cause_of, pickling_error
 from .stored_objects import packing
@@ -88,13 +89,12 @@ class Packer:
         if packing.ever:
             packing.begin(self._objects)
         try:
-            if (defined.copied is None and self.node_modules is None) or _is_plain(args, kwargs):
+            copies = defined.copied is not None or self.node_modules is not None
+            for_nodes: ForNodes = partial(self._for_nodes, defined.copied) if copies else nullcontext
+            if not copies or _is_plain(args, kwargs):
                 value, blob = self._dump((args, kwargs), name, call.function)
             else:
-                with (
-                    function_pickling.for_nodes(self.node_modules),
-                    function_pickling.copying(*([defined.copied] if defined.copied else ())),
-                ):
+                with for_nodes():
                     value, blob = self._dump((args, kwargs), name, call.function, by_reference=False)
         finally:
             if packing.ever:
@@ -107,12 +107,20 @@ class Packer:
             blob,
             options.timeout_s,
             flags | RunFlag.ALONE if inputs else flags,
-            inputs=tuple(Source(each) for each in inputs) if inputs else (),
+            inputs=tuple(Source(each, for_nodes) for each in inputs) if inputs else (),
             shared=referred() if pending_references else (),
             objects=objects,
             defined=defined,
             needs=options.needs,
         )
+
+    @contextmanager
+    def _for_nodes(self, copied: str | None) -> Iterator[bool]:
+        """Pickle for this pool's nodes during the block. ``copied``: the module of the function, if nodes cannot import
+        it. Yields True: classes may have to be copied.
+        """
+        with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*([copied] if copied else ())):
+            yield True
 
     def pack_stream(self, call: StreamCall[Any], output: Values | RankValues) -> Payload:
         payload = self.pack(call)

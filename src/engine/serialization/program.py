@@ -23,6 +23,7 @@ from ..api.secrets import allow_secrets
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
 from ..wire.messages import Failed
+from ..wire.values import INLINE_BYTES
 from . import function_pickling
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ class Raised(NamedTuple):
 
 def _failed(error: Exception) -> Failed:
     """Return the error as it travels: without a blob, since one too large for a frame travels as its text."""
-    said, blob = failed(0, "call", error)
+    said, blob = failed(0, "call", error, most_bytes=INLINE_BYTES)
     for fd in blob:
         os.close(fd)
     return said._replace(error=None) if blob else said
