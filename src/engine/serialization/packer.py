@@ -89,8 +89,11 @@ class Packer:
         if packing.ever:
             packing.begin(self._objects)
         try:
-            copies = defined.copied is not None or self.node_modules is not None
-            for_nodes: ForNodes = partial(self._for_nodes, defined.copied) if copies else nullcontext
+            copied = function_pickling.being_imported()
+            if defined.copied is not None:
+                copied = (*copied, defined.copied)
+            copies = bool(copied) or self.node_modules is not None
+            for_nodes: ForNodes = partial(self._for_nodes, copied) if copies else nullcontext
             if not copies or _is_plain(args, kwargs):
                 value, blob = self._dump((args, kwargs), name, call.function)
             else:
@@ -115,12 +118,12 @@ class Packer:
         )
 
     @contextmanager
-    def _for_nodes(self, copied: str | None) -> Iterator[bool]:
-        """Pickle for this pool's nodes during the block. ``copied``: the module of the function, if nodes cannot import
-        it. Yields True: classes may have to be copied.
+    def _for_nodes(self, copied: Sequence[str]) -> Iterator[bool]:
+        """Pickle for this pool's nodes during the block. ``copied``: modules that nodes cannot import. Yields whether
+        classes may have to be copied.
         """
-        with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*([copied] if copied else ())):
-            yield True
+        with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*copied):
+            yield bool(copied) or self.node_modules is not None
 
     def pack_stream(self, call: StreamCall[Any], output: Values | RankValues) -> Payload:
         payload = self.pack(call)
@@ -131,7 +134,8 @@ class Packer:
     def share(self, value: object) -> Shared[Any]:
         """Pickle a value to give to any number of calls of this pool. It is sent to each node once."""
         try:
-            dumped = values.dump(value, "the shared value")
+            with self._for_nodes(function_pickling.being_imported()) as copies:
+                dumped = values.dump(value, "the shared value", by_reference=not copies)
         except values.Unpicklable as error:
             raise pickling_error(error, "", "the shared value") from cause_of(error)
         return Shared(self._blob(dumped), dumped.sizes, self._drop)
@@ -139,8 +143,8 @@ class Packer:
     def dump(self, value: object) -> tuple[Value, Blob | None]:
         """Pickle a value that calls of this pool will refer to."""
         try:
-            with function_pickling.for_nodes(self.node_modules):
-                dumped = values.dump(value, "the value", by_reference=self.node_modules is None)
+            with self._for_nodes(function_pickling.being_imported()) as copies:
+                dumped = values.dump(value, "the value", by_reference=not copies)
         except values.Unpicklable as error:
             raise pickling_error(error, "pool.put", "the value") from cause_of(error)
         if dumped.total <= values.INLINE_BYTES:
