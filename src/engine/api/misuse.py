@@ -12,6 +12,7 @@ from .pending_base import called_with
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+    from types import FrameType
 
 ENDED = "The pool has ended with its block: open another one."
 CALLED_OFF = "The pool was closed while it was being opened: open another one."
@@ -65,7 +66,7 @@ def check_guard() -> None:
 
 def _module_being_imported() -> str | None:
     """Return the name of the innermost module whose own lines are running; a spawned process has the script's path."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))
         if frame.f_code.co_name == "<module>":
@@ -73,7 +74,7 @@ def _module_being_imported() -> str | None:
                 return str(frame.f_globals.get("__file__", "the main module"))
             if getattr(frame.f_globals.get("__spec__"), "_initializing", False):
                 return name
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+        frame = frame.f_back
     return None
 
 

@@ -138,9 +138,9 @@ class ImportableModules:
         self._seen = 0  # modules that `own` has looked through
 
     def has(self, module: str) -> bool:
-        top = module.partition(".")[0]
         if not importable(module):
             return False
+        top = module.partition(".")[0]
         return top in self._included or top in sys.stdlib_module_names or _is_installed(module)
 
     def own(self) -> tuple[str, ...]:
@@ -165,6 +165,8 @@ def importable(name: str) -> bool:
     Not so for ``__main__``, for modules made by hand, and for those a test runner loaded from their file. Nor for a
     module of the user's that is being imported: it uses a pool meanwhile, and so it would on each node that imports it.
     """
+    if name not in sys.modules:  # such as None, the module of "abc".index
+        return False
     parts = name.split(".")
     names = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
     return not any(map(_is_being_imported, names)) and _is_found(name)
@@ -174,7 +176,7 @@ def being_imported() -> tuple[str, ...]:
     """The user's own modules that are being imported. The importing thread waits for the pool, whose thread would wait
     for ever if it imported them to pickle a class by its name: they are copied.
     """
-    locks = getattr(importlib._bootstrap, "_module_locks", None)  # type: ignore[attr-defined]  # of current imports
+    locks = getattr(sys.modules["_frozen_importlib"], "_module_locks", None)  # of current imports
     return tuple(name for name in list(locks) if _is_being_imported(name)) if locks else ()
 
 
