@@ -5,7 +5,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 OTHERS := .venv-frameworks
 MLFLOW := .venv-mlflow
+NEWEST := .venv-newest
 PIP     = $(@D)/bin/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
+UPGRADE = $(NEWEST)/bin/python -m pip --disable-pip-version-check install -qq --upgrade --upgrade-strategy eager
 PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 JOBS   ?= 3# tests at a time: on two cores, for most of them wait
@@ -13,6 +15,8 @@ BESIDE := --numprocesses $(JOBS) --dist worksteal
 ROOMS  := api client observe runtime serialization transport volumes wire# those of the engine that start no pool
 QUICK  := tests/actors tests/docs tests/project tests/typing $(ROOMS:%=tests/engine/%)
 LONGER := tests/engine/cli tests/docs/test_first_install.py# the matrix runs these too
+POOLS  := $(patsubst %,tests/engine/integration/test_%.py,evil_values exceptions map_callables methods plain_asyncio run sync) \
+	tests/newcomers# those that a library's new version breaks first
 PYTHONS ?= 3.11 3.12 3.13
 
 # Images of containers set it, and each of the thousands of processes that tests start would compile every module anew.
@@ -22,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo demo-preempt test quick site test-frameworks test-lab lint typecheck format bench bench-bulk bench-lab \
 	bench-peers bench-scale soak \
 	check mypy pyright chaos \
-	chaos-aws chaos-slurm slurm stress nightly coverage matrix quick-tests clean
+	chaos-aws chaos-slurm slurm stress nightly coverage matrix newest newest-versions quick-tests clean
 
 help:  ## show this
 	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
@@ -114,6 +118,7 @@ nightly: $(VENV)/.dev $(OTHERS)/.frameworks $(MLFLOW)/.mlflow  ## further cases,
 	$(BIN)/pytest $(BESIDE) -m hypothesis --hypothesis-profile=drawn
 	$(OTHERS)/bin/pytest $(BESIDE) -m nightly tests/frameworks
 	$(MAKE) --no-print-directory chaos MINUTES=30
+	$(MAKE) --no-print-directory newest
 
 coverage: $(VENV)/.dev  ## branch coverage of src by all tests that CI runs of it, in all processes (half an hour)
 	.ci/coverage $(BESIDE)
@@ -121,14 +126,18 @@ coverage: $(VENV)/.dev  ## branch coverage of src by all tests that CI runs of i
 matrix:  ## the quick tests and some more on each Python of 3.11 to 3.13 that is found here; PYTHONS="3.12 3.13"
 	.ci/matrix $(PYTHONS)
 
+newest: newest-versions  ## the quick tests, and some of pools, with the newest versions that pyproject.toml allows
+	$(NEWEST)/bin/pytest -q $(BESIDE) $(QUICK) $(POOLS)
+	$(NEWEST)/bin/pytest -q -m 'frameworks and not nightly' tests/frameworks/test_notebook.py
+
 clean:  ## remove what the other targets made
-	rm -rf .venv-peers $(VENV) $(OTHERS) $(MLFLOW) $(PYTHONS:%=.venv-%) .coverage* build dist outrider.egg-info examples/out benchmarks/out \
+	rm -rf .venv-peers $(VENV) $(OTHERS) $(MLFLOW) $(NEWEST) $(PYTHONS:%=.venv-%) .coverage* build dist outrider.egg-info examples/out benchmarks/out \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The environments, in steps that are skipped when nothing they depend on has changed. torch comes first and alone:
 # whichever build of it the machine's pip finds, nothing after it wants another, so nothing after it can bring one.
 
-$(VENV)/bin/python $(OTHERS)/bin/python $(MLFLOW)/bin/python:
+$(VENV)/bin/python $(OTHERS)/bin/python $(MLFLOW)/bin/python $(NEWEST)/bin/python:
 	$(PYTHON) -m venv $(@:/bin/python=)
 
 $(VENV)/.base: | $(VENV)/bin/python
@@ -149,6 +158,11 @@ $(VENV)/.dev: $(VENV)/.demo
 $(OTHERS)/.frameworks: $(OTHERS)/.base $(PINNED)
 	$(PIP) --no-build-isolation --group frameworks --editable .
 	@touch $@
+
+newest-versions: $(NEWEST)/bin/python  # new ones come at any time; torch stays
+	$(UPGRADE) pip setuptools
+	$(UPGRADE) $(TORCH)
+	$(UPGRADE) $(TORCH) --no-build-isolation --group examples --group dev ipykernel jupyter_client --editable .
 
 # A tracking server to send runs to: with what it needs, which is nothing of ours, it has an environment of its own.
 $(MLFLOW)/.mlflow: | $(MLFLOW)/bin/python

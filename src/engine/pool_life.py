@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from ..collector import at_rest
 from .api.checks import check_known
 from .api.errors import CleanupError, PoolClosed, SpecError
-from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
+from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_guard, check_loop
 from .api.printable import one_line
 from .api.tracebacks import cut
 from .client.opening import Opening
@@ -269,11 +269,12 @@ class PoolLife(Runner):
                 await self._injector.collect()
 
     def check_unopened(self) -> None:
-        """Refuse to be opened a second time.
+        """Refuse to be opened a second time, and by a module that a worker imports.
 
         Raises:
             SpecError
         """
+        check_guard()
         if self._core is not None:
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
 

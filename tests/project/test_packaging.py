@@ -139,3 +139,14 @@ def files() -> Iterator[Path]:
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [name for name in folders if not made.fullmatch(name)]
         yield from (Path(folder, name) for name in names if not made.fullmatch(name))
+
+
+def test_the_newest_versions_are_installed_without_pins_and_tested_each_night() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (upgrade,) = re.findall(r"^UPGRADE = (.*)", makefile, re.M)
+    assert "--upgrade-strategy eager" in upgrade
+    assert "constraint" not in upgrade
+    recipes = dict(re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", makefile, re.M))
+    assert " newest\n" in recipes["nightly"]
+    assert recipes["newest-versions"].count("$(UPGRADE)") == 3
+    assert "$(QUICK)" in recipes["newest"]

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, assert_type
 
 from outrider import (
@@ -253,6 +254,9 @@ async def with_an_async_pool() -> None:
         assert_type(await pool.map(train, [1, 2]), list[float])
         assert_type(await pool.map(train, [1, 2], errors="raise"), list[float])
         assert_type(await pool.map(train, [1, 2], errors="return", limit=8), list[ItemOutcome[float]])
+        assert_type(await pool.map(int, ["1"]), list[int])
+        assert_type(await pool.map(Path, ["a"]), list[Path])
+        assert_type(await pool.map(str.upper, ["a"]), list[str])
         async for outcome in pool.map(len, ["a"], errors="return"):
             assert_type(outcome, ItemOutcome[int])
             assert_type(outcome.value, int | None)

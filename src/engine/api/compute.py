@@ -32,7 +32,7 @@ from .checks import refuse, shown
 from .errors import NotACall, SpecError
 from .foreign_names import meant_of_function
 from .shortened import short
-from .signatures import Streamed, argument_check, streamed, streamed_parameters
+from .signatures import Streamed, argument_check, called_of, streamed, streamed_parameters
 from .task_options import Options, TaskOptions
 
 if TYPE_CHECKING:
@@ -411,6 +411,10 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
         return made
     if not callable(function) or isinstance(function, type):
         raise NotACall(f"@compute goes on a function, not on {short.repr(function)}; options are given by name")
+    return _made(function, options)
+
+
+def _made(function: Callable[..., Any], options: Options) -> Decorated[...]:
     kind = kind_of(function)
     if options.keep and issubclass(kind, StreamCompute):
         refuse(f"{short.repr(function)} gives values as it makes them, which come here: keep=True is not for it.")
@@ -426,7 +430,8 @@ def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
     called: Any = function
     if isinstance(of := getattr(called, "__func__", None), Decorated):
         called = of.bound(called.__self__)  # a class method, as Python 3.13 binds it
-    found: Any = called if isinstance(called, Decorated) else _decorate(called, Options())
+    make = _made if isinstance(called, type) else _decorate
+    found: Any = called if isinstance(called, Decorated) else make(called, Options())
     if isinstance(found, StreamCompute):
         raise NotACall(
             f"{found.shown} yields values, and pool.map takes a function that returns one: have it return a list, or "
@@ -453,6 +458,9 @@ def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
 
 def kind_of(function: Callable[..., Any]) -> type[Decorated[...]]:
     """The function's kind: by its type, or by its return annotation (a plain function may return an iterator)."""
+    if isinstance(function, type):
+        return SyncCompute
+    function = called_of(function)
     if inspect.isasyncgenfunction(function):
         return AsyncStreamCompute
     if inspect.isgeneratorfunction(function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,6 +12,7 @@ from .pending_base import called_with
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+    from types import FrameType
 
 ENDED = "The pool has ended with its block: open another one."
 CALLED_OFF = "The pool was closed while it was being opened: open another one."
@@ -37,6 +39,43 @@ class Runner:
 
         __rrshift__ = __rmatmul__ = __lt__ = _left_is_no_call
         __rshift__ = __matmul__ = __gt__ = _pool_is_left
+
+
+_TASKS = __name__.replace(".api.misuse", ".node.context")  # imported where there are tasks
+
+
+def check_guard() -> None:
+    """Refuse to open a pool in a module that a worker imports to load a task, or a process that was just spawned to
+    load the program: the pool's own workers would import that module again, and so on without end.
+
+    Raises:
+        SpecError
+    """
+    tasks, processes = sys.modules.get(_TASKS), sys.modules.get("multiprocessing.process")
+    task = None if tasks is None else tasks.current()
+    is_loading = task is not None and task.loading
+    is_spawned = processes is not None and getattr(processes.current_process(), "_inheriting", False)
+    if not (is_loading or is_spawned) or (module := _module_being_imported()) is None:
+        return
+    importer = "a process that multiprocessing has spawned" if is_spawned else "a worker that loads a task"
+    raise SpecError(
+        f"{module} opens a pool while it is imported, here by {importer}: that would open a pool for each of them. "
+        f'Put those lines of {module} below `if __name__ == "__main__":`, or into a function that your program calls.'
+    )
+
+
+def _module_being_imported() -> str | None:
+    """Return the name of the innermost module whose own lines are running; a spawned process has the script's path."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_name == "<module>":
+            if name == "__mp_main__":
+                return str(frame.f_globals.get("__file__", "the main module"))
+            if getattr(frame.f_globals.get("__spec__"), "_initializing", False):
+                return name
+        frame = frame.f_back
+    return None
 
 
 def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:

@@ -44,8 +44,9 @@ _BY_NAME = {kind.__name__: streamed for kind, streamed in _STREAMS.items() if is
 
 def streamed_parameters(function: Callable[..., object]) -> dict[str, Streamed]:
     """Return the parameters, by name, whose arguments are consumed while the function runs."""
-    annotations = getattr(_own(function), "__annotations__", {})
-    found = {name: streamed(each, function) for name, each in annotations.items() if name != "return"}
+    called = called_of(_own(function))
+    annotations = getattr(called, "__annotations__", {})
+    found = {name: streamed(each, called) for name, each in annotations.items() if name != "return"}
     return {name: how for name, how in found.items() if how is not None}
 
 
@@ -58,13 +59,19 @@ def argument_check(function: Callable[..., object]) -> Callable[..., object]:
     if not isinstance(own, FunctionType):
         try:
             return inspect.signature(own).bind
-        except ValueError:  # of a builtin that does not tell: it says on the node what is wrong
+        except Exception:  # noqa: BLE001  of a builtin, or of an object with an `==` of its own: the node checks it
             return _anything
     code = own.__code__
     stub = FunctionType(_stub_code(code), {}, own.__name__, own.__defaults__)
     stub.__kwdefaults__ = own.__kwdefaults__
     stub.__qualname__ = own.__qualname__
     return stub
+
+
+def called_of(function: Callable[..., object]) -> Callable[..., object]:
+    """Return the ``__call__`` of an object whose class has one, and other callables as they are."""
+    call = getattr(type(function), "__call__", None)  # noqa: B004  the function itself
+    return call if isinstance(call, FunctionType) and not isinstance(function, type) else function
 
 
 def _nothing() -> None: ...

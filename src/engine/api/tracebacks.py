@@ -29,9 +29,25 @@ def cut(error: BaseException) -> None:
     if os.environ.get(FULL) or not (interrupt or isinstance(error, Exception)):
         return
     theirs = _users(error.__traceback__)
-    told = interrupt or isinstance(error, OutriderError) or isinstance(error.__cause__, RemoteTraceback)
+    told = interrupt or isinstance(error, OutriderError) or remote_traceback(error) is not None
     if theirs is not None or told:
         BaseException.with_traceback(error, theirs)  # past a `__setattr__` of its class, which may be frozen
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return the error, its cause, the cause of that, and so on."""
+    chain, seen = [error], {id(error)}
+    # Past a property of this name in the error's class.
+    while (cause := BaseException.__dict__["__cause__"].__get__(chain[-1])) is not None and id(cause) not in seen:
+        chain.append(cause)
+        seen.add(id(cause))
+    return chain
+
+
+def remote_traceback(error: BaseException) -> RemoteTraceback | None:
+    """Return the last cause of an error that was raised on a node; None for other errors."""
+    *before, last = causes(error)
+    return last if before and isinstance(last, RemoteTraceback) else None
 
 
 def of_pickling(error: BaseException) -> BaseException:

@@ -87,7 +87,11 @@ def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[in
     Raises:
         Unpicklable
     """
-    dumped = values.dump(obj, name)
+    return placed(values.dump(obj, name), sized=sized)
+
+
+def placed(dumped: values.Dumped, *, sized: bool = False) -> tuple[Value, list[int]]:
+    """Return what has been pickled as `dump` does."""
     if dumped.total <= values.INLINE_BYTES:
         return values.inline(dumped), []
     sizes = (dumped.total,) if sized and dumped.sizes is None else dumped.sizes

@@ -51,7 +51,9 @@ class Caller:
     def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
         """Run one attempt and return its answer; raises nothing but `Interrupted`, when it comes late."""
         fields, text = self._info.of(run.job, run.number, run.world, thread)
-        task = context.TaskContext(run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread)
+        task = context.TaskContext(
+            run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread, loading=True
+        )
         context.enter(task, alone=self._alone)
         self.tasks[run.attempt] = task, get_ident()
         self._variable.set(text)
@@ -67,6 +69,7 @@ class Caller:
                 arguments = blobs.load(run.args, fds)
             except Exception as error:
                 raise context.LoadError from error
+            task.loading = False
             began = perf_counter_ns()
             return arguments
 

@@ -23,7 +23,7 @@ NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where
 class TaskContext:
     """The running task. ``info`` is what `instance_info` is made from."""
 
-    __slots__ = ("attempt", "closing", "info", "job", "log", "number", "place", "raised_ns", "streams")
+    __slots__ = ("attempt", "closing", "info", "job", "loading", "log", "number", "place", "raised_ns", "streams")
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class TaskContext:
         *,
         log: LogSender | None = None,
         place: int = 0,
+        loading: bool = False,
     ) -> None:
         self.attempt = attempt
         self.job = job
@@ -43,6 +44,7 @@ class TaskContext:
         self.streams = streams
         self.log = log
         self.place = place  # of its thread, among those of a worker that run tasks
+        self.loading = loading  # its function or its arguments are being loaded, for which modules are imported
         self.closing: list[Callable[[bool], None]] = []  # see `close`
         self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it has not, or nothing came after that
 

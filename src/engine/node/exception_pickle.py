@@ -1,42 +1,246 @@
-"""Pickle an exception so that loading it does not run its class's ``__init__``, which may take other arguments."""
+"""Pickle exceptions of any class. Loading one does not run its class's ``__init__``, which may take other arguments.
+
+What cannot be pickled is left out, and named in a note. The causes that a traceback would show travel with the error.
+"""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
+from contextlib import suppress
 from io import BytesIO
-from types import MethodDescriptorType, WrapperDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
-import cloudpickle
+from ..wire import pickler
+
+_DEPTH = 16  # causes of causes
+_CAUSES = 256  # causes in all, as of a group's members
+_CAUSE_BYTES = 1 << 20
+_TEXT_CHARACTERS = 500  # of a text that stands for an argument
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made by a program, and not compiled into the interpreter
+
+_LINKS = ("__cause__", "__context__", "__suppress_context__")
+Links = tuple[bytes | None, bool, bool, bool]  # a pickled cause; is it `__cause__`, and `__context__`? Is that hidden?
 
 
-class PortableException:
-    """An exception on its way to a client. Unpickling this gives the exception itself."""
+def dumps(error: BaseException, *, causes: bool = True, most_bytes: int | None = None) -> bytes:
+    """Return a pickle of the error; if it has more than ``most_bytes``, one without its causes, however large.
 
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
+    Raises:
+        Exception: the class of the error cannot be pickled.
+    """
+    pickled = _dumps(error, _Causes() if causes else None)
+    fits = not causes or most_bytes is None or len(pickled) <= most_bytes
+    return pickled if fits else _dumps(error, None)
+
+
+def either(first: bytes, second: bytes) -> bytes:
+    """Return a pickle that loads as ``first`` does or, if that raises an error, as ``second``."""
+    return pickle.dumps(_Loaded(first, second), 5)
+
+
+# --- pickling ---------------------------------------------------------------------------------------------------------
+
+
+class _Causes:
+    """The causes of an error, each pickled once."""
+
+    def __init__(self) -> None:
+        self.pickles: dict[int, bytes] = {}  # by the ids of causes
+        self.path: list[int] = []  # the ids of the errors that lead to the current one
+
+    def pickle(self, error: BaseException) -> tuple[bytes | None, str]:
+        """Return the pickle of a cause, or None and a reason."""
+        if (pickled := self.pickles.get(id(error))) is None:
+            if len(self.path) > _DEPTH or len(self.pickles) >= _CAUSES:
+                return None, ", one of very many"
+            try:
+                self.pickles[id(error)] = pickled = _dumps(error, self)
+            except Exception:  # noqa: BLE001  its class cannot be pickled
+                return None, ""
+        return (pickled, "") if len(pickled) <= _CAUSE_BYTES else (None, ", too large")
+
+    def links(self, error: BaseException, left_out: list[str]) -> Links | None:
+        """Return the cause that a traceback of the error would show. It is a pickle of its own: where the cause cannot
+        be loaded, the error can.
+        """
+        cause, context, hidden = (BaseException.__dict__[name].__get__(error) for name in _LINKS)
+        shown = context if cause is None and not hidden else cause
+        if shown is None or id(shown) in self.path:
+            return (None, False, False, True) if hidden else None
+        pickled, reason = self.pickle(shown)
+        if pickled is None:
+            left_out.append(f"{'.__context__' if cause is None else '.__cause__'} ({_name(shown)}{reason})")
+        return pickled, cause is shown, context is shown, hidden
+
+
+class _Loaded:
+    """The arguments of `loaded`, called by `pickle.loads`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
-        file = BytesIO()
-        _Pickler(file, 5).dump(self._error)
-        return pickle.loads, (file.getvalue(),)
+        return loaded, self._arguments
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+def _dumps(error: BaseException, causes: _Causes | None) -> bytes:
+    left_out: list[str] = []
+    if causes is None:
+        return _dumps_alone(error, None, None, left_out)
+    causes.path.append(id(error))
+    try:
+        return _dumps_alone(error, causes, causes.links(error, left_out), left_out)
+    finally:
+        causes.path.pop()
+
+
+def _dumps_alone(error: BaseException, causes: _Causes | None, links: Links | None, left_out: list[str]) -> bytes:
+    """Pickle an error with these links. Its members and attributes have links of their own, to ``causes``."""
+    second = None
+    whole = BytesIO()
+    pickler = _Pickler(whole, error, causes)
+    try:
+        pickler.dump(error)
+    except Exception:  # noqa: BLE001  whatever it holds: a lock, a socket, an object whose __reduce__ fails
+        first = _dumps_in_parts(error, causes)
+    else:
+        first = whole.getvalue()
+        if pickler.has_own_ways:
+            with suppress(Exception):  # its class can be pickled in its own way alone
+                second = _dumps_in_parts(error, causes)
+    if links is None and not left_out and second is None:
+        return first
+    return pickle.dumps(_Loaded(first, second, links, left_out), 5)
+
+
+def _dumps_in_parts(error: BaseException, causes: _Causes | None) -> bytes:
+    file = BytesIO()
+    _Pickler(file, error, causes, in_parts=True).dump(error)
+    return file.getvalue()
+
+
+class _Pickler(pickler.Pickler):
+    """Pickles an error.
+
+    Args:
+        root: the error.
+        causes: None to pickle no causes.
+        in_parts: look at each argument and attribute by itself, and leave out those that cannot be pickled.
+    """
+
+    def __init__(self, file: BytesIO, root: BaseException, causes: _Causes | None, *, in_parts: bool = False) -> None:
+        super().__init__(file)
+        self._root, self._causes, self._in_parts = root, causes, in_parts
+        self.has_own_ways = False  # an error has a `__reduce__` of its own, which may fail when it is loaded
+
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, BaseException) and _inherits_pickling(type(obj)):
-            reduced: tuple[Any, ...] = obj.__reduce__()  # type: ignore[assignment]  # no name: it is inherited
-            make, args, *given = reduced
-            if make is type(obj):
-                return rebuilt, (make, args), _slots(obj) | dict(*filter(None, given)), None, None, restore
-        return super().reducer_override(obj)
+        if not isinstance(obj, BaseException):
+            return super().reducer_override(obj)
+        left_out: list[str] = []
+        links = None
+        if self._causes is not None and obj is not self._root:  # the root's are not in its own pickle
+            links = self._causes.links(obj, left_out)
+        kind = type(obj)
+        if self._in_parts:
+            if obj is self._root or _can_travel(kind):
+                return _reduced(obj, links, left_out, in_parts=True)
+            return RuntimeError, (f"{_name(obj)}: {_text(obj)}",)
+        if kind in self.dispatch_table or _has_own_way(kind):
+            self.has_own_ways = True
+            return self._in_own_way(obj, links, left_out)
+        if links is None and not left_out and not _has_own_init(kind) and not _slots(obj):
+            return super().reducer_override(obj)
+        return _reduced(obj, links, left_out)
+
+    def _in_own_way(self, error: BaseException, links: Links | None, left_out: list[str]) -> Any:
+        reduce = self.dispatch_table.get(type(error))
+        reduced: Any = error.__reduce_ex__(5) if reduce is None else reduce(error)
+        if (links is None and not left_out) or isinstance(reduced, str):
+            return reduced
+        make, args, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
+        return make, args, (state, setter, links, left_out), items, pairs, build
 
 
-def _inherits_pickling(kind: type[BaseException]) -> bool:
-    """Return whether the class has an ``__init__`` written in Python, and is pickled as the interpreter does it."""
-    own_init = not isinstance(kind.__init__, WrapperDescriptorType)
-    pickling = (getattr(kind, name, None) for name in ("__reduce__", "__reduce_ex__", "__setstate__"))
-    return own_init and all(isinstance(each, MethodDescriptorType) for each in pickling)
+class _Probe(pickler.Pickler):
+    """Tries whether an object can be pickled. Errors that it holds can, in parts."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (Exception, ()) if isinstance(obj, BaseException) else super().reducer_override(obj)
+
+
+def _can_travel(value: object) -> bool:
+    try:
+        _Probe(BytesIO()).dump(value)
+    except Exception:  # noqa: BLE001  whatever a __reduce__ raises
+        return False
+    return True
+
+
+def _reduced(
+    error: BaseException, links: Links | None, left_out: list[str], *, in_parts: bool = False
+) -> tuple[Any, ...]:
+    kind = type(error)
+    reduced: Any = _interpreters(kind).__reduce__(error)
+    _, args, *more = reduced
+    others = _slots(error)  # a class copied by cloudpickle has none, and its original has
+    attributes = {name: value for name, value in vars(error).items() if name not in others}
+    for name, value in dict(*filter(None, more)).items():
+        if name not in attributes:  # such as the name of an ImportError
+            others[name] = value
+    if in_parts:
+        args = tuple(_or_text(arg, f"args[{index}]", left_out) for index, arg in enumerate(args))
+        attributes = {name: _or_nothing(value, name, left_out) for name, value in attributes.items()}
+        others = {name: _or_nothing(value, name, left_out) for name, value in others.items()}
+    return rebuilt, (kind, args), (attributes, others, links, left_out), None, None, restore
+
+
+def _or_text(value: object, name: str, left_out: list[str]) -> object:
+    if _can_travel(value):
+        return value
+    left_out.append(f"{name} ({_name(value)})")
+    return _text(value)
+
+
+def _or_nothing(value: object, name: str, left_out: list[str]) -> object:
+    if _can_travel(value):
+        return value
+    left_out.append(f".{name} ({_name(value)})")
+    return None
+
+
+def _text(value: object) -> str:
+    try:
+        text = str(value) if isinstance(value, BaseException) else repr(value)
+    except Exception as broken:  # noqa: BLE001  its __repr__ is the user's code
+        return f"<its text cannot be read: {type(broken).__name__}>"
+    return text if len(text) <= _TEXT_CHARACTERS else f"{text[:_TEXT_CHARACTERS]}..."
+
+
+def _name(value: object) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def _interpreters(kind: type[BaseException]) -> Any:
+    """Return the interpreter's own class that lays out the instances of ``kind`` in memory."""
+    base: Any = kind
+    while base.__flags__ & _HEAP_TYPE:
+        base = base.__base__
+    return base
+
+
+def _has_own_init(kind: type[BaseException]) -> bool:
+    """Return whether the class has an ``__init__`` or a ``__new__`` written in Python."""
+    return not isinstance(kind.__init__, WrapperDescriptorType) or not isinstance(kind.__new__, BuiltinFunctionType)
+
+
+def _has_own_way(kind: type[BaseException]) -> bool:
+    """Return whether the class decides how its instances are pickled."""
+    ways = [getattr(kind, name, None) for name in ("__reduce__", "__reduce_ex__", "__setstate__")]
+    of_dataclass = isinstance(ways[2], FunctionType) and ways[2].__name__ == "_dataclass_setstate"  # takes a list
+    return not all(isinstance(way, MethodDescriptorType) for way in (ways[:2] if of_dataclass else ways))
 
 
 def _slots(error: BaseException) -> dict[str, Any]:
@@ -44,7 +248,8 @@ def _slots(error: BaseException) -> dict[str, Any]:
     for kind in type(error).__mro__:
         declared = kind.__dict__.get("__slots__", ())
         names += [_mangled(name, kind) for name in ((declared,) if isinstance(declared, str) else declared)]
-    return {name: getattr(error, name) for name in names if name != "__dict__" and hasattr(error, name)}
+    hidden = {"__dict__", "__weakref__"}
+    return {name: getattr(error, name) for name in names if name not in hidden and hasattr(error, name)}
 
 
 def _mangled(name: str, kind: type) -> str:
@@ -53,14 +258,66 @@ def _mangled(name: str, kind: type) -> str:
     return f"_{kind.__name__.lstrip('_')}{name}" if private and kind.__name__.strip("_") else name
 
 
-def rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Make an exception as the interpreter's own base of its class would, without the class's ``__init__``."""
-    error = kind.__new__(kind, *args)
-    base = next(each for each in kind.__mro__ if isinstance(each.__dict__.get("__init__"), WrapperDescriptorType))
-    base.__init__(error, *args)  # type: ignore[misc]  # a base of this very class
+# --- loading: pickles name these functions ----------------------------------------------------------------------------
+
+
+def loaded(first: bytes, second: bytes | None, links: Links | None = None, left_out: Sequence[str] = ()) -> Any:
+    try:
+        error = pickle.loads(first)
+    except Exception:  # a __reduce__ that does not fit its class
+        if second is None:
+            raise
+        error = pickle.loads(second)
+    _link(error, links, left_out)
     return error
 
 
-def restore(error: BaseException, state: dict[str, Any]) -> None:
-    for name, value in state.items():
-        BaseException.__setattr__(error, name, value)  # its class may be frozen
+def rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """Make an exception as the interpreter's own base of its class would, without the class's ``__init__``."""
+    base = _interpreters(kind)
+    error: BaseException = base.__new__(kind, *args)
+    base.__init__(error, *args)
+    return error
+
+
+def restore(error: BaseException, state: tuple[dict[str, Any], dict[str, Any], Links | None, list[str]]) -> None:
+    """Set the attributes and the causes of an error that `rebuilt` has made."""
+    attributes, others, links, left_out = state
+    vars(error).update(attributes)  # not by its class, which may be frozen or have properties of these names
+    for name, value in others.items():
+        BaseException.__setattr__(error, name, value)
+    _link(error, links, left_out)
+
+
+def build(error: Any, state: tuple[Any, Any, Links | None, list[str]]) -> None:
+    """Set the state of an error whose class has a ``__reduce__`` of its own, as `pickle` does, and its causes."""
+    own, setter, links, left_out = state
+    if setter is not None:
+        setter(error, own)
+    elif own is not None and hasattr(error, "__setstate__"):
+        error.__setstate__(own)
+    _link(error, links, left_out)
+
+
+def _link(error: BaseException, links: Links | None, left_out: Sequence[str]) -> None:
+    if left_out:
+        _note(error, f"left out (cannot be pickled): {', '.join(left_out)}")
+    if links is None:
+        return
+    pickled, is_cause, is_context, hidden = links
+    if pickled is not None:
+        try:
+            cause = pickle.loads(pickled)
+        except Exception as broken:  # noqa: BLE001  its class cannot be imported here
+            _note(error, f"left out (cannot be unpickled here): its cause ({type(broken).__name__}: {broken})")
+        else:
+            if is_context:
+                BaseException.__setattr__(error, "__context__", cause)
+            if is_cause:
+                BaseException.__setattr__(error, "__cause__", cause)
+    BaseException.__setattr__(error, "__suppress_context__", hidden)
+
+
+def _note(error: BaseException, text: str) -> None:
+    notes = vars(error).get("__notes__")
+    vars(error)["__notes__"] = [*(notes if isinstance(notes, list | tuple) else ()), text]

@@ -7,9 +7,9 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from ..wire import values
 from ..wire.messages import Failed, Value
-from . import blobs
-from .exception_pickle import PortableException
+from . import blobs, exception_pickle
 from .task_hints import add_hint
 
 _TEXT_BYTES = 64 * 1024  # of a traceback; the end says most
@@ -17,14 +17,20 @@ _MESSAGE_BYTES = 8 * 1024
 _OURS = str(Path(__file__).parents[2])  # the package: its frames are not the user's
 
 
-def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> tuple[Failed, list[int]]:
-    """The answer for an attempt that raised, and the descriptor of its blob, if it has one. Never raises."""
+def failed(
+    attempt: int, phase: str, error: BaseException, took_us: int = 0, *, most_bytes: int | None = None
+) -> tuple[Failed, list[int]]:
+    """The answer for an attempt that raised, and the descriptor of its blob, if it has one. Never raises.
+
+    An error whose pickle has more than ``most_bytes`` travels without its causes, if that makes it small enough.
+    """
     kind = type(error)
     if phase == "call":
         add_hint(error)
     pickled: Value | None
     try:
-        pickled, blob = blobs.dump(PortableException(error), "error")
+        data = exception_pickle.dumps(error, causes=phase in {"call", "setup"}, most_bytes=most_bytes)
+        pickled, blob = blobs.placed(values.Dumped([data], None, len(data)))
     except BaseException:  # noqa: BLE001 - its __reduce__ is the user's code too
         pickled, blob = None, []
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

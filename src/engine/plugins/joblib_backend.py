@@ -16,7 +16,6 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import cloudpickle
 from joblib import parallel
 from joblib._parallel_backends import AutoBatchingMixin, ParallelBackendBase
 
@@ -24,6 +23,7 @@ from ..api.compute import compute
 from ..api.errors import PoolClosed, SpecError
 from ..client.jobs import SubmittedJob
 from ..serialization import function_pickling
+from ..wire import pickler
 from ..wire.values import INLINE_BYTES
 
 if TYPE_CHECKING:
@@ -200,13 +200,13 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     def _packed(self, batch: Any) -> tuple[bytes, list[Reference]]:
         """Pickle a batch; returns the bytes, and references to its large objects."""
         file = io.BytesIO()
-        pickler = Pickler(file, self._large)
+        chosen = Pickler(file, self._large)
         modules = {getattr(_function(each), "__module__", None) or "" for each, *_ in batch.items}
         with function_pickling.for_nodes(self._chosen().core.node_modules):
             mine = [name for name in modules if not self._modules.setdefault(name, function_pickling.nodes_have(name))]
             with function_pickling.copying(*mine):
-                pickler.dump(batch)
-        return file.getvalue(), pickler.named
+                chosen.dump(batch)
+        return file.getvalue(), chosen.named
 
 
 class Batch:
@@ -354,11 +354,11 @@ class LargeObjects:
         self._idle_bytes -= reference.size_bytes
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class Pickler(pickler.Pickler):
     """Replace large arrays and byte strings by references, wherever they are, and list them."""
 
     def __init__(self, file: io.BytesIO, large: LargeObjects) -> None:
-        super().__init__(file, protocol=5)
+        super().__init__(file)
         self._large = large
         self.named: list[Reference] = []
         self._arrays = _array_type()

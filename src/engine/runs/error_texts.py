@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..api.errors import BroadcastFailed, RemoteTraceback
+from ..api.errors import BroadcastFailed
+from ..api.tracebacks import remote_traceback
 
 ERROR_CHARS = 256 * 1024  # of a traceback
 
@@ -21,8 +22,8 @@ def error_texts(error: BaseException, clean: Callable[[str], str]) -> dict[str, 
     broadcast = _broadcast_in(error)
     if broadcast is not None and broadcast.first.error is not None:
         first = broadcast.first
-        cause = broadcast.first.error.__cause__
-        there = cause.text if isinstance(cause, RemoteTraceback) else ""
+        trace = remote_traceback(broadcast.first.error)
+        there = "" if trace is None else trace.text
         said["first"] = {"rank": first.rank, "node": first.node, **_texts(broadcast.first.error, clean, there)}
     return said
 

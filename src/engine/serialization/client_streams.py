@@ -18,14 +18,13 @@ from collections.abc import (
     Iterator,
 )
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
-import cloudpickle
-
 from ...lazy_dataclass import dataclass
 from ...providers.threads import in_thread
+from ..node import exception_pickle
 from ..node.failure import text_of
 from ..wire import values
 from .frozen_items import FIXED
@@ -297,6 +296,9 @@ Items = PlainItems | AsyncItems | ThreadItems
 # Send one item of a stream to its task. None: there are no more, or (the second, pickled) the next one failed.
 Give = Callable[[values.Dumped | None, bytes | None], Awaitable[None]]
 
+# Pickle for the nodes of a pool during a block, which gets true if classes may have to be copied.
+ForNodes = Callable[[], AbstractContextManager[bool | None]]
+
 
 class Values(AsyncIterator[Received]):
     """The values of a generator, as they arrive at the client until its task ends."""
@@ -368,8 +370,8 @@ class Source:
     A plain iterator is advanced in a thread of its own, because its ``next`` may block; items keep their order.
     """
 
-    def __init__(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
-        self._items = items
+    def __init__(self, items: Iterable[Any] | AsyncIterable[Any], for_nodes: ForNodes = nullcontext) -> None:
+        self._items, self._for_nodes = items, for_nodes
         self._wanted: asyncio.Queue[int] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
@@ -390,9 +392,9 @@ class Source:
         except asyncio.CancelledError as error:
             if self._task is None or self._task.cancelling():
                 raise  # `stop`
-            await give(None, _pickled(error))  # what the user's iterator waited for was cancelled
+            await give(None, self._error(error))  # what the user's iterator waited for was cancelled
         except Exception as error:  # noqa: BLE001  the user's iterator failed, or an item cannot be pickled or placed
-            await give(None, _pickled(error))
+            await give(None, self._error(error))
 
     async def _give_all(self, give: Give) -> None:
         news = asyncio.Event()
@@ -406,19 +408,26 @@ class Source:
                             return
                         await news.wait()
                         news.clear()
-                    await give(values.dump(taken[0], "item"), None)
+                    await give(self._item(taken[0]), None)
         finally:
             await items.close()
 
+    def _item(self, item: object) -> values.Dumped:
+        with self._for_nodes() as copies:
+            return values.dump(item, "item", by_reference=not copies)
+
+    def _error(self, error: BaseException) -> bytes:
+        with self._for_nodes():
+            return _pickled(error)
+
 
 def _pickled(error: BaseException) -> bytes:
-    """Pickle the error that the task will raise. One that cannot be pickled, or is too large for a frame, becomes its
-    text.
+    """Pickle the error that the task will raise. If it cannot be pickled or loaded, or is too large for a frame, it
+    becomes its text.
     """
-    try:
-        pickled: bytes = cloudpickle.dumps(error)
+    text = pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))
+    with suppress(Exception):  # its class cannot be pickled
+        pickled = exception_pickle.either(exception_pickle.dumps(error, most_bytes=values.INLINE_BYTES // 2), text)
         if len(pickled) <= values.INLINE_BYTES:
             return pickled
-    except Exception:  # noqa: BLE001, S110  whatever it holds: a lock, a connection
-        pass
-    return pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))
+    return text

@@ -10,7 +10,7 @@ from typing import TypeVar
 from ...lazy_dataclass import dataclass
 from ..api import errors
 from ..api.printable import plain
-from ..api.tracebacks import with_source_lines
+from ..api.tracebacks import causes, remote_traceback, with_source_lines
 from ..node.failure import shortened, text_of
 
 E = TypeVar("E", bound=Exception)
@@ -29,7 +29,10 @@ class AttemptPlace:
 
 
 def located(error: E, place: AttemptPlace, text: str) -> E:
-    """Note on the error where it happened; past a ``__setattr__`` of its class, which may be frozen."""
+    """Note on the error where it happened; past a ``__setattr__`` of its class, which may be frozen.
+
+    The chain of its causes ends with a `RemoteTraceback`.
+    """
     text = with_source_lines(plain(text.rstrip()))
     note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))
     facts = {
@@ -37,11 +40,16 @@ def located(error: E, place: AttemptPlace, text: str) -> E:
         "rank": place.rank,
         "attempt": place.attempt,
         "__notes__": [*_notes(error), note],
-        # Short, because the note has the frames: printed once, at the end, where one looks.
-        "__cause__": errors.RemoteTraceback(f"raised in {place}", text),
     }
     for name, value in facts.items():
         _set_fact(error, name, value)
+    chain: list[BaseException] = [error]
+    for cause in causes(error)[1:]:
+        if not isinstance(cause, errors.RemoteTraceback):  # of a pool in the task
+            _set_fact(cause, "__notes__", _notes(cause))
+            chain.append(cause)
+    # Short, because the note has the frames: printed once, at the end, where one looks.
+    _set_fact(chain[-1], "__cause__", errors.RemoteTraceback(f"raised in {place}", text))
     return error
 
 
@@ -68,15 +76,16 @@ def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
     alike: dict[object, list[errors.Outcome]] = {}
     for outcome in failed:
         error = outcome.error
-        if error is not None and isinstance(cause := error.__cause__, errors.RemoteTraceback):
-            alike.setdefault((type(error), _but_numbers(text_of(error)), _but_numbers(cause.text)), []).append(outcome)
+        if error is not None and (trace := remote_traceback(error)) is not None:
+            alike.setdefault((type(error), _but_numbers(text_of(error)), _but_numbers(trace.text)), []).append(outcome)
     for first, *others in alike.values():
         if others:
             _set_fact(first.error, "__notes__", [*_notes(first.error), f"The same on {ranks_of(others)}."])
         for other in others:
             told = f"On rank {other.rank}. Rank {first.rank} has the traceback of the same."
             _set_fact(other.error, "__notes__", [told])
-            _set_fact(other.error, "__cause__", None)
+            if other.error is not None:
+                _set_fact(causes(other.error)[-2], "__cause__", None)
 
 
 def _but_numbers(text: str) -> str:

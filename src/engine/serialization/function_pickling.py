@@ -83,7 +83,7 @@ def dumps(value: object, name: str, *modules: str, watch: Watch | None = None) -
     """
     from ..wire import pickler, values
 
-    with copying(*(module for module in modules if not nodes_have(module))), allow_secrets():
+    with copying(*(module for module in modules if not nodes_have(module)), *being_imported()), allow_secrets():
         try:
             return pickler.dumps(value, code=True, watch=watch)
         except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
@@ -138,9 +138,9 @@ class ImportableModules:
         self._seen = 0  # modules that `own` has looked through
 
     def has(self, module: str) -> bool:
-        top = module.partition(".")[0]
         if not importable(module):
             return False
+        top = module.partition(".")[0]
         return top in self._included or top in sys.stdlib_module_names or _is_installed(module)
 
     def forget(self, modules: Iterable[str]) -> None:
@@ -161,14 +161,36 @@ class ImportableModules:
         if top in self._included or top in sys.stdlib_module_names or top == "__main__" or module is None:
             return False
         has_files = getattr(module, "__file__", None) or getattr(module, "__path__", None)
-        return bool(has_files) and importable(top) and not _is_installed(top)
+        return bool(has_files) and _is_found(top) and not _is_installed(top)
 
 
 def importable(name: str) -> bool:
-    """Return whether another interpreter with this search path would find the module ``name`` where this one got it.
+    """Return whether another interpreter with this search path can import ``name`` from where this one got it.
 
-    Not so for ``__main__``, for modules made by hand, and for those a test runner loaded from their file.
+    Not so for ``__main__``, for modules made by hand, and for those a test runner loaded from their file. Nor for a
+    module of the user's that is being imported: it uses a pool meanwhile, and so it would on each node that imports it.
     """
+    if name not in sys.modules:  # such as None, the module of "abc".index
+        return False
+    parts = name.split(".")
+    names = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    return not any(map(_is_being_imported, names)) and _is_found(name)
+
+
+def being_imported() -> tuple[str, ...]:
+    """The user's own modules that are being imported. The importing thread waits for the pool, whose thread would wait
+    for ever if it imported them to pickle a class by its name: they are copied.
+    """
+    locks = getattr(sys.modules["_frozen_importlib"], "_module_locks", None)  # of current imports
+    return tuple(name for name in list(locks) if _is_being_imported(name)) if locks else ()
+
+
+def _is_being_imported(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return spec is not None and getattr(spec, "_initializing", False) and not _is_in_site(spec)
+
+
+def _is_found(name: str) -> bool:
     module = sys.modules.get(name)
     if module is None or name == "__main__":
         return False

@@ -9,8 +9,9 @@ import os
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...lazy_dataclass import dataclass
@@ -22,7 +23,7 @@ from ..wire import values
 from ..wire.captured import Watch
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
-from .client_streams import Source
+from .client_streams import ForNodes, Source
 from .frozen_items import ItemPickler
 from .payload import Blob, Payload, Shared, pending_references, referred
 from .pickling_errors import cause_of, pickling_error
@@ -96,11 +97,15 @@ class Packer:
         if packing.ever:
             packing.begin(self._objects)
         try:
-            copied = (*self._scripts.loaded_by_hand, *([defined.copied] if defined.copied else ()))
-            if (not copied and self.node_modules is None) or _is_plain(args, kwargs):
+            copied = self._copied()
+            if defined.copied is not None:
+                copied = (*copied, defined.copied)
+            copies = bool(copied) or self.node_modules is not None
+            for_nodes: ForNodes = partial(self._for_nodes, copied) if copies else nullcontext
+            if not copies or _is_plain(args, kwargs):
                 value, blob = self._dump((args, kwargs), name, call.function)
             else:
-                with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*copied):
+                with for_nodes():
                     value, blob = self._dump((args, kwargs), name, call.function, by_reference=False)
         finally:
             if packing.ever:
@@ -113,12 +118,24 @@ class Packer:
             blob,
             options.timeout_s,
             flags | RunFlag.ALONE if inputs else flags,
-            inputs=tuple(Source(each) for each in inputs) if inputs else (),
+            inputs=tuple(Source(each, for_nodes) for each in inputs) if inputs else (),
             shared=referred() if pending_references else (),
             objects=objects,
             defined=defined,
             needs=options.needs,
         )
+
+    def _copied(self) -> tuple[str, ...]:
+        """Return the modules that no node can import: those that are being imported here, or were loaded by hand."""
+        return (*function_pickling.being_imported(), *self._scripts.loaded_by_hand)
+
+    @contextmanager
+    def _for_nodes(self, copied: Sequence[str]) -> Iterator[bool]:
+        """Pickle for this pool's nodes during the block. ``copied``: modules that nodes cannot import. Yields whether
+        classes may have to be copied.
+        """
+        with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*copied):
+            yield bool(copied) or self.node_modules is not None
 
     def pack_stream(self, call: StreamCall[Any], output: Values | RankValues) -> Payload:
         payload = self.pack(call)
@@ -129,7 +146,8 @@ class Packer:
     def share(self, value: object) -> Shared[Any]:
         """Pickle a value to give to any number of calls of this pool. It is sent to each node once."""
         try:
-            dumped = values.dump(value, "the shared value")
+            with self._for_nodes(self._copied()) as copies:
+                dumped = values.dump(value, "the shared value", by_reference=not copies)
         except values.Unpicklable as error:
             raise pickling_error(error, "", "the shared value") from cause_of(error)
         return Shared(self._blob(dumped), dumped.sizes, self._drop)
@@ -137,10 +155,8 @@ class Packer:
     def dump(self, value: object) -> tuple[Value, Blob | None]:
         """Pickle a value that calls of this pool will refer to."""
         try:
-            copied = self._scripts.loaded_by_hand
-            with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*copied):
-                by_reference = self.node_modules is None and not copied
-                dumped = values.dump(value, "the value", by_reference=by_reference)
+            with self._for_nodes(self._copied()) as copies:
+                dumped = values.dump(value, "the value", by_reference=not copies)
         except values.Unpicklable as error:
             raise pickling_error(error, "pool.put", "the value") from cause_of(error)
         if dumped.total <= values.INLINE_BYTES:
@@ -174,7 +190,7 @@ class Packer:
     def item_pickler(self, function: Decorated[Any]) -> ItemPickler:
         """Return the pickler for items of a map of ``function``."""
         defined = self._current(function)
-        copied = defined.copied or self._scripts.loaded_by_hand
+        copied = defined.copied or self._copied()
         return ItemPickler(self._objects, by_reference=not copied and self.node_modules is None)
 
     def release(self, payload: Payload) -> None:
@@ -237,7 +253,7 @@ class Packer:
         return self._define(function)
 
     def _code_of(self, function: Decorated[Any]) -> bytes:
-        with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*self._scripts.loaded_by_hand):
+        with self._for_nodes(self._copied()):
             return function_pickling.dumps_function(function)
 
     def _define(self, function: Decorated[Any]) -> Defined:
@@ -254,7 +270,7 @@ class Packer:
 
     def _build(self, function: Decorated[Any], watch: Watch) -> bytes:
         plugins = *self.outer_plugins, *self._plugins
-        with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*self._scripts.loaded_by_hand):
+        with self._for_nodes(self._copied()):
             return program.build(function, plugins, describe=self._described, watch=watch)
 
     def _described(self, watch: Watch) -> Script:

@@ -46,7 +46,9 @@ def unloadable_error(error: Exception, what: str, task: str) -> errors.Serializa
 
 def task_pickling_error(
     failed: Failed, place: AttemptPlace, load: Callable[[], object] | None
-) -> errors.SerializationError:
+) -> errors.SerializationError | errors.SpecError:
+    if failed.phase == "load" and failed.kind == f"{errors.SpecError.__module__}.SpecError":  # see `misuse.check_guard`
+        return errors.SpecError(f"{place.task} could not be loaded on node {place.node}: {failed.message}")
     if failed.phase == "load":
         message = (
             f"{place.task} or its arguments could not be unpickled on node {place.node} "

@@ -26,6 +26,7 @@ from ..wire import random_streams, script_modules
 from ..wire.captured import Watch
 from ..wire.messages import Failed
 from ..wire.spawned_main import SpawningSpec
+from ..wire.values import INLINE_BYTES
 from . import function_pickling
 
 if TYPE_CHECKING:
@@ -315,7 +316,7 @@ class Raised(NamedTuple):
 
 def _failed(error: Exception) -> Failed:
     """Return the error as it travels: without a blob, since one too large for a frame travels as its text."""
-    said, blob = failed(0, "call", error)
+    said, blob = failed(0, "call", error, most_bytes=INLINE_BYTES)
     for fd in blob:
         os.close(fd)
     return said._replace(error=None) if blob else said

@@ -11,9 +11,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from outrider import Compute, SpecError, compute
+from outrider import Compute, NotACall, SpecError, compute
 from outrider.engine.api.calls import Call, StreamCall
-from outrider.engine.api.compute import AsyncCompute, AsyncStreamCompute, SyncCompute, SyncStreamCompute
+from outrider.engine.api.compute import AsyncCompute, AsyncStreamCompute, SyncCompute, SyncStreamCompute, for_items
 from outrider.engine.node.context import AsyncInput, Input
 
 
@@ -257,3 +257,36 @@ def test_amounts_are_changed_one_by_one_and_taken_away() -> None:
     assert train.with_(cpus=None).options.needs == (0, 4_000_000_000, 0)
     assert train.with_(cpus=None, memory_gb=None).options.needs is None
     assert train.with_(name="other").options.needs == train.options.needs
+
+
+# --- what a map takes -------------------------------------------------------------------------------------------------
+
+
+class Yields:
+    """An object whose calls give values one by one."""
+
+    numbers: Iterator[int]  # not a parameter of a call
+
+    def __call__(self, n: int) -> Iterator[int]:
+        yield n
+
+
+class Awaits:
+    async def __call__(self, n: int) -> int:
+        return n
+
+
+def test_an_object_is_decorated_as_its_call_is() -> None:
+    assert type(compute(Yields())) is SyncStreamCompute
+    assert compute(Yields()).streamed == {}
+    assert type(compute(Awaits())) is AsyncCompute
+
+
+def test_a_map_takes_a_class_that_a_decorator_refuses() -> None:
+    made = for_items(int)
+    assert (type(made), made.__name__, made.function) == (SyncCompute, "int", int)
+    for refused in (int, Yields):
+        with pytest.raises(NotACall, match="@compute goes on a function, not on"):
+            compute(refused)
+    with pytest.raises(NotACall, match="Yields yields values, and"):
+        for_items(Yields())

@@ -5,6 +5,7 @@ gets every item in order, and an end, whatever goes wrong.
 from __future__ import annotations
 
 import asyncio
+import copyreg
 import gc
 import pickle
 import threading
@@ -77,17 +78,34 @@ class Unreadable:
         raise FileNotFoundError("rows.csv")
 
 
-class Locked(Exception):
-    """Cannot be pickled, nor read."""
+class Holder(type):
+    """The type of classes that cannot be pickled."""
 
-    def __init__(self) -> None:
-        super().__init__("locked")
-        self.lock = threading.Lock()
+    def __reduce__(cls) -> str:
+        raise TypeError(cls.__name__)
+
+
+copyreg.pickle(Holder, Holder.__reduce__)
+
+
+class Locked(Exception, metaclass=Holder):
+    pass
 
 
 class Silent(Locked):
     def __str__(self) -> str:
         raise LookupError
+
+
+class KeywordOnly(Exception):
+    def __init__(self, code: int, *, where: str) -> None:
+        super().__init__(f"{code} in {where}")
+        self.code, self.lock = code, threading.Lock()
+
+
+class Unloadable(Exception):
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
 
 
 def then(error: BaseException) -> Iterator[int]:
@@ -119,7 +137,7 @@ async def test_what_cannot_be_iterated_over_ends_the_stream() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (Locked(), "RuntimeError('Locked: locked')"),
+        (Locked("locked"), "RuntimeError('Locked: locked')"),
         (Silent(), "RuntimeError('Silent: <its text cannot be read: LookupError>')"),
         (ValueError("x" * 2_000_000), f"RuntimeError('ValueError: {'x' * 8192}')"),
     ],
@@ -129,7 +147,23 @@ async def test_an_error_that_cannot_be_sent_is_told_by_its_text(error: Exception
     assert repr((await served(then(error))).error) == said
 
 
-async def test_an_item_that_cannot_be_pickled_is_named() -> None:
+async def test_error_class_with_its_own_init_and_a_lock_arrives() -> None:
+    error: Any = (await served(then(KeywordOnly(7, where="the source")))).error
+    assert (type(error), str(error), error.code) == (KeywordOnly, "7 in the source", 7)
+    assert error.__notes__ == ["left out (cannot be pickled): .lock (_thread.lock)"]
+
+
+async def test_error_arrives_with_its_cause() -> None:
+    error = ValueError("outer")
+    error.__cause__ = KeywordOnly(7, where="the source")
+    assert repr((await served(then(error))).error.__cause__) == "KeywordOnly('7 in the source')"
+
+
+async def test_error_with_a_wrong_reduce_arrives_all_the_same() -> None:
+    assert repr((await served(then(Unloadable(1)))).error) == "Unloadable(1)"
+
+
+async def test_item_that_cannot_be_pickled_is_named() -> None:
     stream = await served([1, {"lock": threading.Lock()}])
     assert stream.items == [1]
     assert "item['lock'] cannot be pickled" in str(stream.error)

@@ -18,6 +18,7 @@ from outrider.engine.api.errors import (
     SerializationError,
     TaskFailed,
 )
+from outrider.engine.api.tracebacks import remote_traceback
 from outrider.engine.serialization.error_notes import AttemptPlace
 from outrider.engine.serialization.error_translation import (
     broadcast_error,
@@ -84,6 +85,45 @@ def test_the_remote_frames_are_printed_once_and_last() -> None:
 
     assert printed.count("train.py") == 1
     assert printed.rstrip().endswith("ValueError: bad epoch")
+
+
+def with_cause(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return failed_error(failed(error), PLACE, lambda: error)
+
+
+def test_remote_traceback_is_the_last_cause() -> None:
+    cause = KeyError("inner")
+    cause.add_note("a note with \x1b[31mcolour")
+    error = with_cause(ValueError("outer"), cause)
+
+    assert (error.__cause__, cause.__notes__) == (cause, ["a note with colour"])
+    assert remote_traceback(error) is cause.__cause__
+    assert isinstance(cause.__cause__, RemoteTraceback)
+    assert remote_traceback(cause.__cause__) is None
+
+
+def test_causes_in_a_circle_end_with_the_remote_traceback() -> None:
+    cause = KeyError("inner")
+    cause.__cause__ = error = ValueError("outer")
+
+    assert remote_traceback(with_cause(error, cause)) is cause.__cause__
+
+
+def test_remote_traceback_of_an_inner_pool_is_replaced() -> None:
+    error = with_cause(ValueError("outer"), RemoteTraceback("raised in inner", "frames of inner"))
+
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert error.__cause__.text == FRAMES.rstrip()
+    assert isinstance(raised(RemoteTraceback("raised in inner")).__cause__, RemoteTraceback)
+
+
+def test_ranks_with_equal_errors_keep_their_causes() -> None:
+    errors_ = [with_cause(ValueError(f"port {port}"), KeyError("inner")) for port in (1, 2)]
+    broadcast_error("train", [Outcome(rank, rank, error) for rank, error in enumerate(errors_)], [0.0, 0.1])
+
+    assert [repr(error.__cause__) for error in errors_] == ["KeyError('inner')"] * 2
+    assert [remote_traceback(error) is None for error in errors_] == [False, True]
 
 
 def test_notes_of_the_users_own_are_kept() -> None:

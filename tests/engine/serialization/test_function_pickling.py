@@ -255,3 +255,45 @@ def test_what_a_function_holds_and_cannot_be_pickled_is_named() -> None:
 
     with pytest.raises(Unpicklable, match=r"first \(its variable 'items'\)"):
         function_pickling.dumps_function(first)
+
+
+# --- modules that are being imported ----------------------------------------------------------------------------------
+
+WHILE_IMPORTED = """
+import pickle, sys
+import outrider.engine.serialization.function_pickling as function_pickling
+from outrider import compute
+
+class Thing:
+    pass
+
+@compute
+def name(thing):
+    return type(thing).__name__
+
+importable = [function_pickling.importable(each) for each in (__name__, __package__, "json")]
+names = function_pickling.being_imported()
+code = function_pickling.dumps_function(name)
+by_name = b"_function_of" in code
+"""
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_functions_of_a_module_that_is_being_imported_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    folder = tmp_path / "site-packages" if is_installed else tmp_path
+    (folder / "opening").mkdir(parents=True)
+    (folder / "opening" / "__init__.py").write_text("from . import inner")
+    (folder / "opening" / "inner.py").write_text(WHILE_IMPORTED)
+    monkeypatch.syspath_prepend(folder)
+    try:
+        inner = importlib.import_module("opening.inner")
+        assert inner.importable == [is_installed, is_installed, True]
+        assert set(inner.names) == (set() if is_installed else {"opening", "opening.inner"})
+        assert inner.by_name == is_installed
+        assert function_pickling.importable("opening.inner"), "now it is imported"
+        assert function_pickling.being_imported() == ()
+    finally:
+        for name in ("opening", "opening.inner"):
+            sys.modules.pop(name, None)
