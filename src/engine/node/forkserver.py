@@ -26,7 +26,7 @@ from typing import Any, NoReturn, cast
 import msgpack
 
 from . import context, limits, process
-from .environ import RANK_VARIABLES
+from .environ import drop_other_launchers
 from .fork_orders import FORK, KILL, SETUP
 from .holdings import Allotment
 from .log_socket import VARIABLE, LogEnd
@@ -342,8 +342,7 @@ def _draw_other_numbers() -> None:
 
 
 def _settle_in(setup: dict[str, Any]) -> None:
-    for name in RANK_VARIABLES:  # of a broadcast, or of `torchrun`, in which the client itself is a rank
-        os.environ.pop(name, None)
+    drop_other_launchers()
     os.environ.update(setup["env"])
     asked = setup["env"].get("PYTHONPATH", "").split(os.pathsep)
     if "OUTRIDER_PATH" in os.environ:  # a host's: what its image includes, and the runtime
