@@ -22,6 +22,7 @@ from ...lazy_named_tuple import NamedTuple
 from ..api.secrets import allow_secrets
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
+from ..node.frames import release_frames
 from ..wire.messages import Failed
 from . import function_pickling
 
@@ -306,6 +307,7 @@ class Chunk:
                 if self.alone:
                     raise
                 results.append(Raised(_failed(error)))
+                release_frames(error)
                 if not self.goes_on:
                     break
         return results
@@ -330,6 +332,7 @@ class AsyncChunk(Chunk):
                 if self.alone:
                     raise
                 results.append(Raised(_failed(error)))
+                release_frames(error)
                 if not self.goes_on:
                     break
         return results
