@@ -18,6 +18,7 @@ from .failure import failed, lacking
 from .frames import release_frames
 from .info import VARIABLE, Info
 from .log_sender import LogSender
+from .modes import Modes
 from .worker_streams import Streams
 
 Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
@@ -39,6 +40,7 @@ class Caller:
         self._send = send
         self._log = log
         self._alone = alone
+        self.modes = Modes(alone=alone)
         self._variable = Variable(VARIABLE)
         self._ranks = RankVariables()
         self._codes: dict[bytes, bytes | int] = {}  # not unpickled yet; an int is the descriptor of a blob
@@ -60,6 +62,7 @@ class Caller:
             self._ranks.set(fields)
         elif self._ranks.present:
             self._ranks.clear()
+        is_first_call = run.function not in self._programs
         began = perf_counter_ns()
 
         def load() -> Any:
@@ -68,6 +71,7 @@ class Caller:
                 arguments = blobs.load(run.args, fds)
             except Exception as error:
                 raise context.LoadError from error
+            self.modes.note(is_first_call=is_first_call, in_sessions=task.has_sessions)
             began = perf_counter_ns()
             return arguments
 

@@ -239,7 +239,7 @@ class ForkServer:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            process.close_all_but({0, 1, 2, pipe, stacks, *log})
+            process.close_all_but({0, 1, 2, pipe, stdout, stderr, stacks, *log})
             _draw_other_numbers()
             if not self._settled:
                 _settle_in(self._setup)
@@ -255,10 +255,10 @@ class ForkServer:
             limits.lower_descriptors(self._had)
             several = self._setup["threads"] > 1 and not fresh
             context.set_notes(StackFile(stacks, locked=several))
-            sock = socket.socket(fileno=pipe)
+            sock, outputs = socket.socket(fileno=pipe), {1: stdout, 2: stderr}
             if several:
-                ThreadWorker(sock, index, self._setup).serve()
-            Worker(sock, index, self._setup, fresh=fresh, logged=logged).serve()
+                ThreadWorker(sock, index, self._setup, outputs).serve()
+            Worker(sock, index, self._setup, outputs, fresh=fresh, logged=logged).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
             os.write(2, traceback.format_exc().encode(errors="replace"))  # whatever lies in the way of sys.stderr
         finally:
