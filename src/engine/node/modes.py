@@ -75,7 +75,7 @@ class Modes(threading.local):
 
 
 class _Timers:
-    """Whether somebody has set a timer since the last look. To ask the kernel each time takes 0.2 us."""
+    """A mark that a timer was set since the last look. To ask the kernel each time takes 0.2 us."""
 
     are_set = False
 

@@ -23,7 +23,6 @@ from ..api.secrets import allow_secrets
 from ..node import context
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
-from ..node.frames import release_frames
 from ..wire.messages import Failed
 from . import function_pickling
 
@@ -299,8 +298,14 @@ class Raised(NamedTuple):
 
 
 def _failed(error: Exception) -> Failed:
-    """Return the error as it travels: without a blob, since one too large for a frame travels as its text."""
+    """Return the error as it travels: without a blob, since one too large for a frame travels as its text.
+
+    The locals of its frames are freed.
+    """
+    from ..node.frames import release_frames
+
     said, blob = failed(0, "call", error)
+    release_frames(error)
     for fd in blob:
         os.close(fd)
     return said._replace(error=None) if blob else said
@@ -333,7 +338,6 @@ class Chunk:
                 if self.alone:
                     raise
                 results.append(Raised(_failed(error)))
-                release_frames(error)
                 if not self.goes_on:
                     break
         return results
@@ -358,7 +362,6 @@ class AsyncChunk(Chunk):
                 if self.alone:
                     raise
                 results.append(Raised(_failed(error)))
-                release_frames(error)
                 if not self.goes_on:
                     break
         return results
