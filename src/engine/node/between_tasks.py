@@ -25,7 +25,7 @@ class BetweenTasks:
         """``task``: the code below whose frame a task runs. ``stderr``: a descriptor that tasks do not redirect."""
         self._stderr = stderr
         self._context = context.of_tasks()
-        self._threads = LeftThreads(task, context.run_lasting.__code__)
+        self._threads = LeftThreads(task)
         self.has_threads = False  # that go on after the task, which only the end of the process ends
         if _HAS_IMPLICIT_LOOP and (asyncio := cast("Any", sys.modules.get("asyncio"))) is not None:
             asyncio.set_event_loop_policy(None)  # with the loop of the process that forked this one

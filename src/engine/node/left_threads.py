@@ -1,8 +1,8 @@
 """Threads that a task's own code has started and left running, which would go on beside the next tasks.
 
 Only daemon threads count: they may be ended at any time, by definition. Others go on, as child processes do. Threads of
-libraries and of the standard library (executors, progress bars, trackers) stay, and so do those that an import or a
-setup has started: they belong to the process, not to the task.
+libraries and of the standard library (executors, progress bars, trackers) stay, and so do those that an import has
+started: they belong to the process, not to the task.
 """
 
 from __future__ import annotations
@@ -29,14 +29,9 @@ _LIBRARIES = (
 class LeftThreads:
     """The threads that the present task has started."""
 
-    def __init__(self, task: CodeType, lasting: CodeType) -> None:
-        """Watch `threading.Thread.start` from now on.
-
-        Args:
-            task: the code below whose frame the task runs.
-            lasting: the code below whose frame setups run.
-        """
-        self._task, self._lasting = task, lasting
+    def __init__(self, task: CodeType) -> None:
+        """Watch `threading.Thread.start` from now on. ``task``: the code below whose frame a task runs."""
+        self._task = task
         self._started: list[threading.Thread] = []
         start = threading.Thread.start
 
@@ -60,7 +55,7 @@ class LeftThreads:
             return False
         frame: FrameType | None = caller
         while frame is not None and frame.f_code is not self._task:
-            if frame.f_code is self._lasting or frame.f_code.co_name == "<module>":
+            if frame.f_code.co_name == "<module>":
                 return False
             frame = frame.f_back
         return frame is not None
