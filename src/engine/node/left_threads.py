@@ -41,7 +41,7 @@ class LeftThreads:
             if thread.daemon and self._is_tasks_own(sys._getframe(1)):
                 self._started.append(thread)
 
-        threading.Thread.start = start_and_note  # type: ignore[method-assign]
+        setattr(threading.Thread, "start", start_and_note)  # noqa: B010 - type checkers refuse a plain assignment
 
     def take(self) -> Sequence[threading.Thread]:
         """Return the threads that the task has left running. None of them is known afterwards."""
