@@ -15,8 +15,10 @@ from ..wire.messages import Cause, Done, Ended, Failed, Message, Run, RunFlag, Y
 from . import blobs, context, limits
 from .environ import RankVariables, Variable
 from .failure import failed, lacking
+from .frames import release_frames
 from .info import VARIABLE, Info
 from .log_sender import LogSender
+from .modes import Modes
 from .worker_streams import Streams
 
 Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
@@ -38,6 +40,7 @@ class Caller:
         self._send = send
         self._log = log
         self._alone = alone
+        self.modes = Modes(alone=alone)
         self._variable = Variable(VARIABLE)
         self._ranks = RankVariables()
         self._codes: dict[bytes, bytes | int] = {}  # not unpickled yet; an int is the descriptor of a blob
@@ -61,6 +64,7 @@ class Caller:
             self._ranks.set(fields)
         elif self._ranks.present:
             self._ranks.clear()
+        is_first_call = run.function not in self._programs
         began = perf_counter_ns()
 
         def load() -> Any:
@@ -70,6 +74,7 @@ class Caller:
             except Exception as error:
                 raise context.LoadError from error
             task.loading = False
+            self.modes.note(is_first_call=is_first_call, in_sessions=task.has_sessions)
             began = perf_counter_ns()
             return arguments
 
@@ -87,13 +92,10 @@ class Caller:
             return Done(run.attempt, dumped, took), blob
         except Interrupted:
             return Ended(run.attempt, Cause.KILLED, 0, ""), []
-        except context.LoadError as error:
-            return _failed(run.attempt, error.phase, error.__cause__ or error, _microseconds(began))
-        except values.Unpicklable as error:
-            return failed(run.attempt, "dump", error, _microseconds(began))
         except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
             raised = task.raised_ns or perf_counter_ns()
             answer, blob = _failed(run.attempt, phase, error, _microseconds(began))
+            release_frames(error)
             return aged(answer, raised), blob
         finally:
             self.tasks.pop(run.attempt, None)
@@ -136,6 +138,10 @@ class Caller:
 
 
 def _failed(attempt: int, phase: str, error: BaseException, took_us: int) -> Answer:
+    if isinstance(error, context.LoadError):
+        phase, error = error.phase, error.__cause__ or error
+    elif isinstance(error, values.Unpicklable):
+        return failed(attempt, "dump", error, took_us)
     if phase != "call" and limits.is_shortage(error):  # neither the value's fault nor its user's
         return lacking(attempt, limits.story()), []
     return failed(attempt, phase, error, took_us)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,7 +23,10 @@ NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where
 class TaskContext:
     """The running task. ``info`` is what `instance_info` is made from."""
 
-    __slots__ = ("attempt", "closing", "info", "job", "loading", "log", "number", "place", "raised_ns", "streams")
+    __slots__ = (
+        "attempt", "closing", "has_sessions", "info", "job", "loading", "log", "number", "place", "raised_ns",
+        "streams",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class TaskContext:
         self.place = place  # of its thread, among those of a worker that run tasks
         self.loading = loading  # its function or its arguments are being loaded, for which modules are imported
         self.closing: list[Callable[[bool], None]] = []  # see `close`
+        self.has_sessions = False  # of plugins, which may change settings of the process and restore them later
         self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it has not, or nothing came after that
 
     def close(self, *, failed: bool) -> None:
@@ -156,6 +160,53 @@ def leave() -> None:
     _process.alone = None
 
 
+def of_tasks() -> Context:
+    """Return a copy of this thread's context, for `run_in_copy`.
+
+    Without decimal's variable: its value can be changed in place, in all copies, and is made again where it is unset.
+    """
+    base = Context()
+    for variable, value in copy_context().items():
+        if variable.name != "decimal_context":
+            base.run(variable.set, value)
+    return base
+
+
+def run_in_copy(base: Context, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a task in a copy of its thread's context: context variables that it sets are unset for the next task."""
+    copy = base.copy()
+    copy.run(_base.set, base)
+    return copy.run(function, *arguments)
+
+
+def run_lasting(function: Callable[[], Any]) -> Any:
+    """Run a setup so that the context variables that it sets are set for this task and for all later ones."""
+    _process.has_setups = True
+    if (base := _base.get()) is None:
+        return function()
+    task = _task.get()
+
+    def run() -> Any:
+        _task.set(task)
+        try:
+            return function()
+        finally:
+            _task.set(None)
+
+    try:
+        return base.run(run)
+    finally:
+        here = copy_context()
+        for variable, value in base.items():
+            if variable is not _task and here.get(variable, here) is not value:
+                variable.set(value)
+
+
+def has_setups() -> bool:
+    """Return whether this process keeps results of setups, which a new process would have to make again."""
+    return _process.has_setups
+
+
 def set_notice_page(page: NoticePage) -> None:
     _process.page = page
 
@@ -179,6 +230,7 @@ on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each 
 
 
 class _Process:
+    has_setups = False  # it keeps what setups have returned
     alone: TaskContext | None = None
     page: NoticePage | None = None
     notes: StackFile | None = None
@@ -192,4 +244,5 @@ def _live(kind: type[_StreamedArgument], index: int) -> _StreamedArgument:
 
 
 _task: ContextVar[TaskContext | None] = ContextVar("outrider_task", default=None)
+_base: ContextVar[Context | None] = ContextVar("outrider_base", default=None)  # in a task: see `run_in_copy`
 _process = _Process()

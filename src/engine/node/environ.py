@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 RANK_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
+
+# Variables by which a launcher tells a process its place among others. Where `torchrun`, `srun` or `mpirun` has started
+# the pool's program, libraries in its tasks would take that place for the task's own. Each comment names readers.
+# The facts of a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) stay.
+OTHER_LAUNCHERS = re.compile(
+    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed: whose store it is; Lightning
+    r"|PET_.*"  # defaults of `torchrun`, as Kubeflow sets them
+    r"|CROSS_(RANK|SIZE)|LOCAL_SIZE"  # DeepSpeed's launcher
+    r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NNODES|NTASKS_PER_.*|TASKS_PER_NODE)"  # Lightning, JAX
+    r"|SLURM_STEP_.*|SLURM_STEPID"  # JAX, Open MPI: a rank that `srun` has started
+    r"|OMPI_(COMM_WORLD_.*|UNIVERSE_SIZE|APP_CTX_.*|NUM_APP_CTX|FIRST_RANKS|ARGV|COMMAND|FILE_LOCATION)"  # Accelerate
+    r"|OMPI_MCA_(ess|ess_base_.*|pmix|orte_(hnp_uri|local_daemon_uri|jobid|num_nodes|app_num|launch|ess_.*))"  # JAX
+    r"|PMI_.*|PMI2_.*|PMIX_(?!MCA_).*|PRTE_LAUNCHED"  # MPICH, Intel MPI, Open MPI: the socket of the launcher
+    r"|MPI_LOCAL(RANKID|NRANKS)|MV2_COMM_WORLD_.*"  # Accelerate
+    r"|PALS_(RANKID|LOCAL_RANKID|NODEID|APID|.*_SIZE)"
+    r"|JSM_.*|LSB_DJOB_RANKFILE"  # Lightning on LSF
+    r"|FLUX_TASK_(RANK|LOCAL_ID)|FLUX_JOB_(SIZE|NNODES)"
+    r"|HOROVOD_(RANK|SIZE|LOCAL_.*|CROSS_.*|HOSTNAME|CONTROLLER|CPU_OPERATIONS|GLOO_.*)"
+    r"|TF_CONFIG"  # TensorFlow, Keras
+)
+
+
+def drop_other_launchers() -> None:
+    """Remove variables of another launcher, and of an outer broadcast, from this process's environment."""
+    for name in [*os.environ]:
+        if name in RANK_VARIABLES or OTHER_LAUNCHERS.fullmatch(name):
+            del os.environ[name]
 
 
 class Variable:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn, cast
 import msgpack
 
 from . import context, limits, process
-from .environ import RANK_VARIABLES
+from .environ import drop_other_launchers
 from .fork_orders import FORK, KILL, SETUP
 from .holdings import Allotment
 from .log_socket import VARIABLE, LogEnd
@@ -239,7 +239,7 @@ class ForkServer:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            process.close_all_but({0, 1, 2, pipe, stacks, *log})
+            process.close_all_but({0, 1, 2, pipe, stdout, stderr, stacks, *log})
             _draw_other_numbers()
             if not self._settled:
                 _settle_in(self._setup)
@@ -255,10 +255,10 @@ class ForkServer:
             limits.lower_descriptors(self._had)
             several = self._setup["threads"] > 1 and not fresh
             context.set_notes(StackFile(stacks, locked=several))
-            sock = socket.socket(fileno=pipe)
+            sock, outputs = socket.socket(fileno=pipe), {1: stdout, 2: stderr}
             if several:
-                ThreadWorker(sock, index, self._setup).serve()
-            Worker(sock, index, self._setup, fresh=fresh, logged=logged).serve()
+                ThreadWorker(sock, index, self._setup, outputs).serve()
+            Worker(sock, index, self._setup, outputs, fresh=fresh, logged=logged).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
             os.write(2, traceback.format_exc().encode(errors="replace"))  # whatever lies in the way of sys.stderr
         finally:
@@ -342,8 +342,7 @@ def _draw_other_numbers() -> None:
 
 
 def _settle_in(setup: dict[str, Any]) -> None:
-    for name in RANK_VARIABLES:  # of a broadcast, or of `torchrun`, in which the client itself is a rank
-        os.environ.pop(name, None)
+    drop_other_launchers()
     os.environ.update(setup["env"])
     asked = setup["env"].get("PYTHONPATH", "").split(os.pathsep)
     if "OUTRIDER_PATH" in os.environ:  # a host's: what its image includes, and the runtime

@@ -1,4 +1,6 @@
-"""The limits of processes: descriptors that run out, a job's memory, and what a task has lowered for those after it."""
+"""The limits of processes: descriptors that run out, a job's memory, and what a task has lowered for those after it:
+resource limits, priority, CPUs.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,12 @@ import functools
 import os
 import resource
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
+
+from ...lazy_named_tuple import NamedTuple
 
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 _TRUNCATED = int(socket.MSG_CTRUNC)
@@ -18,7 +23,13 @@ _INT_BYTES = array.array("i").itemsize
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}
 _WATCHED = resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE
 
-Limits = tuple[tuple[int, int], ...]
+
+class Limits(NamedTuple):
+    """The limits of a process that matter most to later tasks."""
+
+    resources: tuple[tuple[int, int], ...]
+    priority: int  # as of `os.nice`: only root may raise it
+    cpus: frozenset[int]  # of the main thread; threads that it starts have the same for ever
 
 
 def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int = 0) -> tuple[bytes, list[int] | None]:
@@ -77,27 +88,38 @@ def lower_descriptors(to: tuple[int, int]) -> None:
 
 
 _LONG_US = 1000
+_CHANGES = {
+    "resource": ("setrlimit", "prlimit"),
+    "os": ("nice", "setpriority", "sched_setaffinity"),
+}
 _calls = 0  # of functions that change limits
 
 
 def watched() -> Limits:
-    """Return the present limits that matter most to later tasks; from now on changes through `resource` are noticed.
+    """Return the present limits; from now on changes through Python's own functions are noticed.
 
     To ask the kernel takes 10 us (measured), which is too long for each call: limits that nobody changed are not read.
     """
-    for name in ("setrlimit", "prlimit"):
-        change = getattr(resource, name)
-        if not hasattr(change, "__wrapped__"):
-            setattr(resource, name, _noticed(change))
+    for module, names in _CHANGES.items():
+        for name in names:
+            if not hasattr(change := getattr(sys.modules[module], name), "__wrapped__"):
+                noticed = _noticed(change)
+                setattr(sys.modules[module], name, noticed)
+                if module == "os":  # pickle looks a function up where it says that it is from
+                    setattr(sys.modules[change.__module__], name, noticed)
     return _current()
 
 
 def spoiled(before: Limits, took_us: int) -> bool:
-    """Return whether a task has changed limits that cannot be put back, as only root can raise a hard one."""
+    """Return whether a task has changed limits that cannot be put back, as only root can raise a hard one.
+
+    Priority and CPUs never can: each thread has its own, and those that the task started have inherited them.
+    """
     global _calls  # noqa: PLW0603 - a process has one set of limits
     if not _calls and took_us < _LONG_US:  # in so short a time C code alone changes them unseen
         return False
-    spoiled = _current() != before and not _restored(before)
+    now = _current()
+    spoiled = now != before and (now[1:] != before[1:] or not _restored(before))
     _calls = 0
     return spoiled
 
@@ -113,11 +135,12 @@ def _noticed(change: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _current() -> Limits:
-    return tuple(map(resource.getrlimit, _WATCHED))
+    resources = tuple(map(resource.getrlimit, _WATCHED))
+    return Limits(resources, os.getpriority(os.PRIO_PROCESS, 0), frozenset(os.sched_getaffinity(0)))
 
 
 def _restored(to: Limits) -> bool:
-    for number, limit in zip(_WATCHED, to, strict=True):
+    for number, limit in zip(_WATCHED, to.resources, strict=True):
         try:
             resource.setrlimit(number, limit)
         except (ValueError, OSError):

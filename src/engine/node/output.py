@@ -5,10 +5,11 @@ from __future__ import annotations
 import array
 import fcntl
 import io
+import os
 import sys
 import termios
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..wire import log_records
@@ -21,28 +22,77 @@ AWAY_BYTES, AWAY_RECORDS_BYTES = 1 << 20, 16 << 20  # of what tasks print, and o
 
 
 class Printed:
-    """The process's standard streams, with a record of whether the present task has used them."""
+    """The process's standard streams, with a record of whether the present task has used them.
 
-    def __init__(self) -> None:
+    A task finds them as the first one did, also when a task before has closed or replaced them.
+    """
+
+    def __init__(self, pipes: Mapping[int, int] | None = None) -> None:
+        """``pipes``: of descriptors 1 and 2, duplicates from which those are restored."""
         self._wrote = False
         self._waiting = array.array("i", [0])
-        sys.stdout, sys.stderr = (_text_stream(_Tap(fd, self._note)) for fd in (STDOUT, STDERR))
+        self._pipes = pipes or {}
+        self._marks = {fd: _marked(fd) for fd in (STDOUT, STDERR)}
+        self.is_redirected = False  # a descriptor leads to another file: perhaps one that somebody still uses
+        self._originals = sys.__stdout__, sys.__stderr__  # kept open: closing them could print what they have buffered
+        self._out, self._err = self._make(STDOUT), self._make(STDERR)
 
     def _note(self) -> None:
         self._wrote = True
 
+    def _make(self, fd: int) -> io.TextIOWrapper:
+        stream = _text_stream(_Tap(fd, self._note))
+        name = "stdout" if fd == STDOUT else "stderr"
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+        return stream
+
     def settle(self) -> bool:
-        """Flush; return True when anything was written since the last time, or lies in the pipes unread.
+        """Flush and restore; return True when anything was written since the last time, or lies in the pipes unread.
 
         Child processes and C code write past Python's streams: only the pipe itself knows.
         """
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except Exception:  # noqa: BLE001, S110 - the task may have replaced or closed it
-                pass
+        if sys.stdout is not self._out or sys.__stdout__ is not self._out:
+            self._replace("stdout", self._out)
+        if sys.stderr is not self._err or sys.__stderr__ is not self._err:
+            self._replace("stderr", self._err)
+        self.restore_descriptors()
+        try:
+            self._out.flush()
+        except (ValueError, OSError):  # closed; or the task lets it write to a place that does not take it
+            self._out = self._make(STDOUT)
+        try:
+            self._err.flush()
+        except (ValueError, OSError):
+            self._err = self._make(STDERR)
         wrote, self._wrote = self._wrote, False
-        return bool(wrote or self._pending(STDOUT) or self._pending(STDERR))
+        return bool(wrote or self.is_redirected or self._pending(STDOUT) or self._pending(STDERR))
+
+    def restore_descriptors(self) -> None:
+        """Open descriptors 1 and 2 again if they are closed; note in `is_redirected` whether one leads elsewhere."""
+        self.is_redirected = False
+        for fd, (command, mark) in self._marks.items():
+            try:
+                if fcntl.fcntl(fd, command) != mark:
+                    self.is_redirected = True
+            except OSError:
+                self._reopen(fd)
+
+    def _replace(self, name: str, own: io.TextIOWrapper) -> None:
+        for alias in (name, f"__{name}__"):
+            if (stream := getattr(sys, alias, None)) is not own:
+                try:
+                    stream.flush()  # type: ignore[union-attr]
+                except Exception:  # noqa: BLE001, S110 - it may be anything
+                    pass
+                setattr(sys, alias, own)
+
+    def _reopen(self, fd: int) -> None:
+        """Restore a descriptor that the task has closed."""
+        try:
+            os.dup2(self._pipes[fd], fd)
+        except (KeyError, OSError):  # the duplicate is closed as well
+            self.is_redirected = True
 
     def _pending(self, fd: int) -> int:
         try:
@@ -50,6 +100,21 @@ class Printed:
         except OSError:  # the task has closed it, or put something else in its place
             return 0
         return self._waiting[0]
+
+
+_MARK = 61  # a real-time signal, which is never sent, as nobody sets O_ASYNC
+
+
+def _marked(fd: int) -> tuple[int, int]:
+    """Mark the file behind a descriptor, to recognize it in 0.15 us; `fstat` takes 0.7 us (measured).
+
+    Returns: a command of `fcntl`, and its result as long as the descriptor leads to that file.
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, _MARK)
+        return fcntl.F_GETSIG, fcntl.fcntl(fd, fcntl.F_GETSIG)
+    except OSError:  # a kernel without it: only a closed descriptor is noticed
+        return fcntl.F_GETFD, fcntl.fcntl(fd, fcntl.F_GETFD)
 
 
 class _Tap(io.FileIO):

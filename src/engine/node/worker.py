@@ -1,7 +1,8 @@
 """A worker process: runs attempts as they come out of its pipe, one by one or one per thread, until it is killed.
 
-A task finds what earlier ones left behind: processes that go on, the working directory, the environment but for what
-is set for each task, signal handlers. The pools of loky and inductor and Python's resource tracker rely on that.
+A task finds processes that earlier ones left running, the working directory, the environment but for what is set for
+each task, signal handlers. The pools of loky and inductor and Python's resource tracker rely on that. `between_tasks`
+says what is restored, or ends with the process.
 """
 
 from __future__ import annotations
@@ -9,19 +10,18 @@ from __future__ import annotations
 import atexit
 import ctypes
 import errno
-import io
 import os
 import pickle
 import select
 import socket
-import sys
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextvars import Context
 from queue import SimpleQueue
 from time import perf_counter_ns
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from ..wire import codec
 from ..wire.messages import (
@@ -43,6 +43,7 @@ from ..wire.messages import (
 )
 from . import context, limits
 from . import pipe as pipes
+from .between_tasks import BetweenTasks
 from .blobs import adopt_shared, drop_shared
 from .call import Answer, Caller, Interrupted, aged
 from .cuda_failure import Cuda
@@ -50,8 +51,9 @@ from .failure import lacking
 from .info import Info
 from .log_sender import LogSender
 from .log_socket import LogEnd
-from .output import STDERR, STDOUT, UNFINISHED_S, Lines, Printed
+from .output import STDERR, UNFINISHED_S, Printed
 from .profiling import Profiling
+from .routed_output import RoutedStreams
 from .worker_streams import Streams
 
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
@@ -63,12 +65,15 @@ _USES_GPU_US = 1000  # a task that is over sooner, and has not failed, is taken 
 class WorkerProcess:
     """The half of a worker that does not depend on how many tasks it runs at a time: its pipe, and what it knows."""
 
-    def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], *, alone: bool) -> None:
+    def __init__(
+        self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int], *, alone: bool
+    ) -> None:
+        """``outputs``: of descriptors 1 and 2, duplicates from which those are restored."""
         self._pipe = pipe
         self._pid = os.getpid()
         self._limits = limits.watched()
         self._cuda = Cuda()
-        self._printed = Printed()
+        self._printed = Printed(outputs)
         self._info = Info(index, setup["address"], setup["hostname"])
         self.lock = threading.RLock()  # a thread that holds it is not interrupted
         log = LogSender(self._send, self.lock, wanted=setup["logs"])
@@ -154,11 +159,19 @@ class Worker(WorkerProcess):
     """A worker that runs one task at a time, in the only thread of the process that is Outrider's."""
 
     def __init__(
-        self, pipe: socket.socket, index: int, setup: dict[str, Any], *, fresh: bool, logged: LogEnd | None
+        self,
+        pipe: socket.socket,
+        index: int,
+        setup: dict[str, Any],
+        outputs: Mapping[int, int],
+        *,
+        fresh: bool,
+        logged: LogEnd | None,
     ) -> None:
         """``logged``: the socket to which the task's processes log; None: they have none."""
-        super().__init__(pipe, index, setup, alone=True)
+        super().__init__(pipe, index, setup, outputs, alone=True)
         self._fresh, self._logged = fresh, logged
+        self._between = BetweenTasks(Caller.run.__code__, outputs.get(STDERR, STDERR))
         self._received: deque[pipes.Datagram] = deque()  # while it waited for something else
 
     def _receive(self) -> pipes.Datagram:
@@ -167,16 +180,18 @@ class Worker(WorkerProcess):
     def _run(self, run: Run, fds: list[int]) -> None:
         if run.flags & _STREAMED:
             with _Reader(self._pipe, Streams(run.attempt, self._send)) as streams:
-                answer, blob = self._caller.run(run, fds, streams)
+                answer, blob = self._between.run(self._caller.run, run, fds, streams)
         else:
-            answer, blob = self._caller.run(run, fds, None)
+            answer, blob = self._between.run(self._caller.run, run, fds, None)
         if self._printed.settle() or (self._logged is not None and self._logged.pending()):
             since = perf_counter_ns()
             self._wait_until_output_is_read()
             answer = aged(answer, since)
         self._answer(run.attempt, answer, blob)
-        if limits.spoiled(self._limits, getattr(answer, "duration_us", 0)) or self._lost_gpu(answer):
+        spoiled = limits.spoiled(self._limits, getattr(answer, "duration_us", 0))
+        if spoiled or self._between.has_threads or self._printed.is_redirected or self._lost_gpu(answer):
             os._exit(0)  # the next task would be the one to suffer: it gets another worker
+        self._caller.modes.restore()
         if self._fresh:
             try:
                 atexit._run_exitfuncs()
@@ -252,17 +267,13 @@ class ThreadWorker(WorkerProcess):
     it. What tasks print through `sys.stdout` is told apart by thread; what C code and child processes print is not.
     """
 
-    def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any]) -> None:
-        super().__init__(pipe, index, setup, alone=False)
+    def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int]) -> None:
+        super().__init__(pipe, index, setup, outputs, alone=False)
         self._output_credit = threading.Condition(self.lock)
         self._unread_bytes = 0  # printed, and not yet confirmed as read
         self._credit_requested = False
         self._unfinished = threading.Event()  # a line without an end waits to be sent
-        self._routed = [
-            _Routed(fd, of_process, self._print, self._unfinished.set)
-            for fd, of_process in ((STDOUT, sys.stdout), (STDERR, sys.stderr))
-        ]
-        sys.stdout, sys.stderr = cast("Any", self._routed)
+        self._routed = RoutedStreams(self._print, self._unfinished.set)
         self._size: int = setup["threads"]
         self._reading = threading.Lock()
         self._readable = select.poll()
@@ -282,8 +293,7 @@ class ThreadWorker(WorkerProcess):
             self._unfinished.wait()
             time.sleep(UNFINISHED_S)
             self._unfinished.clear()
-            for stream in self._routed:
-                stream.send_unfinished()
+            self._routed.send_unfinished()
 
     def _serve_next(self) -> None:
         self._readable.poll()
@@ -318,31 +328,36 @@ class ThreadWorker(WorkerProcess):
         self._runs.put((run, fds, streams))
 
     def _run_next(self, thread: int) -> None:
+        base = context.of_tasks()
         while True:
-            self._run_in(thread, *self._runs.get())
+            self._run_in(thread, base, *self._runs.get())
+            self._caller.modes.restore()
 
-    def _run_in(self, thread: int, run: Run, fds: list[int], streams: Streams) -> None:
+    def _run_in(self, thread: int, base: Context, run: Run, fds: list[int], streams: Streams) -> None:
         """Run one attempt and answer it, whenever it is interrupted: that happens once, and not after `_end`."""
         answer: Answer = Ended(run.attempt, Cause.KILLED, 0, ""), []
         try:
             if self._begin(run.attempt):
-                answer = self._caller.run(run, fds, streams, thread)
-                self._finish_lines(run.attempt)
+                answer = context.run_in_copy(base, self._caller.run, run, fds, streams, thread)
+                self._routed.finish(run.attempt)
             self._end(run.attempt)
         except Interrupted:  # before the task began, or after it had ended
             self._end(run.attempt)
-        self._finish_lines(run.attempt)
+        self._routed.finish(run.attempt)
+        with self.lock:
+            self._printed.restore_descriptors()
+            self._routed.restore(self._threads.keys())
         while fds:  # never loaded
             os.close(fds.pop())
         streams.discard()
-        if self._lost_gpu(answer[0]):
+        if self._printed.is_redirected or self._lost_gpu(answer[0]):
             self._answer_and_leave(run.attempt, answer)
         else:
             self._answer(run.attempt, *answer)
         limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))  # a changed limit stays: others run here
 
     def _answer_and_leave(self, attempt: int, answer: Answer) -> None:
-        """End the process, unless it has taken another task, which may not need the GPU."""
+        """End the process, unless it has taken another task, which may not need the GPU or may use its own stdout."""
         with self._reading:  # what is still in the pipe goes to the process that takes over
             self._answer(attempt, *answer)
             if not self._streams:
@@ -385,78 +400,7 @@ class ThreadWorker(WorkerProcess):
             self._unread_bytes, self._credit_requested = 0, False
             self._output_credit.notify_all()
 
-    def _finish_lines(self, attempt: int) -> None:
-        for stream in self._routed:
-            stream.finish(attempt)
-
 
 def raise_in(thread: int) -> None:
     """Raise `Interrupted` at that thread's next bytecode: code that waits in C is not disturbed."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))
-
-
-class _TaskLines(Lines):
-    """A stream of one attempt in a thread worker. Who holds ``sending`` takes out of it and sends: order is kept."""
-
-    def __init__(self, stream: int) -> None:
-        super().__init__(stream)
-        self.sending = threading.RLock()  # reentrant: a signal handler may print in the middle of a print
-
-
-class _Routed(io.TextIOBase):
-    """A standard stream that sends lines on as the attempt's whose thread writes."""
-
-    def __init__(
-        self, stream: int, of_process: Any, send: Callable[[Output], None], on_unfinished: Callable[[], None]
-    ) -> None:
-        self._stream = stream
-        self._of_process = of_process  # for threads that belong to no attempt
-        self._send = send
-        self._on_unfinished = on_unfinished
-        self._lines: defaultdict[int, _TaskLines] = defaultdict(lambda: _TaskLines(stream))  # by attempt
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
-
-    @property
-    def buffer(self) -> Any:
-        return self._of_process.buffer
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._stream
-
-    def write(self, text: str, /) -> int:
-        task = context.current()
-        if task is None:
-            return int(self._of_process.write(text))
-        lines = self._lines[task.attempt]
-        with lines.sending:
-            for output in lines.feed(task.attempt, text.encode("utf-8", "backslashreplace")):
-                self._send(output)
-        if lines.holds:
-            self._on_unfinished()
-        return len(text)
-
-    def flush(self) -> None:
-        self._of_process.flush()
-
-    def finish(self, attempt: int) -> None:
-        """Send the attempt's unfinished line."""
-        if (lines := self._lines.pop(attempt, None)) is not None:
-            with lines.sending:
-                for output in lines.unfinished():
-                    self._send(output)
-
-    def send_unfinished(self) -> None:
-        """Send the unfinished lines of all attempts but those that are just sending by themselves."""
-        for lines in [*self._lines.values()]:
-            if lines.sending.acquire(blocking=False):
-                try:
-                    for output in lines.unfinished():
-                        self._send(output)
-                finally:
-                    lines.sending.release()

@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
-from pathlib import Path
+from threading import get_ident
 from time import perf_counter_ns
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from ...lazy_named_tuple import NamedTuple
 from ..api.secrets import allow_secrets
+from ..node import context
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
 from ..wire import random_streams, script_modules
@@ -80,6 +81,7 @@ class Program:
     """A function with its plugins, as a worker keeps it. Unpickling one unpickles nothing of the user's."""
 
     __slots__ = ("_code", "_function", "_name", "_names", "_plugins", "_script", "_streams")
+    _has_lasting_loop = False
 
     def __init__(self, name: str, code: bytes, plugins: bytes, streams: bool, script: Script | None = None) -> None:
         self._name = name
@@ -110,14 +112,14 @@ class Program:
         if self._plugins:
             with self._prepared(load) as call:
                 try:
-                    return _awaited(call())
+                    return self._awaited(call())
                 except SystemExit as end:
                     return _value_of_exit(end)
         function = self._loaded()  # the same without plugins, 2 us quicker
         args, kwargs = load()
         begin_streams()
         try:
-            return _awaited(function(*args, **kwargs))
+            return self._awaited(function(*args, **kwargs))
         except SystemExit as end:
             return _value_of_exit(end)
 
@@ -126,7 +128,22 @@ class Program:
             self._enter(self._script)
         with self._prepared(load) as call:
             result = call()
-            yield from _stepped(result) if isinstance(result, AsyncIterator) else result
+            if isinstance(result, AsyncIterator):
+                yield from _stepped(result, is_lasting=self._has_lasting_loop)
+            else:
+                yield from result
+
+    def _awaited(self, result: Any) -> Any:
+        if not inspect.iscoroutine(result):
+            return result
+        import asyncio
+
+        from ..node import event_loop
+
+        try:
+            return event_loop.run_lasting(result) if self._has_lasting_loop else asyncio.run(result)
+        except BaseException as error:  # noqa: BLE001  raised again
+            raise error.with_traceback(_users(error, event_loop.FILES))  # noqa: B904
 
     @contextmanager
     def _prepared(self, load: Load) -> Iterator[Callable[[], Any]]:
@@ -134,6 +151,8 @@ class Program:
 
         plugins: tuple[Plugin, ...] = pickle.loads(self._plugins) if self._plugins else ()
         info = instance_info()
+        if plugins and (task := current()) is not None:
+            task.has_sessions = True
         with ExitStack() as stack:
             for plugin in plugins:
                 stack.enter_context(environment(plugin.env(info)))
@@ -178,6 +197,7 @@ class SetUpProgram(Program):
     """A program whose function is given first what its setup has returned in this process."""
 
     __slots__ = ("_setup",)
+    _has_lasting_loop = True  # what a setup makes may be bound to it
 
     def __init__(self, *program: Any, setup: bytes) -> None:
         super().__init__(*program)
@@ -191,31 +211,40 @@ class SetUpProgram(Program):
         return super().__call__(partial(self._given, load))
 
     def _given(self, load: Load) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        state = _states[self._setup] if self._setup in _states else _set_up(self._setup)
+        # Of a thread worker each thread has a loop of its own, so an object that is bound to one cannot be shared.
+        thread = 0 if threading.current_thread() is threading.main_thread() or not self._is_async() else get_ident()
+        key = self._setup, thread
+        state = _states[key] if key in _states else _set_up(*key)
         args, kwargs = load()
         return (state, *args), kwargs
 
+    def _is_async(self) -> bool:
+        function = self._loaded()
+        kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        return isinstance(function, AsyncChunk) or any(is_kind(function) for is_kind in kinds)
 
-_states: dict[bytes, Any] = {}  # what setups have returned in this process, by their pickles: functions share it
+
+_states: dict[tuple[bytes, int], Any] = {}  # (pickle of the setup, thread or 0 for all) -> its result: functions share
 _setting_up: dict[bytes, threading.RLock] = {}  # threads wait for the setup that they need, and for no other
 _LOOK_S = 0.1  # between looks at whether a thread that waits for another's setup is to end
 
 
-def _set_up(setup: bytes) -> Any:
+def _set_up(setup: bytes, thread: int = 0) -> Any:
+    key = setup, thread
     lock = _setting_up.setdefault(setup, threading.RLock())
     try:
         while not lock.acquire(timeout=_LOOK_S):  # a wait without an end could not be interrupted
             pass
-        if setup not in _states:
+        if key not in _states:
             try:
                 make = pickle.loads(setup)
             except Exception as error:
                 raise LoadError from error
             try:
-                _states[setup] = make()
+                _states[key] = context.run_lasting(make)
             except Exception as error:
                 raise SetupError from error
-        return _states[setup]
+        return _states[key]
     finally:
         try:  # not `suppress`: an interruption may come between its call and the other
             lock.release()
@@ -256,54 +285,51 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _awaited(result: Any) -> Any:
-    if inspect.iscoroutine(result):
-        import asyncio
-
-        try:
-            return asyncio.run(result)
-        except BaseException as error:  # noqa: BLE001  raised again
-            raise error.with_traceback(_users(error, asyncio))  # noqa: B904
-    return result
-
-
 def _value_of_exit(end: SystemExit) -> None:
     """Take ``sys.exit()`` for a return: it ends a program well."""
     if end.code not in (None, 0):
         raise end
 
 
-def _stepped(items: AsyncIterator[Any]) -> Iterator[Any]:
+def _stepped(items: AsyncIterator[Any], *, is_lasting: bool) -> Iterator[Any]:
     """Iterate here over an async iterator. Closing this closes an async generator at once, wherever that stands."""
     import asyncio
+
+    from ..node import event_loop
 
     ended = object()
 
     async def step() -> Any:
         return await anext(items, ended)
 
-    with asyncio.Runner() as runner:
+    with ExitStack() as stack:
+        loop: event_loop.LastingLoop | asyncio.Runner
+        if is_lasting:
+            loop = event_loop.lasting_loop()
+            stack.callback(loop.settle)
+        else:
+            loop = stack.enter_context(asyncio.Runner())
         try:
             while True:
                 try:
-                    item = runner.run(step())
+                    item = loop.run(step())
                 except BaseException as error:  # noqa: BLE001  raised again
-                    raise error.with_traceback(_users(error, asyncio))  # noqa: B904
+                    raise error.with_traceback(_users(error, event_loop.FILES))  # noqa: B904
                 if item is ended:
                     return
                 yield item
         finally:
             if inspect.isasyncgen(items):
-                runner.run(_closed(items))
+                loop.run(_closed(items))
 
 
 async def _closed(generator: Any) -> None:
     await generator.aclose()
 
 
-def _users(error: BaseException, module: ModuleType) -> TracebackType | None:
-    """Return the traceback from the user's first frame on, without those of ``module`` and of this library above it."""
-    above = (str(Path(module.__file__ or "").parent), __file__)
+def _users(error: BaseException, files: tuple[str, ...]) -> TracebackType | None:
+    """Return the traceback from the user's first frame on, without those of ``files`` and of this module above it."""
+    above = (*files, __file__)
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(above):
         trace = trace.tb_next
@@ -315,8 +341,14 @@ class Raised(NamedTuple):
 
 
 def _failed(error: Exception) -> Failed:
-    """Return the error as it travels: without a blob, since one too large for a frame travels as its text."""
+    """Return the error as it travels: without a blob, since one too large for a frame travels as its text.
+
+    The locals of its frames are freed.
+    """
+    from ..node.frames import release_frames
+
     said, blob = failed(0, "call", error, most_bytes=INLINE_BYTES)
+    release_frames(error)
     for fd in blob:
         os.close(fd)
     return said._replace(error=None) if blob else said

@@ -83,6 +83,27 @@ async def test_tasks_do_not_take_a_clients_own_rank_for_theirs(monkeypatch: pyte
         assert await pool.run(variables()) == {"MASTER_PORT": "29500"}
 
 
+OF_LAUNCHERS = "TORCHELASTIC_USE_AGENT_STORE", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "SLURM_JOB_ID"
+
+
+@compute
+def variables_of_launchers() -> dict[str, str]:
+    return {name: os.environ[name] for name in OF_LAUNCHERS if name in os.environ}
+
+
+@pytest.mark.parametrize("provider", [Local(), Local(as_remote=True)], ids=["here", "remote"])
+async def test_tasks_do_not_take_the_place_that_another_launcher_gave_the_client(
+    monkeypatch: pytest.MonkeyPatch, provider: Local
+) -> None:
+    for name in OF_LAUNCHERS:
+        monkeypatch.setenv(name, "9")
+    chosen = {"SLURM_NTASKS": "3"}
+    async with Pool(provider=provider, image=Image(env=chosen), console="silent") as pool:
+        for found in (await pool.run(variables_of_launchers()), *await pool.broadcast(variables_of_launchers())):
+            assert found.pop("SLURM_JOB_ID", "9") == "9"  # a machine of its own has none of the client's variables
+            assert found == chosen
+
+
 @compute
 def rank_in_a_thread() -> tuple[int, dict[str, str]]:
     return instance_info().rank, {name: os.environ[name] for name in RANK_VARIABLES if name in os.environ}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import os
@@ -9,7 +10,7 @@ import pickle
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -298,3 +299,36 @@ def test_arguments_may_be_bound_and_options_changed() -> None:
 def test_a_class_is_still_no_function() -> None:
     with pytest.raises(NotACall):
         compute(Model)
+
+
+class AsyncClient:
+    """Bound to the event loop of its first use, as HTTP sessions are."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
+    async def request(self) -> None:
+        async with self.lock:
+            await asyncio.sleep(0)
+
+
+@compute(setup=AsyncClient)
+async def request(client: AsyncClient, n: int) -> int:
+    await asyncio.gather(client.request(), client.request())
+    return n
+
+
+@compute(setup=AsyncClient)
+async def request_each(client: AsyncClient, count: int) -> AsyncIterator[int]:
+    for n in range(count):
+        await asyncio.gather(client.request(), client.request())
+        yield n
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+async def test_client_that_is_bound_to_a_loop_serves_all_calls(kind: Literal["process", "thread"]) -> None:
+    worker = Worker(3 if kind == "thread" else 1, kind=kind)
+    async with Pool(provider=Local(), worker=worker, console="silent") as pool:
+        assert [*await pool.gather(*(request(n) for n in range(9)))] == [*range(9)]
+        assert [n async for n in pool.stream(request_each(3))] == [0, 1, 2]
+        assert [n async for n in pool.map(request, range(9))] == [*range(9)]

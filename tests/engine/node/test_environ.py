@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from outrider.engine.node.environ import RANK_VARIABLES, RankVariables, Variable
+from outrider.engine.node.environ import RANK_VARIABLES, RankVariables, Variable, drop_other_launchers
 
 NAME = "OUTRIDER_TEST"
 
@@ -135,3 +135,28 @@ def test_other_tasks_have_what_was_there_before_the_first_rank(ranks):
         ranks.clear()
         assert variables() == {"MASTER_PORT": "of the image"}
     del os.environ["MASTER_PORT"]
+
+
+REMOVED = [
+    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "ROLE_RANK", "GROUP_WORLD_SIZE", "PET_NNODES", "RANK"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"),
+    *("SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEPID", "SLURM_TASKS_PER_NODE"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess_base_jobid"),
+    *("PMI_RANK", "PMI_FD", "PMI2_FD", "PMIX_RANK", "PMIX_NAMESPACE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    *("MV2_COMM_WORLD_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "LSB_DJOB_RANKFILE", "FLUX_TASK_RANK"),
+    *("HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "CROSS_RANK", "TF_CONFIG"),
+]
+KEPT = [
+    *("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE"),
+    *("SLURM_ARRAY_TASK_ID", "LSB_JOBID", "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_orte_default_hostfile"),
+    *("OMPI_ALLOW_RUN_AS_ROOT", "PMIX_MCA_gds", "HOROVOD_FUSION_THRESHOLD", "OMP_NUM_THREADS", "ROLE_ARN"),
+    *("NCCL_SOCKET_IFNAME", "MASTER_KEY", "PETSC_DIR", "GROUP_NAME"),
+]
+
+
+def test_place_among_the_processes_of_another_launcher_is_removed(monkeypatch):
+    for name in (*REMOVED, *KEPT):
+        monkeypatch.setenv(name, "1")
+    drop_other_launchers()
+    assert [name for name in REMOVED if name in os.environ] == []
+    assert [name for name in KEPT if name not in os.environ] == []

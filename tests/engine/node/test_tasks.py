@@ -391,9 +391,11 @@ async def test_a_worker_inherits_nothing(make: Any) -> None:
         "/memfd",
         "pipe",
         "pipe",
+        "pipe",
+        "pipe",
         "socket",
         "socket",
-    ]  # the file of its stacks, which it has mapped as well, its own pipe, and the one to which its processes log
+    ]  # the file of its stacks, which it has mapped as well; stdout and stderr, twice each; its own pipe; its log's
 
 
 async def test_a_task_knows_where_it_runs(make: Any) -> None:

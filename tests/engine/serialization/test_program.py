@@ -1,20 +1,22 @@
 """What a worker calls: the order of things around a user's function, and what becomes of its result."""
 
 import asyncio
+import gc
 import os
 import pickle
 import sys
 import traceback
+import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from outrider import InstanceInfo, Plugin, SerializationError, compute, integrations
 from outrider.engine.node.context import LoadError
-from outrider.engine.serialization.program import Chunk, build
+from outrider.engine.serialization.program import AsyncChunk, Chunk, Raised, build
 
 journal: Any = ModuleType("outrider_test_journal")  # a module, so that copies of functions write to the same one
 journal.log = []  # what happened, in order
@@ -289,3 +291,38 @@ def test_a_generator_is_wrapped_as_one() -> None:
         yield from range(n)
 
     assert list(run(numbers, 2, plugins=(Stamped(),))) == [(0, 0), (0, 1)]
+
+
+class Large:
+    made: ClassVar[list["weakref.ref[Large]"]] = []
+
+    def __init__(self) -> None:
+        self.made.append(weakref.ref(self))
+
+
+def fail_with_large_local(_: int) -> None:
+    local = Large()
+    error = ValueError(f"its frame holds the error, and {local}")
+    raise error
+
+
+async def fail_with_large_local_later(item: int) -> None:
+    fail_with_large_local(item)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Chunk(fail_with_large_local, alone=False, goes_on=True),
+        AsyncChunk(fail_with_large_local_later, alone=False, goes_on=True),
+    ],
+)
+def test_locals_of_failed_items_are_freed(chunk: Any) -> None:
+    gc.disable()
+    try:
+        Large.made.clear()
+        results = asyncio.run(chunk([1, 2])) if isinstance(chunk, AsyncChunk) else chunk([1, 2])
+        assert [type(each) for each in results] == [Raised] * 2
+        assert [each() for each in Large.made] == [None] * 2
+    finally:
+        gc.enable()
