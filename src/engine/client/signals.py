@@ -139,6 +139,11 @@ class ProgramHold(Hold):
         pass
 
 
+def ending_signal_came() -> bool:
+    """Return whether a signal has come that ends the program when its pools have ended. For any thread."""
+    return any(isinstance(there := signal.getsignal(number), _EndingHandler) and there.came for number in ENDING)
+
+
 class _EndingHandler:
     """The handler of the signals that would end the process: one for all open pools, which find it where it is
     installed.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .traces import Traces
 
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
+LOOK_S = 0.02  # between looks at whether the reader of stdout has caught up
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
 
@@ -128,13 +129,21 @@ class Observer:
             record.open(self)
         self._update_tasks()
 
-    async def aclose(self, error: BaseException | None = None) -> None:
+    async def aclose(
+        self, error: BaseException | None = None, *, is_ending: Callable[[], bool] = lambda: False
+    ) -> None:
         """Close, and meanwhile let the event loop go on: a record waits for its disk. ``error``: what the pool's block
         ends with. A cancelled caller waits too.
+
+        Wait for the reader of stdout, as `print` does, unless the program is to end: by ``error``, by a cancellation
+        meanwhile, or as ``is_ending`` says.
         """
         try:
             if self._record is not None:
                 await self._record.aclose(error)
+            if not isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                while any(sink.lags() for sink in self._sinks) and not is_ending():
+                    await asyncio.sleep(LOOK_S)  # noqa: ASYNC110 - a signal handler is one of the causes
         finally:
             self.close(error)
 
@@ -336,11 +345,11 @@ def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Si
             return [LogSink(), NotebookSink(facts or PoolFacts())]
         from .live import RichSink
 
-        if table := RichSink.claim():
+        if table := RichSink.claim(facts):
             return [LogSink(), table]
     from .plain import PlainSink, PrintsSink
 
-    return [LogSink(), PrintsSink() if shown == "prints" else PlainSink()]
+    return [LogSink(), PrintsSink(facts) if shown == "prints" else PlainSink(facts)]
 
 
 def automatic() -> Literal["rich", "plain", "prints"]:
