@@ -47,7 +47,7 @@ def play(steps, by):
                 roster.opened()
             case "join" if node not in roster:
                 roster.join(node)
-                tell(ev.NodeReady(node, roster.rank(node), len(roster), 6, seat=roster.seat(node)))
+                tell(ev.NodeReady(node, roster.rank(node) or 0, len(roster), 6, seat=roster.seat(node)))
                 tell(ev.NodeSuspect(node, "quiet", silent=True))
                 tell(ev.NodeResumed(node))
             case "leave" if node in roster:

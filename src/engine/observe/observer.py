@@ -142,8 +142,8 @@ class Observer:
             if self._record is not None:
                 await self._record.aclose(error)
             if not isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
-                while any(sink.lags() for sink in self._sinks) and not is_ending():
-                    await asyncio.sleep(LOOK_S)  # noqa: ASYNC110 - a signal handler is one of the causes
+                while any(sink.lags() for sink in self._sinks) and not is_ending():  # noqa: ASYNC110 - by a signal
+                    await asyncio.sleep(LOOK_S)
         finally:
             self.close(error)
 
