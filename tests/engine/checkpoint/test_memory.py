@@ -105,6 +105,10 @@ def kill_nodes(pool: Pool, *ranks: int) -> None:
                     processes.send(process, signal.SIGKILL)
 
 
+def stored(tmp_path: Path) -> list[int]:
+    return checkpoint("run", root=tmp_path / "kept").steps()
+
+
 def wanted(stop: int) -> list[int]:
     return [sum(range(stop + 1)) * (rank + 1) for rank in range(RANKS)]
 
@@ -144,6 +148,11 @@ async def test_what_is_lost_comes_from_memory_and_where_both_copies_are_gone_fro
             ended = await training
         assert {start for _, start, _ in ended} == {7}, "a process alone is lost"
         assert [total for _, _, total in ended] == wanted(9)
+        assert stored(tmp_path) == [9], "MEMORY-8: saved in memory, and the training is over"
+
+        step = await trained(pool, fresh(tmp_path, "last"), [[1]], [7, 7], durable=1000)
+        assert step == 7
+        assert stored(tmp_path) == [7], "MEMORY-8: resumed from memory with nothing left to do"
 
         assert (await pool.broadcast(trains(str(fresh(tmp_path, "end")), [5], 1000)))[0] == (1, 0, 15)
         (facts, *_) = [node.facts for node in pool.snapshot().nodes if node.state == "ready"]
