@@ -17,8 +17,8 @@ from ..runtime.instance_info import instance_info
 from ..wire.checkpoint_messages import Kept, Stored
 from .memory_interval import MemoryInterval, too_much
 from .memory_waits import MemoryWaits
-from .resume_vote import Loaded
 from .records import Damaged
+from .resume_vote import Loaded
 from .slot import KeptSnapshot, Slot, restored
 from .snapshot import Snapshot
 

@@ -208,8 +208,8 @@ async def push(core: OpenPool, path: str | PathLike[str], to: str, on: int | Lit
     if not _is_there(found) or not found.name:
         refuse(f"push takes a file or a folder, and {str(path)!r} is none here.")
     later = "Nodes that join later do not get it either: send what all need by Image(includes=[...])."
-    places = _some_places(core, on, f"nothing can be pushed. {later}")
-    await _each(_push_to(place, found, folder) for place in places)
+    ready = _some_places(core, on, f"nothing can be pushed. {later}")
+    await _each(_push_to(place, found, folder) for place in ready)
 
 
 async def _push_to(place: Place, path: Path, to: str) -> None:
@@ -266,7 +266,7 @@ async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) 
     hurried = isinstance(block_error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
     asked = Fetch(folder, core.began_in / folder, FetchLimits.of(MAX_FILES, MAX_GB), f"{folder.rstrip('/')}/")
     loop = asyncio.get_running_loop()
-    keeping = loop.create_task(asked.run(_places(core, leaving=True), core.fetch_owners))
+    keeping = loop.create_task(asked.run(places(core, leaving=True), core.fetch_owners))
     until, cancelled = loop.time() + KEEP_S if hurried else math.inf, None
     with anyio.CancelScope(shield=True):
         while not keeping.done():
@@ -316,14 +316,14 @@ def _some_places(
     core: OpenPool, on: int | Literal["head"] | None, otherwise: str, *, leaving: bool = False
 ) -> list[Place]:
     """Return the places of files; where there is none, raise what that means."""
-    if places := _places(core, on, leaving=leaving):
-        return places
+    if found := places(core, on, leaving=leaving):
+        return found
     what = f"No node of the pool is ready, and it wants {core.observer.snapshot().desired} now: {otherwise}"
     raise CapacityError(what, wanted=1, got=0)
 
 
-def _places(core: OpenPool, on: int | Literal["head"] | None = None, *, leaving: bool = False) -> list[Place]:
-    """``leaving``: also the nodes that take no new work and are still there, unless one rank is chosen."""
+def places(core: OpenPool, on: int | Literal["head"] | None = None, *, leaving: bool = False) -> list[Place]:
+    """Return the nodes that are ready, or the one of a rank. ``leaving``: without a rank also those that leave."""
     rank, nodes = placement(on, most=core.most), core.observer.snapshot().nodes
     ready = sorted((node.rank, node.node) for node in nodes if node.rank is not None)
     chosen: list[tuple[int | None, int]] = [(each, node) for each, node in ready if rank in {None, each}]
