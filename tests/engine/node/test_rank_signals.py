@@ -68,7 +68,7 @@ def test_a_process_with_the_number_of_a_dead_one_is_a_stranger(folder: Path) -> 
 
 def test_a_shielded_process_shows_by_the_first_signal_that_it_handles_none(folder: Path) -> None:
     """In a child: it is the process itself that registers."""
-    code = f"""
+    code = """
 import os, signal
 from outrider.engine.node import process, rank_signals
 process.shield([signal.SIGTERM])
