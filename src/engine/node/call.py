@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ..wire import values
 from ..wire.messages import Cause, Done, Ended, Failed, Message, Run, RunFlag, Yield
-from . import blobs, context, limits
+from . import after_call, blobs, context, limits
 from .environ import RankVariables, Variable
 from .failure import failed, lacking
 from .info import VARIABLE, Info
@@ -70,6 +70,7 @@ class Caller:
             began = perf_counter_ns()
             return arguments
 
+        after_call.keeps = self._alone and run.world is not None
         phase = "call"
         try:
             value = self._program(run.function)(load)

@@ -41,7 +41,7 @@ from ..wire.messages import (
     RunFlag,
     View,
 )
-from . import context, limits
+from . import after_call, context, limits
 from . import pipe as pipes
 from .blobs import adopt_shared, drop_shared
 from .call import Answer, Caller, Interrupted, aged
@@ -175,6 +175,7 @@ class Worker(WorkerProcess):
             self._wait_until_output_is_read()
             answer = aged(answer, since)
         self._answer(run.attempt, answer, blob)
+        after_call.free()
         if limits.spoiled(self._limits, getattr(answer, "duration_us", 0)) or self._lost_gpu(answer):
             os._exit(0)  # the next task would be the one to suffer: it gets another worker
         if self._fresh:

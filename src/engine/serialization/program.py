@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lazy_named_tuple import NamedTuple
 from ..api.secrets import allow_secrets
+from ..node import after_call
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
 from ..wire.messages import Failed
@@ -88,12 +89,14 @@ class Program:
         if self._plugins:
             with self._prepared(load) as call:
                 try:
-                    return _awaited(call())
+                    return _awaited(after_call.keeping(self._function, call))
                 except SystemExit as end:
                     return _value_of_exit(end)
         function = self._loaded()  # the same without plugins, 2 us quicker
         args, kwargs = load()
         try:
+            if after_call.keeps:
+                return _awaited(after_call.keeping(function, partial(function, *args, **kwargs)))
             return _awaited(function(*args, **kwargs))
         except SystemExit as end:
             return _value_of_exit(end)
