@@ -17,7 +17,7 @@ from outrider.engine.runs.lines import event_line, parsed_events
 from outrider.engine.runs.nodes import nodes_now
 
 STEPS = st.lists(st.tuples(st.sampled_from(["keep", "join", "leave", "opened"]), st.integers(0, 5)), max_size=30)
-LEAVING = {
+ENDINGS = {
     ev.NodeStandby: lambda node: ev.NodeStandby(node),
     ev.NodeNoticed: lambda node: ev.NodeNoticed(node, "spot", 9.0),
     ev.NodeDraining: lambda node: ev.NodeDraining(node),
@@ -69,15 +69,15 @@ def play(steps, by):
 @given(steps=STEPS)
 @settings(max_examples=30, deadline=None)
 def test_ranks_from_events_are_those_of_the_roster(kind, steps):
-    play(steps, LEAVING[kind])
+    play(steps, ENDINGS[kind])
 
 
 def test_node_before_others_moves_their_ranks():
     """SEATS-1, as on a provider that keeps seats in its own order."""
-    play([("keep", 0), ("keep", 1), ("join", 1), ("join", 0), ("leave", 0)], LEAVING[ev.NodeLost])
+    play([("keep", 0), ("keep", 1), ("join", 1), ("join", 0), ("leave", 0)], ENDINGS[ev.NodeLost])
 
 
-def test_ranks_fall_without_seats(monkeypatch):
+def test_counting_ranks_falls_without_its_guard(monkeypatch):
     monkeypatch.setattr(module.Seats, "apply", lambda self, event: self.take(event.node, getattr(event, "rank", 0)))
     with pytest.raises(AssertionError, match="SEATS-1"):
         test_node_before_others_moves_their_ranks()

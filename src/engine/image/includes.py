@@ -166,6 +166,10 @@ def _read(source: Path, copies: FileCopies) -> File:
         ) from error
 
 
+def _is_loop(folder: tuple[int, int], above: frozenset[tuple[int, int]]) -> bool:
+    return folder in above
+
+
 def _refuse_unreadable(error: OSError) -> NoReturn:
     raise SpecError(
         f"Image(includes=...): {error.filename} cannot be read: {error.strerror}. Exclude it, or make it readable."
@@ -194,7 +198,7 @@ def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
         here = Path(at)
         status = here.stat()
         identity, above = (status.st_dev, status.st_ino), lineages.get(here.parent, frozenset())
-        if identity in above:
+        if _is_loop(identity, above):
             folders.clear()
             continue
         lineages[here] = above | {identity}

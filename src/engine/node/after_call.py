@@ -21,17 +21,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 FREE_S = 8.0
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
-keeps = False  # whether the task that runs is a rank in a process of its own
 _kept: list[FrameType] = []
 
 
 def keeping(function: object, call: Callable[[], T]) -> T:
     """Return ``call()``, which calls ``function``, and keep its locals until `free`.
 
-    They end with the function where no rank runs, where a debugger or coverage.py watches, and where a process group is
-    left to a plugin: that group must outlive them.
+    They end with the function where a debugger or coverage.py watches, and where a process group is left to a plugin:
+    that group must outlive them.
     """
-    code = getattr(inspect.unwrap(function) if keeps and callable(function) else None, "__code__", None)
+    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     if not isinstance(code, CodeType) or code.co_flags & _SUSPENDABLE or sys.gettrace() is not None:
         return call()
 

@@ -23,7 +23,7 @@ NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where
 class TaskContext:
     """The running task. ``info`` is what `instance_info` is made from."""
 
-    __slots__ = ("attempt", "closing", "info", "job", "log", "number", "place", "raised_ns", "streams")
+    __slots__ = ("attempt", "closing", "info", "job", "keeping", "log", "number", "place", "raised_ns", "streams")
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class TaskContext:
         self.log = log
         self.place = place  # of its thread, among those of a worker that run tasks
         self.closing: list[Callable[[bool], None]] = []  # see `close`
+        self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # calls a function, and keeps its locals
         self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it has not, or nothing came after that
 
     def close(self, *, failed: bool) -> None:

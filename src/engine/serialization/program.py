@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...lazy_named_tuple import NamedTuple
 from ..api.secrets import allow_secrets
-from ..node import after_call
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
 from ..wire.messages import Failed
@@ -89,17 +88,21 @@ class Program:
         if self._plugins:
             with self._prepared(load) as call:
                 try:
-                    return _awaited(after_call.keeping(self._function, call))
+                    return _awaited(self._called(call))
                 except SystemExit as end:
                     return _value_of_exit(end)
         function = self._loaded()  # the same without plugins, 2 us quicker
         args, kwargs = load()
         try:
-            if after_call.keeps:
-                return _awaited(after_call.keeping(function, partial(function, *args, **kwargs)))
+            if (task := current()) is not None and task.keeping is not None:
+                return _awaited(self._called(partial(function, *args, **kwargs)))
             return _awaited(function(*args, **kwargs))
         except SystemExit as end:
             return _value_of_exit(end)
+
+    def _called(self, call: Callable[[], Any]) -> Any:
+        task = current()
+        return call() if task is None or task.keeping is None else task.keeping(self._function, call)
 
     def _iterator(self, load: Load) -> Iterator[Any]:
         with self._prepared(load) as call:

@@ -151,6 +151,20 @@ def test_link_beside_its_folder_hides_nothing(tree: Any) -> None:
     }
 
 
+def test_including_links_falls_without_its_guard(tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INCLUDES-1"""
+    seen: set[tuple[int, int]] = set()
+
+    def is_known(folder: tuple[int, int], _: object) -> bool:
+        known = folder in seen
+        seen.add(folder)
+        return known
+
+    monkeypatch.setattr(includes, "_is_loop", is_known)
+    with pytest.raises(AssertionError, match="INCLUDES-1"):
+        test_link_beside_its_folder_hides_nothing(tree)
+
+
 def test_links_that_lead_to_a_folder_too_often_are_refused(tree: Any) -> None:
     top = tree({f"p/{name}/a.txt": name for name in "abcdefg"})
     for folder in "abcdefg":

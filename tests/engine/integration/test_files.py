@@ -377,6 +377,13 @@ async def test_replacement_does_not_overwrite_files_of_the_lost_node(tmp_path: P
         assert (first, second) == (tmp_path / "node-0/mark.txt", tmp_path / f"node-id-{node}/mark.txt")
 
 
+def test_one_name_for_each_file_falls_without_its_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FILES-1"""
+    monkeypatch.setattr(FileWriter, "_check_name", lambda _: None)
+    with pytest.raises(pytest.fail.Exception):
+        test_two_names_for_one_path_are_refused(tmp_path)
+
+
 def test_two_names_for_one_path_are_refused(tmp_path: Path) -> None:
     """FILES-1, where a link plays a disk on which `a` and `A` are one name."""
     writer = FileWriter(tmp_path)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from functools import partial, wraps
 from typing import Any
@@ -41,8 +42,7 @@ def wrapped(*args: Any) -> object:
 
 
 @pytest.fixture(autouse=True)
-def _rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(after_call, "keeps", True)
+def _nothing_kept() -> Iterator[None]:
     yield
     after_call.free()
 
@@ -51,18 +51,18 @@ def _rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_locals_of_a_rank_outlive_its_function_until_they_are_freed(called: Any) -> None:
     freed: list[str] = []
     assert after_call.keeping(called, partial(called, freed, 7)) == 7
-    assert freed == []
+    assert freed == [], "AFTER-1"
     assert sys.gettrace() is None
     after_call.free()
     assert freed == ["freed"]
     after_call.free()
 
 
-def test_locals_of_other_tasks_end_with_their_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(after_call, "keeps", False)
-    freed: list[str] = []
-    after_call.keeping(function, partial(function, freed, 7))
-    assert freed == ["freed"]
+def test_the_answer_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AFTER-1"""
+    monkeypatch.setattr(after_call, "_kept", deque(maxlen=0))
+    with pytest.raises(AssertionError, match="AFTER-1"):
+        test_locals_of_a_rank_outlive_its_function_until_they_are_freed(function)
 
 
 def test_locals_end_before_a_group_that_is_left_to_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_a_destructor_that_hangs_ends_with_its_process() -> None:
     code = """
 import ctypes, signal
 from outrider.engine.node import after_call
-after_call.FREE_S, after_call.keeps = 0.05, True
+after_call.FREE_S = 0.05
 class Hangs:
     def __del__(self):
         ctypes.PyDLL(None).pause()

@@ -100,6 +100,14 @@ def test_failing_terminal_does_not_stop_the_writer() -> None:
     assert isinstance(writer.error, BrokenPipeError)
 
 
+def test_counting_lines_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PRINTS-1"""
+    guarded = Writer._guarded
+    monkeypatch.setattr(Writer, "_guarded", lambda *given: guarded(*given) or True)
+    with pytest.raises(AssertionError, match="PRINTS-1"):
+        test_failing_terminal_does_not_stop_the_writer()
+
+
 def test_lines_left_at_the_end_are_counted_and_not_written_later(
     terminal: Terminal, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
