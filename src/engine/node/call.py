@@ -52,8 +52,7 @@ class Caller:
         """Run one attempt and return its answer; raises nothing but `Interrupted`, when it comes late."""
         fields, text = self._info.of(run.job, run.number, run.world, thread)
         task = context.TaskContext(run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread)
-        if self._alone and run.world is not None:
-            task.keeping = after_call.keeping
+        task.keeping = after_call.keeping if self._alone and run.world is not None else None
         context.enter(task, alone=self._alone)
         self.tasks[run.attempt] = task, get_ident()
         self._variable.set(text)
