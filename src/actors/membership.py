@@ -236,6 +236,10 @@ class Roster:
             self._ranked = tuple([node for node in self._seats if node is not None])
         return self._ranked
 
+    def seat(self, node: NodeId) -> int | None:
+        """Return the node's seat, which does not change until it leaves."""
+        return self._where.get(node)
+
     def rank(self, node: NodeId) -> int | None:
         seat = self._where.get(node)
         return None if seat is None else seat - bisect_left(self._holes, seat)

@@ -75,7 +75,11 @@ class NodePreparing(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeReady(NodeEvent):
-    """The node can run tasks, and has this rank; ``ready`` of ``wanted`` nodes can."""
+    """The node can run tasks; ``ready`` of ``wanted`` nodes can.
+
+    ``rank``: at this moment. It changes when a node before this one joins or leaves; the ``seat`` does not, as long as
+    the node is ready, and ranks follow the order of seats (`actors.seats`). None: a record of an older version.
+    """
 
     rank: int
     ready: int
@@ -85,6 +89,7 @@ class NodeReady(NodeEvent):
     address: str = ""
     accelerators: int = 0
     took_s: float = 0.0  # since it was launched
+    seat: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,9 +154,10 @@ class NodeLives:
     def _works(self, member: Member, now: float) -> None:
         """Give the node a rank and let it take tasks, for the first time or again."""
         self._nodes.joined(member)
-        rank, ready, wanted = self._nodes.roster.rank(member.id), len(self._nodes.roster), self._controller.wanted
+        roster, wanted = self._nodes.roster, self._controller.wanted
+        rank, seat, ready = roster.rank(member.id), roster.seat(member.id), len(roster)
         assert rank is not None, "it has joined"
-        self._observe(ev.NodeReady(member.id, rank, ready, wanted, *member.identity))
+        self._observe(ev.NodeReady(member.id, rank, ready, wanted, *member.identity, seat=seat))
         if member.away_since is None:
             self._ledger.node_ready(member.id, now, member.amounts)
         if ready >= self._minimum():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..providers.base import Provider
     from .api.settings import ConsoleOption, Spec
     from .client.open_pool import OpenPool
+    from .observe.observer import Observer
     from .runs.whole_program import WholeProgram
     from .sync import SyncPool
     from .testing.chaos.fault_injector import FaultInjector
@@ -242,7 +243,7 @@ class PoolLife(Runner):
                 if self._injector is not None:
                     await self._injector.end()
             finally:
-                await observer.aclose(self._cause_of(error))
+                await self._close_observer(observer, error)
             raise
         if self._injector is not None:
             self._injector.start()
@@ -264,9 +265,14 @@ class PoolLife(Runner):
             error = failure  # which is raised in place of the block's own
             raise
         finally:
-            await core.observer.aclose(self._cause_of(error))
+            await self._close_observer(core.observer, error)
             if self._injector is not None:
                 await self._injector.collect()
+
+    async def _close_observer(self, observer: Observer, error: BaseException | None) -> None:
+        from .client.signals import ending_signal_came
+
+        await observer.aclose(self._cause_of(error), is_ending=ending_signal_came)
 
     def check_unopened(self) -> None:
         """Refuse to be opened a second time, and by a module that a worker imports.

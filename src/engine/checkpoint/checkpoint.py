@@ -7,6 +7,7 @@ import operator
 import os
 import threading
 import time
+import warnings
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
@@ -101,6 +102,7 @@ class Checkpoint:
             now=time.monotonic(),
         )
         self._copies = CopyMemory()
+        self._only_in_memory = False  # whether the newest state is in memory, and not in the storage
         self._in_memory = None if in_memory is None else opened(name, self._rank, self._world.size, *in_memory)
         self._begins = threading.Lock()
         self._saves: BackgroundSaves | None = None  # once this rank has its term
@@ -132,6 +134,7 @@ class Checkpoint:
             found = self._in_memory.load(into)
             if found is not None:
                 self._loads += 1
+                self._only_in_memory = True
                 with self._lock:
                     self._interval.resumed(found.step, time.monotonic())
                 threading.Thread(target=self._begin_later, daemon=True, name="outrider-checkpoint-term").start()
@@ -176,6 +179,7 @@ class Checkpoint:
         hurry = force or self._interval.urgent
         kept = self._in_memory is not None and self._in_memory.save(step, state, hurry=hurry)
         if not to_storage:
+            self._only_in_memory = self._only_in_memory or kept
             return kept
         saves = self._begun()
         saves.wait_written(hurry=True)
@@ -188,6 +192,7 @@ class Checkpoint:
         if self._in_memory is not None:
             self._in_memory.storing(step)
         saves.start(step, snapshot, delay_s=delay_s)
+        self._only_in_memory = False
         return True
 
     def wait(self) -> None:
@@ -206,8 +211,16 @@ class Checkpoint:
     def close(self, failed: bool = False) -> None:
         """`wait`, then refuse further saves. The end of a task, or of a script, calls it.
 
-        ``failed``: write what has been begun, but do not wait for other ranks.
+        A newest state that is in memory alone is written to the storage first. ``failed``: write what has been begun,
+        but do not wait for other ranks.
         """
+        try:
+            if not failed and not self._closed:
+                self._store_newest()
+        finally:
+            self._close(failed)
+
+    def _close(self, failed: bool) -> None:
         with self._lock:
             if self._closed:
                 return
@@ -220,6 +233,28 @@ class Checkpoint:
             self._saves.wait_written(hurry=True)
         else:
             self.wait()
+
+    def _store_newest(self) -> None:
+        """MEMORY-8: when all ranks have returned, the storage has the newest state that they had in common."""
+        memory = self._in_memory
+        if memory is None or not self._only_in_memory or (newest := memory.newest()) is None:
+            return
+        step, snapshot = newest
+        if self._saves is not None:
+            self._saves.wait_written(hurry=True)
+        try:
+            saves = self._begun()
+            memory.storing(step)
+            saves.start(step, snapshot, delay_s=0.0)
+            saves.wait_complete()
+            self._only_in_memory = False
+        except CheckpointError as error:
+            warnings.warn(
+                f"The newest state of {self.name!r}, step {step}, is in memory alone, and is lost with its nodes: "
+                f"{error}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -17,8 +17,9 @@ from ..runtime.instance_info import instance_info
 from ..wire.checkpoint_messages import Kept, Stored
 from .memory_interval import MemoryInterval, too_much
 from .memory_waits import MemoryWaits
+from .records import Damaged
 from .resume_vote import Loaded
-from .slot import Slot, restored
+from .slot import KeptSnapshot, Slot, restored
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class MemorySaves:
         self._thread: threading.Thread | None = None  # hands over what was copied
         self._handing_over = False
         self._again, self._step = 0, -1
+        self._resumed_from: tuple[str, int, int] | None = None  # the blob, its bytes and step, until a newer state
+        self._newest: tuple[Slot, int, int] | None = None  # the slot of the newest state, its bytes and step
         self._storing: Counter[int] = Counter()  # step -> `again` when its save to the storage began
         self._off = False
 
@@ -74,8 +77,10 @@ class MemorySaves:
             if told["sharded"] and into is None:  # it is to come back whole, and the other shards are elsewhere
                 return None
             state = restored(blobs.lent_mapping(name), told["size_bytes"], into)
+            self._resumed_from = name, told["size_bytes"], told["step"]
         finally:
-            blobs.drop_shared([name])
+            if self._resumed_from is None:
+                blobs.drop_shared([name])
         self.resumed(told["step"])
         return Loaded(told["step"], state)
 
@@ -144,6 +149,24 @@ class MemorySaves:
         if said and not self._rank:  # all ranks wait for the same
             warnings.warn(said, RuntimeWarning, stacklevel=5)
 
+    def newest(self) -> tuple[int, KeptSnapshot] | None:
+        """Return the step and state that this rank kept last, or resumed from; None: ranks may not have the same one.
+
+        Where saves never wait (no ``every``), each rank leaves out steps of its own.
+        """
+        self._end_thread()
+        if self._waits is None and self._step >= 0:
+            return None
+        with suppress(LookupError, Damaged):
+            if self._newest is not None:
+                slot, size_bytes, step = self._newest
+                kept = slot.snapshot(size_bytes)
+                return None if kept is None else (step, kept)
+            if self._resumed_from is not None:
+                name, size_bytes, step = self._resumed_from
+                return step, KeptSnapshot(blobs.lent_mapping(name), size_bytes)
+        return None
+
     def storing(self, step: int) -> None:
         """Note that a save of this step to the storage begins."""
         self._storing[step] = self._again
@@ -154,11 +177,20 @@ class MemorySaves:
             with suppress(OSError):
                 self._node.tell(Stored(self._task.attempt, self._run, self._storing.pop(step, self._again), step))
 
-    def close(self) -> None:
+    def _end_thread(self) -> None:
         if self._thread is not None and self._node.here:
             self._copied.put(None)
             self._thread.join()
             self._thread = None
+
+    def _forget_resumed(self) -> None:
+        if self._resumed_from is not None:
+            blobs.drop_shared([self._resumed_from[0]])
+            self._resumed_from = None
+
+    def close(self) -> None:
+        self._end_thread()
+        self._forget_resumed()
         self._off = True
         for slot in self._slots:
             slot.close()
@@ -180,6 +212,8 @@ class MemorySaves:
             sharded = any(entry.sharded for entry in snapshot.entries)
             part = Kept(self._task.attempt, self._run, again, step, self._copies, sharded, size_bytes, digest, "")
             self._node.tell(part, slot.take())
+            self._newest = slot, size_bytes, step
+            self._forget_resumed()
             for each in self._slots:
                 if each.capacity_bytes < size_bytes and each.free:
                     each.reserve(slot.capacity_bytes)

@@ -159,6 +159,10 @@ class Slot(CopyMemory):
         self.close()
         self.fd, self._mapping = fd, mapping
 
+    def snapshot(self, size_bytes: int) -> KeptSnapshot | None:
+        """Return the state of so many bytes that was finished here; None: it is not here any more."""
+        return None if self._mapping is None else KeptSnapshot(self._mapping, size_bytes)
+
     def take(self) -> int:
         """Mark the slot as taken, and return a descriptor of it, for the node."""
         os.pwrite(self.fd, _TAKEN, 0)
@@ -202,6 +206,38 @@ class Sums:
             return digest_of(sums.tobytes(), view[self.end : size_bytes])
 
 
+class KeptSnapshot(Snapshot):
+    """The state that lies in a slot's memory, as something to write to the storage. It refers to that memory."""
+
+    def __init__(self, content: mmap.mmap, size_bytes: int) -> None:
+        """Raises `Damaged` where there is no state."""
+        view = memoryview(content)
+        try:
+            own = _recorded(view, size_bytes)
+            places = [own.where[entry.digest] for entry in own.entries]
+        except (struct.error, KeyError) as error:
+            raise Damaged(f"the memory has no record of a state ({error!r})") from None
+        self.entries = [entry._replace(digest="") for entry in own.entries]
+        self.writers, self.streams, self.copies = {}, set(), []
+        self._contents = [
+            _content(entry, view[place.start : place.start + place.length])
+            for entry, place in zip(own.entries, places, strict=True)
+        ]
+
+
+def _content(entry: Entry, block: memoryview) -> Any:
+    if entry.kind != "tensor":
+        return block
+    from .tensors import lying_in
+
+    return lying_in(block, entry)
+
+
+def _recorded(view: memoryview, size_bytes: int) -> Part:
+    at, length = _TRAILER.unpack(view[size_bytes - _TRAILER.size : size_bytes])
+    return Part.load(bytes(view[at : at + length]))
+
+
 def cores_are_busy(ranks: int = 0) -> bool:
     """Return whether no core is free for a thread beside each of so many ranks, or more processes want to run than
     there are cores for this one, as in the last minute.
@@ -231,8 +267,7 @@ def restored(content: mmap.mmap, size_bytes: int, into: object = None) -> Any:
     """
     view = memoryview(content)
     try:
-        at, length = _TRAILER.unpack(view[size_bytes - _TRAILER.size : size_bytes])
-        own = Part.load(bytes(view[at : at + length]))
+        own = _recorded(view, size_bytes)
 
         def read(entry: Entry) -> Piece:
             place = own.where[entry.digest]

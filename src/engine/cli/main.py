@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -50,6 +51,8 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller has closed it; print() would take the other one in its place
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  open as long as the program runs
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a terminal of another encoding shows "?", and no traceback
     sys.exit(guarded(lambda: app(_words(sys.argv[1:]))))
 
 

@@ -62,6 +62,8 @@ class RunOptions:
         Default: one for each GPU, and one without any.
     max_restarts:
         How often all ranks run again when one fails. Lost nodes do not count. Default: 0.
+    grace:
+        How many seconds ranks that handle SIGTERM may save when the run is ended. Default: 30.
     image:
         An option of Image, as pip=numpy or env.HF_HOME=/data; may be given several times.
     pool:
@@ -82,6 +84,7 @@ class RunOptions:
     accelerator: str | None = None
     ranks_per_node: int | None = None
     max_restarts: int | None = None
+    grace: float | None = None
     image: Repeated = None
     pool: str | None = None
     name: str | None = None

@@ -21,6 +21,7 @@ from ..api.checks import refuse, shown
 from ..api.errors import CapacityError, NodeLost, TransferError
 from ..api.printable import plain
 from ..api.settings import placement, work_files
+from ..observe.pool_view import ABOUT_TO_LEAVE
 from ..runtime.work_files import FileWriter, Part, below, grouped, parts_of, send_files, take_files
 from ..serialization import program
 from ..serialization.client_streams import Values
@@ -44,13 +45,15 @@ KEEP_S = 20.0  # for the files to be kept of a block that was cancelled or inter
 
 
 class Place:
-    """A node that is ready: the number that users know it by, and how it is reached."""
+    """A node whose files are transferred. ``rank``: at the start of the transfer; None: the node is about to leave."""
 
-    def __init__(self, core: OpenPool, node: NodeId, rank: int) -> None:
+    def __init__(self, core: OpenPool, node: NodeId, rank: int | None) -> None:
+        self.node, self.rank = node, rank
+        self.name = f"node {rank}" if rank is not None else f"the leaving node with id {node}"
         link = core.connector.link(node)
         if link is None:
-            raise _lost(node, rank)
-        self._link, self.node, self.rank = link, node, rank
+            raise self._lost()
+        self._link = link
 
     async def run(
         self, call: PendingCall, what: str, *, output: Values | None = None, during: Awaitable[None] | None = None
@@ -87,7 +90,7 @@ class Place:
 
     def _check(self, report: Finished | None, what: str) -> None:
         if report is None:
-            raise _lost(self.node, self.rank)
+            raise self._lost()
         if report.verdict is Verdict.RETURNED:
             return
         outcome = report.outcome
@@ -96,10 +99,27 @@ class Place:
             story, full = f"{failed.kind}: {failed.message}", f"Errno {errno.ENOSPC}]" in failed.message
         else:
             story, full = f"its process ended by {cast('Ended', outcome).cause}", False
-        raise TransferError(f"{what} on node {self.rank} failed ({plain(story)}).", node=self.rank, full=full)
+        raise TransferError(f"{what} on {self.name} failed ({plain(story)}).", node=self.rank, full=full)
+
+    def _lost(self) -> NodeLost:
+        whose = self.name if self.rank is None else f"the node of rank {self.rank}"
+        story = f"{whose} was lost before its files had been transferred."
+        return NodeLost(story, task="files", node=int(self.node), rank=self.rank or 0)
 
 
 # --- from the nodes ---------------------------------------------------------------------------------------------------
+
+
+def fetch_folder(owners: dict[Path, int], to: Path, rank: int | None, node: int) -> Path:
+    """Return the folder for a node's files: of its rank, or of its id. ``owners``: folders with the files of nodes.
+
+    FETCH-5: files of two nodes never share a path, neither in one fetch nor in several fetches of a pool.
+    """
+    if rank is not None:
+        folder = to / f"node-{rank}"
+        if owners.setdefault(folder, node) == node:
+            return folder
+    return to / f"node-id-{node}"
 
 
 class Fetch(NamedTuple):
@@ -114,43 +134,50 @@ class Fetch(NamedTuple):
     def of(cls, pattern: str, to: str | PathLike[str], *, max_files: int, max_gb: float) -> Self:
         return cls(work_files("fetch", pattern), _absolute(to), FetchLimits.of(max_files, max_gb))
 
-    async def run(self, places: Sequence[Place]) -> list[Path]:
-        fetched = await _each(_fetch_from(place, self) for place in places)
+    async def run(self, places: Sequence[Place], owners: dict[Path, int]) -> list[Path]:
+        """``owners``: as in `fetch_folder`."""
+        fetched = await _each(_fetch_from(place, self, owners) for place in places)
         return [path for paths in fetched for path in paths]
 
 
 async def fetch(core: OpenPool, asked: Fetch, on: int | Literal["head"] | None) -> list[Path]:
     """See `Pool.fetch`."""
     gone = "Files leave with their nodes: fetch them before, or keep them by Pool(keep=...)."
-    return await asked.run(_some_places(core, on, f"nothing can be fetched. {gone}"))
+    return await asked.run(_some_places(core, on, f"nothing can be fetched. {gone}", leaving=True), core.fetch_owners)
 
 
-async def _fetch_from(place: Place, asked: Fetch) -> list[Path]:
-    output, incoming = _PlainValues(), IncomingFiles(place.rank, asked.limits)
-    writer = FileWriter(asked.to / f"node-{place.rank}", strip=asked.strip)
+async def _fetch_from(place: Place, asked: Fetch, owners: dict[Path, int]) -> list[Path]:
+    output, incoming = _PlainValues(), IncomingFiles(place.name, asked.limits, place.rank)
+    writer: FileWriter | None = None
 
     async def receive() -> None:
+        nonlocal writer
         async for received in output:
             try:
                 said = plain_value(received.data)
             except Exception as error:
-                story = f"node {place.rank} sent what is no part of a file: nothing more is taken from it."
+                story = f"{place.name} sent what is no part of a file: nothing more is taken from it."
                 raise TransferError(story, node=place.rank) from error
-            await in_thread(_write, writer, incoming.take(said))
+            parts = incoming.take(said)
+            if writer is None and parts:
+                writer = FileWriter(fetch_folder(owners, asked.to, place.rank, place.node), strip=asked.strip)
+            if writer is not None:
+                await in_thread(_write, writer, parts)
 
     try:
         await place.run(send_files(asked.pattern), f"fetch of {asked.pattern!r}", output=output, during=receive())
     finally:
-        await in_thread(writer.close)
+        if writer is not None:
+            await in_thread(writer.close)
     if incoming.unread:
         (name, why), others = incoming.unread, incoming.unread_count - 1
         more = f", and {others} more" if others else ""
         raise TransferError(
-            f"{name} of node {place.rank} could not be read there ({why}){more}; all other files have been fetched.",
+            f"{name} of {place.name} could not be read there ({why}){more}; all other files have been fetched.",
             path=name,
             node=place.rank,
         )
-    return writer.written
+    return [] if writer is None else writer.written
 
 
 def _write(writer: FileWriter, parts: Sequence[Part]) -> None:
@@ -181,8 +208,8 @@ async def push(core: OpenPool, path: str | PathLike[str], to: str, on: int | Lit
     if not _is_there(found) or not found.name:
         refuse(f"push takes a file or a folder, and {str(path)!r} is none here.")
     later = "Nodes that join later do not get it either: send what all need by Image(includes=[...])."
-    places = _some_places(core, on, f"nothing can be pushed. {later}")
-    await _each(_push_to(place, found, folder) for place in places)
+    ready = _some_places(core, on, f"nothing can be pushed. {later}")
+    await _each(_push_to(place, found, folder) for place in ready)
 
 
 async def _push_to(place: Place, path: Path, to: str) -> None:
@@ -239,7 +266,7 @@ async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) 
     hurried = isinstance(block_error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
     asked = Fetch(folder, core.began_in / folder, FetchLimits.of(MAX_FILES, MAX_GB), f"{folder.rstrip('/')}/")
     loop = asyncio.get_running_loop()
-    keeping = loop.create_task(asked.run(_places(core)))
+    keeping = loop.create_task(asked.run(places(core, leaving=True), core.fetch_owners))
     until, cancelled = loop.time() + KEEP_S if hurried else math.inf, None
     with anyio.CancelScope(shield=True):
         while not keeping.done():
@@ -285,20 +312,25 @@ async def _within(scope: anyio.CancelScope, transfer: Coroutine[Any, Any, T]) ->
     raise asyncio.CancelledError
 
 
-def _some_places(core: OpenPool, on: int | Literal["head"] | None, otherwise: str) -> list[Place]:
+def _some_places(
+    core: OpenPool, on: int | Literal["head"] | None, otherwise: str, *, leaving: bool = False
+) -> list[Place]:
     """Return the places of files; where there is none, raise what that means."""
-    if places := _places(core, on):
-        return places
+    if found := places(core, on, leaving=leaving):
+        return found
     what = f"No node of the pool is ready, and it wants {core.observer.snapshot().desired} now: {otherwise}"
     raise CapacityError(what, wanted=1, got=0)
 
 
-def _places(core: OpenPool, on: int | Literal["head"] | None = None) -> list[Place]:
-    rank = placement(on, most=core.most)
-    ready = sorted((node.rank, node.node) for node in core.observer.snapshot().nodes if node.rank is not None)
-    chosen = [(each, node) for each, node in ready if rank in {None, each}]
+def places(core: OpenPool, on: int | Literal["head"] | None = None, *, leaving: bool = False) -> list[Place]:
+    """Return the nodes that are ready, or the one of a rank. ``leaving``: without a rank also those that leave."""
+    rank, nodes = placement(on, most=core.most), core.observer.snapshot().nodes
+    ready = sorted((node.rank, node.node) for node in nodes if node.rank is not None)
+    chosen: list[tuple[int | None, int]] = [(each, node) for each, node in ready if rank in {None, each}]
     if rank is not None and not chosen:
         raise NodeLost(f"the node of rank {rank} is not ready.", task="files", rank=rank)
+    if leaving and rank is None:
+        chosen += [(None, node.node) for node in nodes if node.rank is None and node.state in ABOUT_TO_LEAVE]
     return [Place(core, NodeId(node), each) for each, node in chosen]
 
 
@@ -312,8 +344,3 @@ def _absolute(path: object) -> Path:
     if not isinstance(text, str) or not text or "\0" in text:  # nothing would be the whole working folder
         refuse(f"fetch and push take paths, not {shown(path)}.")
     return Path(os.path.abspath(text))  # noqa: PTH100  without following links: a pushed one keeps its own name
-
-
-def _lost(node: NodeId, rank: int) -> NodeLost:
-    story = f"the node of rank {rank} was lost before its files had been transferred."
-    return NodeLost(story, task="files", node=int(node), rank=rank)

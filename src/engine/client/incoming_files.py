@@ -46,8 +46,9 @@ class IncomingFiles:
     FETCH-4  what is given is plain: whole parts of files, one file after another
     """
 
-    def __init__(self, node: int, limits: FetchLimits) -> None:
-        self._node, self._limits = node, limits
+    def __init__(self, sender: str, limits: FetchLimits, node: int | None = None) -> None:
+        """``sender``: the node in errors. ``node``: its rank, for the errors' attribute; None: the node has none."""
+        self._sender, self._limits, self._node = sender, limits, node
         self._name = ""
         self._left_bytes = 0  # of the file that has begun
         self.unread: tuple[str, str] | None = None  # the first file that could not be read there, and why
@@ -88,14 +89,14 @@ class IncomingFiles:
         self._count(name)
         self._limits.size_bytes -= size_bytes
         if size_bytes < 0 or self._limits.size_bytes < 0:
-            story = f"there is more than max_gb= allows; {name!r} of node {self._node} would be the next."
+            story = f"there is more than max_gb= allows; {name!r} of {self._sender} would be the next."
             raise TransferError(f"{story} Fetch less, or raise it.", path=name, node=self._node)
         self._name, self._left_bytes = name, size_bytes
 
     def _count(self, name: str) -> None:
         self._limits.files -= 1
         if self._limits.files < 0:
-            story = f"there are more files than max_files= allows; {name!r} of node {self._node} would be the next."
+            story = f"there are more files than max_files= allows; {name!r} of {self._sender} would be the next."
             raise TransferError(f"{story} Fetch less, or raise it.", path=name, node=self._node)
 
     def _bytes(self, count: int) -> None:
@@ -106,7 +107,7 @@ class IncomingFiles:
             self._refuse("sent more of a file than it had announced", self._name)
 
     def _refuse(self, what: str, name: str = "") -> NoReturn:
-        raise TransferError(f"node {self._node} {what}: nothing more is taken from it.", path=name, node=self._node)
+        raise TransferError(f"{self._sender} {what}: nothing more is taken from it.", path=name, node=self._node)
 
 
 def _kind(value: object) -> str:

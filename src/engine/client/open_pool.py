@@ -71,6 +71,8 @@ class OpenPool(JobIntake):
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
         self.began_in = Path() if settings.keep is None else Path.cwd()  # which may have been deleted
+        self.let_save: Callable[[], Awaitable[None]] | None = None  # called before `outrider stop` ends the pool
+        self.fetch_owners: dict[Path, int] = {}  # by a folder of `Pool.fetch`, the node whose files are in it
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self.profile_until = 0.0  # by `time.monotonic`, when the profile that is being taken is over
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)

@@ -24,6 +24,8 @@ def requests_to(core: OpenPool) -> Mapping[str, Request]:
 
 async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
     """End the pool, and answer when nothing is left of it. ``left``: what may be, in words."""
+    if core.let_save is not None:
+        await core.let_save()
     await core.halt(RunStopped("The pool was ended from outside, by `outrider stop`."))
     return {"left": None if core.cleanup is None else str(core.cleanup)}
 

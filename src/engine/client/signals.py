@@ -57,6 +57,7 @@ class TaskHold(Hold):
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._cancelled = False
         self.at_rest = asyncio.Event()  # the pool is neither being opened nor closed
+        self.hurry: Callable[[], None] | None = None  # called at the second SIGINT, in place of asyncio's handler
         super().__init__()
         _InterruptHandler.hold(self)
 
@@ -96,6 +97,13 @@ class TaskHold(Hold):
             self.release()  # there is nobody who would close the pool
         else:
             self._loop.call_soon_threadsafe(self._cancel, self._task)  # which wakes up a loop that waits
+
+    def hurried(self) -> bool:
+        """Return whether a block that ends slowly, at the first SIGINT, has been told of another one."""
+        if self.hurry is None or self._loop.is_closed():
+            return False
+        self._loop.call_soon_threadsafe(self.hurry)
+        return True
 
     def _cancel(self, task: asyncio.Task[object]) -> None:
         task.cancel()
@@ -137,6 +145,11 @@ class ProgramHold(Hold):
 
     def end(self, *, innermost: bool) -> None:
         pass
+
+
+def ending_signal_came() -> bool:
+    """Return whether a signal has come that ends the program when its pools have ended. For any thread."""
+    return any(isinstance(there := signal.getsignal(number), _EndingHandler) and there.came for number in ENDING)
 
 
 class _EndingHandler:
@@ -240,6 +253,9 @@ class _InterruptHandler:
         if self._passed_on is not None and os.getpid() == self._process:
             ending = any(not hold.at_rest.is_set() for hold in self.holds)
             if now < self._passed_on + (ENDING_S if ending else SAME_S):
+                return
+            hurried = [hold.hurried() for hold in self.holds]
+            if any(hurried):
                 return
         self._passed_on = now
         self.runners(number, frame)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Table = Mapping[str, Any]
 
 POOL_KEYS = frozenset({*PoolOptions.__annotations__, "specs"})
-RUN_KEYS = frozenset({"ranks_per_node", "max_restarts"})  # of `outrider run`; a pool itself has no use for them
+RUN_KEYS = frozenset({"ranks_per_node", "max_restarts", "grace"})  # of `outrider run`; a pool has no use for them
+GRACE_S, MOST_GRACE_S = 30.0, 3600.0  # torchrun waits 30 s
 _IN_IMAGE = ("requirements", "lock")  # paths of files
 
 
@@ -131,6 +132,14 @@ def restarts_of(table: Mapping[str, Any]) -> int:
     if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
         refuse(f"max_restarts takes a whole number, at least 0, not {restarts!r:.60}.")
     return restarts
+
+
+def grace_of(table: Mapping[str, Any]) -> float:
+    """Return for how many seconds ranks that handle SIGTERM may save when the run is ended."""
+    grace = table.get("grace", GRACE_S)
+    if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace <= MOST_GRACE_S:
+        refuse(f"grace takes seconds, from 0 to {MOST_GRACE_S:,.0f}, not {shown(grace)}.")
+    return float(grace)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

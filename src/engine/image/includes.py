@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ...lazy_dataclass import dataclass
 from ...providers.given_paths import expanded
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".DS_Store"}
 _COMPILED = (".pyc", ".pyo")
+VISITS_MOST = 100  # of one folder: symlinks between n folders make up to n! paths
 
 
 class File(NamedTuple):
@@ -164,6 +166,16 @@ def _read(source: Path, copies: FileCopies) -> File:
         ) from error
 
 
+def _is_loop(folder: tuple[int, int], above: frozenset[tuple[int, int]]) -> bool:
+    return folder in above
+
+
+def _refuse_unreadable(error: OSError) -> NoReturn:
+    raise SpecError(
+        f"Image(includes=...): {error.filename} cannot be read: {error.strerror}. Exclude it, or make it readable."
+    ) from error
+
+
 def _modules(files: Mapping[str, File], place: str) -> set[str]:
     prefix = "" if place == "." else f"{place}/"
     below = (path[len(prefix) :] for path in files if path.startswith(prefix) and path.endswith(".py"))
@@ -172,16 +184,30 @@ def _modules(files: Mapping[str, File], place: str) -> set[str]:
 
 
 def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
-    """Yield every file below ``top`` that is not ignored, in a fixed order; symlinks are followed."""
+    """Yield every file below ``top`` that is not ignored, in a fixed order; symlinks are followed.
+
+    INCLUDES-1: a folder is left out only if it is one of the folders that contain it, as a symlink may be.
+
+    Raises:
+        SpecError: a folder cannot be read, or symlinks lead to one too often.
+    """
     ignored = _Ignored(top, excludes)
-    seen: set[tuple[int, int]] = set()
-    for at, folders, names in os.walk(top, followlinks=True):
+    lineages: dict[Path, frozenset[tuple[int, int]]] = {}
+    visits = Counter[tuple[int, int]]()
+    for at, folders, names in os.walk(top, onerror=_refuse_unreadable, followlinks=True):
         here = Path(at)
         status = here.stat()
-        if (status.st_dev, status.st_ino) in seen:  # a symlink to a folder above
+        identity, above = (status.st_dev, status.st_ino), lineages.get(here.parent, frozenset())
+        if _is_loop(identity, above):
             folders.clear()
             continue
-        seen.add((status.st_dev, status.st_ino))
+        lineages[here] = above | {identity}
+        visits[identity] += 1
+        if visits[identity] > VISITS_MOST:
+            raise SpecError(
+                f"Image(includes=...): symlinks below {top} lead to the folder {here.resolve()} more than "
+                f"{VISITS_MOST} times: exclude some of them, or include that folder by itself."
+            )
         folders[:] = sorted(
             name
             for name in folders

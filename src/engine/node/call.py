@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ..wire import values
 from ..wire.messages import Cause, Done, Ended, Failed, Message, Run, RunFlag, Yield
-from . import blobs, context, limits
+from . import after_call, blobs, context, limits
 from .environ import RankVariables, Variable
 from .failure import failed, lacking
 from .frames import release_frames
@@ -57,6 +57,7 @@ class Caller:
         task = context.TaskContext(
             run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread, loading=True
         )
+        task.keeping = after_call.keeping if self._alone and run.world is not None else None
         context.enter(task, alone=self._alone)
         self.tasks[run.attempt] = task, get_ident()
         self._variable.set(text)
@@ -95,7 +96,10 @@ class Caller:
         except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
             raised = task.raised_ns or perf_counter_ns()
             answer, blob = _failed(run.attempt, phase, error, _microseconds(began))
-            release_frames(error)
+            if task.keeping is not None:
+                after_call.hold(error)
+            else:
+                release_frames(error)
             return aged(answer, raised), blob
         finally:
             self.tasks.pop(run.attempt, None)

@@ -24,8 +24,8 @@ class TaskContext:
     """The running task. ``info`` is what `instance_info` is made from."""
 
     __slots__ = (
-        "attempt", "closing", "has_sessions", "info", "job", "loading", "log", "number", "place", "raised_ns",
-        "streams",
+        "attempt", "closing", "has_sessions", "info", "job", "keeping", "loading", "log", "number", "place",
+        "raised_ns", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class TaskContext:
         self.loading = loading  # its function or its arguments are being loaded, for which modules are imported
         self.closing: list[Callable[[bool], None]] = []  # see `close`
         self.has_sessions = False  # of plugins, which may change settings of the process and restore them later
+        self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # calls a function, and keeps its locals
         self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it has not, or nothing came after that
 
     def close(self, *, failed: bool) -> None:

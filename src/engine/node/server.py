@@ -24,7 +24,7 @@ from ..wire.checkpoint_messages import Replicate, Safe
 from ..wire.codec import ProtocolError
 from ..wire.messages import Hello, Message
 from ..wire.session import FOR_NODES, Session
-from . import limits
+from . import limits, rank_signals
 from .arrivals import Arrivals
 from .blobs import BlobStore
 from .client_channels import ByteStream, NewChannel
@@ -109,7 +109,7 @@ class ExecutorServer:
         self._sampler: Sampler | None = None
         self._stacks = StackAnswers(self._workers.under_way, self._send)
         self._profiles = ProfileRelay(self._workers.under_way, self._send, directory)
-        self._watcher = PreemptionWatcher(self._notice_page, self._send)
+        self._watcher = PreemptionWatcher(self._notice_page, self._send, noticed=lambda: rank_signals.notify(directory))
         self._watcher.start([sources.PreemptFile(directory / "preempt")])
         self._check_lease()
 

@@ -41,7 +41,7 @@ from ..wire.messages import (
     RunFlag,
     View,
 )
-from . import context, limits
+from . import after_call, context, limits
 from . import pipe as pipes
 from .between_tasks import BetweenTasks
 from .blobs import adopt_shared, drop_shared
@@ -188,6 +188,7 @@ class Worker(WorkerProcess):
             self._wait_until_output_is_read()
             answer = aged(answer, since)
         self._answer(run.attempt, answer, blob)
+        after_call.free()
         spoiled = limits.spoiled(self._limits, getattr(answer, "duration_us", 0))
         if spoiled or self._between.has_threads or self._printed.is_redirected or self._lost_gpu(answer):
             os._exit(0)  # the next task would be the one to suffer: it gets another worker

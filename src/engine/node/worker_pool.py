@@ -22,7 +22,7 @@ from ..wire import codec
 from ..wire import messages as wire
 from ..wire.checkpoint_messages import Kept, Stored
 from ..wire.codec import ProtocolError
-from . import fork_orders, limits, oom_kills
+from . import after_call, fork_orders, limits, oom_kills
 from . import pipe as pipes
 from .blobs import BlobStore
 from .deliveries import Deliveries
@@ -468,6 +468,8 @@ class WorkerPool:
         connection.receive_logged()
         self._outbox += connection.finish_outputs()
         cause, code = (wire.Cause.LIMIT, held_bytes) if held_bytes else self._cause_of_death(status)
+        if hung := after_call.story(status, idle=not self._scheduler.running(worker)):
+            self._outbox.append(wire.Output(connection.last, 2, hung, 0))
         if not connection.ready and (words := connection.last_words()):
             print(f"a worker could not be started: {words}", file=sys.stderr, flush=True)
             detail = detail or words.splitlines()[-1]

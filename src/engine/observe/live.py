@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from ...actors import events as ev
 from .descriptions import Descriptions
 from .failures import failure_line
-from .plain import STDERR, stream_of, write_plain
+from .plain import STDERR, report_unshown, stream_of, write_plain
 from .pool_view import PoolView
 from .prints import marked
-from .sink import Sink, Writer
+from .sink import PoolFacts, Sink, Writer
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -33,7 +33,8 @@ class RichSink(Sink):
 
     tasks = True
 
-    def __init__(self) -> None:
+    def __init__(self, facts: PoolFacts | None = None) -> None:
+        self._facts = facts or PoolFacts()
         self._claimed = False
         self._descriptions = Descriptions()
         self._failures = 0
@@ -42,11 +43,11 @@ class RichSink(Sink):
         self._writer = Writer(write_plain, refresh=self._draw, finish=self._finish, interval_s=INTERVAL_S)
 
     @classmethod
-    def claim(cls) -> RichSink | None:
+    def claim(cls, facts: PoolFacts | None = None) -> RichSink | None:
         """Return a sink that has the terminal until it is closed; None where another sink has it."""
         if not _terminal.acquire(blocking=False):
             return None
-        sink = cls()
+        sink = cls(facts)
         sink._claimed = True
         return sink
 
@@ -73,8 +74,11 @@ class RichSink(Sink):
         elif self._failures == FAILURES + 1:
             self._writer.put("outrider: further failures are counted in the table alone\n", STDERR)
 
+    def lags(self) -> bool:
+        return self._writer.is_behind
+
     def close(self, error: BaseException | None = None) -> None:  # noqa: ARG002
-        self._writer.close()
+        report_unshown(self._writer, self._facts)
         if self._claimed:
             self._claimed = False
             _terminal.release()

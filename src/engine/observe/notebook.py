@@ -25,7 +25,7 @@ from .failures import failure_line
 from .log import shows_prints
 from .newest_metrics import NewestMetrics
 from .notebook_html import Story, pool_page
-from .plain import STDERR, UNFINISHED_S, stream_of, write_plain
+from .plain import STDERR, UNFINISHED_S, report_unshown, stream_of, write_plain
 from .pool_view import PoolView
 from .prints import marked, origin
 from .sink import PoolFacts, Sink, Writer
@@ -88,7 +88,7 @@ class NotebookSink(Sink):
         self._error = error
         self._spending = self._facts.spending()
         self._display.close(self._cell_ended)
-        self._writer.close()
+        report_unshown(self._writer, self._facts)
 
     def _cell_ended(self, *_: object) -> None:
         """Show what there is when a cell ends: what comes later is not in a notebook that a program runs and saves."""

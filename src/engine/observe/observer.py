@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from ...actors import events as ev
 from ...actors.interfaces import Settled, Verdict
 from ...actors.late_nodes import Preparing
+from ...actors.seats import Seats
 from ...lazy_dataclass import dataclass
 from ..api.printable import all_plain
 from ..api.settings import ConsoleOption
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .traces import Traces
 
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
+LOOK_S = 0.02  # between looks at whether the reader of stdout has caught up
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
 
@@ -104,6 +106,7 @@ class Observer:
         self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: no more come
         self._pool, self._state, self._desired, self._began = "", "starting", 0, time.time()
         self._nodes: dict[int, NodeState] = {}
+        self._seats = Seats()
         self._launched: dict[int, float] = {}
         self._numbers: dict[str, int] = {}  # of nodes, also of those that have ended, by their machine
         self._steps: dict[int, tuple[str, float, str]] = {}  # of preparing nodes: which, since when, its last line
@@ -126,13 +129,21 @@ class Observer:
             record.open(self)
         self._update_tasks()
 
-    async def aclose(self, error: BaseException | None = None) -> None:
+    async def aclose(
+        self, error: BaseException | None = None, *, is_ending: Callable[[], bool] = lambda: False
+    ) -> None:
         """Close, and meanwhile let the event loop go on: a record waits for its disk. ``error``: what the pool's block
         ends with. A cancelled caller waits too.
+
+        Wait for the reader of stdout, as `print` does, unless the program is to end: by ``error``, by a cancellation
+        meanwhile, or as ``is_ending`` says.
         """
         try:
             if self._record is not None:
                 await self._record.aclose(error)
+            if not isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                while any(sink.lags() for sink in self._sinks) and not is_ending():  # noqa: ASYNC110 - by a signal
+                    await asyncio.sleep(LOOK_S)
         finally:
             self.close(error)
 
@@ -172,6 +183,8 @@ class Observer:
                 return {}
 
     def _keep(self, event: ev.Event) -> None:
+        if isinstance(event, ev.NodeEvent):
+            self._seats.apply(event)
         match event:
             case ev.NodeDismissed() | ev.NodeFailed() | ev.NodeLost():
                 self._nodes.pop(event.node, None)
@@ -183,10 +196,8 @@ class Observer:
                 self._nodes[event.node] = NodeState(
                     event.node, "launching", machine=event.machine, facts=event.facts or None
                 )
-            case ev.NodeReady():
-                self._joined(event, event.rank)
-            case ev.NodeStandby():
-                self._joined(event, None)
+            case ev.NodeReady() | ev.NodeStandby():
+                self._joined(event)
             case ev.PoolStarting():
                 self._pool, self._desired, self._began = event.pool, event.wanted, event.at
             case ev.PoolResized() | ev.PoolScaled():
@@ -260,11 +271,11 @@ class Observer:
         """The number of jobs that have not ended."""
         return self.submitted - self.finished
 
-    def _joined(self, event: ev.NodeReady | ev.NodeStandby, rank: int | None) -> None:
+    def _joined(self, event: ev.NodeReady | ev.NodeStandby) -> None:
         state = STATES[type(event)]
         self._nodes.setdefault(event.node, NodeState(event.node, state))
         about = {"hostname": event.hostname, "address": event.address, "accelerators": event.accelerators}
-        self._change(event.node, state=state, rank=rank, **about)
+        self._change(event.node, state=state, **about)
 
     def _change(self, node: int, **changes: Any) -> None:
         if node in self._nodes:
@@ -290,7 +301,8 @@ class Observer:
         return max(1, self._slots_each * sum(node.state == "ready" for node in self._nodes.values()))
 
     def snapshot(self) -> PoolSnapshot:
-        nodes = tuple(self._nodes.values())
+        ranks = self._seats.ranks()
+        nodes = tuple([replace(node, rank=ranks[at]) if at in ranks else node for at, node in self._nodes.items()])
         return PoolSnapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished)
 
     def subscribe(self) -> AsyncGenerator[ev.Event, None]:
@@ -333,11 +345,11 @@ def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Si
             return [LogSink(), NotebookSink(facts or PoolFacts())]
         from .live import RichSink
 
-        if table := RichSink.claim():
+        if table := RichSink.claim(facts):
             return [LogSink(), table]
     from .plain import PlainSink, PrintsSink
 
-    return [LogSink(), PrintsSink() if shown == "prints" else PlainSink()]
+    return [LogSink(), PrintsSink(facts) if shown == "prints" else PlainSink(facts)]
 
 
 def automatic() -> Literal["rich", "plain", "prints"]:

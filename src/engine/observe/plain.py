@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import threading
 import time
+from contextlib import suppress
 
 from ...actors import events as ev
 from .descriptions import Descriptions, count, seconds, upload
 from .log import shows_prints
 from .prints import Printed, UnfinishedLines, marked
-from .sink import Sink, Writer
+from .sink import PoolFacts, Sink, Writer
 
 STDOUT, STDERR = 1, 2
 UNFINISHED_S = 10.0  # between states of a line without an end: a progress bar in a file is to be short
 REFRESH_S = 1.0  # between looks at which are due
+REPORT_S = 2.0  # for the line about lines that were not shown
 
 
 class PrintsSink(Sink):
@@ -22,7 +26,8 @@ class PrintsSink(Sink):
     A line without an end is shown every `UNFINISHED_S`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, facts: PoolFacts | None = None) -> None:
+        self._facts = facts or PoolFacts()
         self._unfinished = UnfinishedLines()
         self._writer = Writer(write_plain, refresh=self._write_unfinished, interval_s=REFRESH_S)
 
@@ -30,8 +35,11 @@ class PrintsSink(Sink):
         if isinstance(event, (ev.TaskOutput, ev.UnfinishedLine)) and not shows_prints():
             self._print(event)
 
+    def lags(self) -> bool:
+        return self._writer.is_behind and blocks_as_print()
+
     def close(self, error: BaseException | None = None) -> None:  # noqa: ARG002
-        self._writer.close()
+        report_unshown(self._writer, self._facts)
 
     def _print(self, event: Printed) -> None:
         self._unfinished.apply(event)
@@ -48,8 +56,8 @@ class PrintsSink(Sink):
 class PlainSink(PrintsSink):
     """A sink for pipes, files and CI logs: what tasks print, and what happens to the pool."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, facts: PoolFacts | None = None) -> None:
+        super().__init__(facts)
         self._descriptions = Descriptions()
         self._opened_at: float | None = None
         self._ready = False
@@ -86,13 +94,53 @@ class PlainSink(PrintsSink):
 
 
 def write_plain(text: str, stream: int, dropped: int) -> None:
-    """Write to `sys.stdout` or `sys.stderr`, looked up on each call: applications and tests replace them."""
+    """Write to `sys.stdout` or `sys.stderr`, looked up on each call: applications and tests replace them. A character
+    that the stream cannot encode is replaced by "?".
+
+    Raises:
+        ValueError: there is no such stream, or it is closed.
+        OSError: nobody reads it any more, for one.
+    """
     if dropped:
-        print(f"outrider: {count(dropped, 'piece')} of output not shown, stdout was too slow", file=sys.stderr)
+        print(f"outrider: {count(dropped, 'line')} of output not shown, stdout was too slow", file=sys.stderr)
+    if not text:
+        return
     target = sys.stdout if stream == STDOUT else sys.stderr
-    if text and target is not None:
+    if target is None:
+        raise ValueError("the program has no such stream")
+    try:
         target.write(text)
-        target.flush()
+    except UnicodeEncodeError as error:
+        target.write(text.encode(error.encoding, "replace").decode(error.encoding))
+    target.flush()
+
+
+def blocks_as_print() -> bool:
+    """Return whether stdout is a pipe, a file or a terminal, and no object that the application has put there."""
+    try:
+        return isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.fileno() >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def report_unshown(writer: Writer, facts: PoolFacts) -> None:
+    """Close the writer, and print to stderr how many lines were not shown, if any, and where to find them."""
+    if not (unshown := writer.close()):
+        return
+    record = facts.record()
+    kept = "Pool(run=NAME) would have kept them." if record is None else f"`outrider logs {record.name}` shows them."
+    why = "stdout was not read" if writer.error is None else f"stdout failed ({writer.error})"
+    line = f"outrider: {count(unshown, 'line')} of output not shown, as {why}: {kept}\n"
+    report = threading.Thread(target=_report, args=(line,), name="outrider-console", daemon=True)
+    report.start()
+    report.join(REPORT_S)  # stderr may be the same stopped terminal
+
+
+def _report(line: str) -> None:
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(line)
+            sys.stderr.flush()
 
 
 def stream_of(event: Printed) -> int:

@@ -41,6 +41,10 @@ class Sink(ABC):
     @abstractmethod
     def show(self, event: Event) -> None: ...
 
+    def lags(self) -> bool:
+        """Return whether lines wait for a slow reader for whom the end of the pool should wait, as `print` does."""
+        return False
+
     def close(self, error: BaseException | None = None) -> None:  # noqa: B027 - most sinks hold nothing back
         """Show what was held back, in bounded time. Idempotent; called after the last event. ``error``: what the pool's
         block ends with.
@@ -60,12 +64,15 @@ class Writer:
 
     ``put`` waits up to `PATIENCE_S` for the thread, so that a task's lines stand before what the client prints of its
     result. Once the thread has fallen behind, ``put`` waits no more until it has caught up. Items beyond a backlog of
-    `BACKLOG_CHARS` are dropped; ``write`` gets the number of items dropped before its item (stream 0: just now).
+    `BACKLOG_CHARS` are dropped; ``write`` gets the number of lines dropped before its item (stream 0: just now).
+
+    PRINTS-1: every line that is put is written, or counted: in the argument of a ``write`` that returns, or in
+        `unshown`, the result of `close`.
     """
 
     def __init__(
         self,
-        write: Callable[[str, int, int], None],  # text, stream, items dropped before it
+        write: Callable[[str, int, int], None],  # text, stream, lines dropped before it
         *,
         refresh: Callable[[], None] = lambda: None,
         finish: Callable[[], None] = lambda: None,
@@ -78,6 +85,9 @@ class Writer:
         self._items: deque[tuple[str, int, int]] = deque()
         self._backlog = 0
         self._dropped = 0
+        self._writing = 0  # lines of the item that is being written
+        self.unshown = 0  # lines whose ``write`` failed, or that were left at the end
+        self.error: Exception | None = None  # the last failure of ``write``
         self._behind = False
         self._closing = False
         self._changed = threading.Condition()
@@ -86,9 +96,10 @@ class Writer:
     def put(self, text: str, stream: int) -> None:
         with self._changed:
             if self._closing:
+                self.unshown += text.count("\n")
                 return
             if self._backlog + len(text) > BACKLOG_CHARS and self._items:
-                self._dropped += 1
+                self._dropped += text.count("\n")
                 return
             self._items.append((text, stream, self._dropped))
             self._dropped = 0
@@ -108,13 +119,29 @@ class Writer:
             self._thread = threading.Thread(target=self._run, name="outrider-console", daemon=True)
             self._thread.start()
 
-    def close(self, within_s: float = 2.0) -> None:
-        """Write what is left, for at most ``within_s`` seconds. Idempotent."""
+    @property
+    def is_behind(self) -> bool:
+        """True while something that was put is not written yet."""
+        return self._backlog > 0 or self._dropped > 0
+
+    def close(self, within_s: float = 2.0) -> int:
+        """Write the rest, for at most ``within_s`` seconds. Idempotent.
+
+        Returns:
+            The number of lines that were not written, and will not be; a line that is being written counts.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(within_s)
+        with self._changed:
+            left, self._dropped, self._writing = self._dropped + self._writing, 0, 0
+            while self._items:
+                text, _, dropped = self._items.popleft()
+                left += text.count("\n") + dropped
+            self.unshown += left
+            return self.unshown
 
     def _idle(self) -> bool:
         return self._backlog == 0
@@ -123,8 +150,11 @@ class Writer:
         due = time.monotonic()
         while (item := self._next(due)) is not None or not self._closing:
             if item is not None:
-                self._guarded(self._write, *item)
+                written = self._guarded(self._write, *item)
                 with self._changed:
+                    if not written:
+                        self.unshown += self._writing
+                    self._writing = 0
                     self._backlog -= len(item[0]) + 1
                     if self._idle():
                         self._behind = False
@@ -140,16 +170,22 @@ class Writer:
             wait_s = None if self._interval_s is None else max(0.0, due - time.monotonic())
             self._changed.wait_for(lambda: self._items or self._dropped or self._closing, wait_s)
             if self._items:
-                return self._items.popleft()
+                text, stream, dropped = self._items.popleft()
+                self._writing = text.count("\n") + dropped
+                return text, stream, dropped
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
+                self._writing = dropped
                 self._backlog += 1
                 return "", 0, dropped
             return None
 
-    def _guarded(self, step: Callable[..., None], *arguments: object) -> None:
-        """Call ``step``; log what it raises. A closed stdout or a vanished terminal must not harm the pool."""
+    def _guarded(self, step: Callable[..., None], *arguments: object) -> bool:
+        """Call ``step``, log its error, and return whether there was none. A closed stdout must not harm the pool."""
         try:
             step(*arguments)
         except Exception as error:  # noqa: BLE001 - the edge
+            self.error = error
             logging.getLogger("outrider").debug("console: %r", error)
+            return False
+        return True

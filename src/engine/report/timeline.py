@@ -136,11 +136,7 @@ class Rows:
             case ev.NodeQueued():
                 self._queued(self.node(event.node), event.reason, at_s)
             case ev.NodeEvent() if (kind := STATES.get(type(event))) is not None:
-                row = self.node(event.node)
-                rank = f"rank {event.rank}" if isinstance(event, ev.NodeReady) else ""
-                if kind == "ready" and not rank:  # it keeps the rank that it had
-                    rank = next((span.text for span in reversed(row.spans) if span.text), "")
-                begin(row, kind, at_s, rank)
+                begin(self.node(event.node), kind, at_s)
             case _:
                 pass
 

@@ -14,6 +14,8 @@ NEEDED = (  # by whoever asks for the run's nodes and ranks, or for its end
     ev.NodeLaunching,
     ev.NodeReady,
     ev.NodeStandby,
+    ev.NodeNoticed,
+    ev.NodeDraining,
     ev.NodeLost,
     ev.NodeFailed,
     ev.NodeDismissed,

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
+from ...actors.seats import UNSEATING, Seats
 from ...lazy_dataclass import dataclass
 
 _NAMES = ("machine", "hostname", "address")
 _LEFT = frozenset({"node_lost", "node_failed", "node_dismissed"})
+_UNSEATING = frozenset(kind.name for kind in UNSEATING)
 
 
 @dataclass(frozen=True, slots=True)
 class LivingNode:
-    """A node that was launched, and has not left. ``rank``: None until it is ready, and of a spare."""
+    """A node that was launched, and has not left. ``rank``: None if the node takes no new work."""
 
     number: int
     machine: str = ""  # as its provider calls it
@@ -48,6 +50,7 @@ def nodes_now(events: Iterable[Mapping[str, Any]]) -> RunNodes:
     """Return the nodes after these events. What is not as we write it is skipped: others may have written it."""
     nodes: dict[int, LivingNode] = {}
     ranks: dict[int, int] = {}
+    seats = Seats()
     job: object = None
     for event in events:
         kind, number = event.get("event"), event.get("node")
@@ -63,18 +66,23 @@ def nodes_now(events: Iterable[Mapping[str, Any]]) -> RunNodes:
             known = {str(name): str(each) for name, each in facts.items()} if isinstance(facts, dict) else {}
             nodes[number] = LivingNode(number, str(event.get("machine", "")), facts=known)
         elif kind in ("node_ready", "node_standby"):
-            rank = event.get("rank")
+            seat = event["rank"] if event.get("seat") is None and "rank" in event else event.get("seat")
+            if kind == "node_ready" and isinstance(seat, int):
+                seats.take(number, seat)
             more: dict[str, Any] = {name: str(event[name]) for name in _NAMES if event.get(name)}
             nodes[number] = replace(
                 nodes.get(number, LivingNode(number)),
                 ready=True,
-                rank=rank if isinstance(rank, int) else None,
                 **more,
             )
         elif kind in _LEFT:
             nodes.pop(number, None)
-    own = {node.rank: node.number for node in nodes.values() if node.rank is not None}
-    return RunNodes(nodes, {rank: node for rank, node in ranks.items() if node in nodes} or own)
+        if kind in _UNSEATING and isinstance(number, int):
+            seats.leave(number)
+    own = {node: rank for node, rank in seats.ranks().items() if node in nodes}
+    living = {number: replace(node, rank=own.get(number)) for number, node in nodes.items()}
+    placed = {rank: node for rank, node in ranks.items() if node in nodes}
+    return RunNodes(living, placed or {rank: node for node, rank in own.items()})
 
 
 def _placed(event: Mapping[str, Any]) -> dict[int, int]:

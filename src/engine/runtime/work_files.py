@@ -6,6 +6,7 @@ parts come in one item, so that small files do not each wait for a round trip.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -99,7 +100,10 @@ def grouped(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 
 class FileWriter:
-    """Writes files below a folder, each whole or not at all. ``written``: where those are that are complete."""
+    """Writes files below a folder, each whole or not at all. ``written``: where those are that are complete.
+
+    FILES-1: no file replaces another file of the same writer, as `A.txt` and `a.txt` would where case makes no name.
+    """
 
     def __init__(self, folder: Path, *, strip: str = "") -> None:
         """``strip``: begins the names of all files, and is left out of them."""
@@ -109,6 +113,7 @@ class FileWriter:
         self._part: Path | None = None
         self._file: BinaryIO | None = None
         self._executable = False
+        self._places: set[tuple[int, int]] = set()  # the device and inode of each file in ``written``
 
     def write(self, part: Part) -> None:
         match part:
@@ -148,9 +153,19 @@ class FileWriter:
             os.fchmod(self._file.fileno(), mode | (mode & 0o444) >> 2)  # for whoever may read it
         self._file.close()
         self._file = None
+        self._check_name()
+        written = self._part.stat()
         self._part.replace(self.path)
+        self._places.add((written.st_dev, written.st_ino))
         self._part = None
         self.written.append(self.path)
+
+    def _check_name(self) -> None:
+        assert self.path is not None, "a file has been begun"
+        with suppress(FileNotFoundError):
+            there = self.path.lstat()
+            if (there.st_dev, there.st_ino) in self._places:
+                raise FileExistsError(errno.EEXIST, "another file of the node has this name here", str(self.path))
 
 
 def _opened(path: Path) -> BinaryIO | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from types import TracebackType
 
 from ...lazy_dataclass import dataclass
 from ..api.errors import TaskError
+from ..node import rank_signals
 from ..node.context import current
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells, POSIX.1-2017, 2.8.2
@@ -80,6 +82,7 @@ def run_script(place: Place, script: str, *arguments: str) -> None:
     path = place.enter() / script
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
+    rank_signals.register(os.getpid())
     try:
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
@@ -94,6 +97,7 @@ def run_script(place: Place, script: str, *arguments: str) -> None:
         raise ProgramFailed(message, 130 if isinstance(error, KeyboardInterrupt) else 1) from None
     finally:
         _finish()
+        _end_if_notified(os.getpid())
 
 
 def run_command(place: Place, *words: str) -> None:
@@ -106,13 +110,24 @@ def run_command(place: Place, *words: str) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     try:
         with subprocess.Popen(words, env={"PYTHONUNBUFFERED": "1", **os.environ, "PATH": path}) as process:  # noqa: S603
+            rank_signals.register(process.pid)
             code = process.wait()
+        _end_if_notified(process.pid)
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         print(f"outrider: {words[0]} cannot be run: {error.strerror}", file=sys.stderr, flush=True)
         raise ProgramFailed(f"{words[0]} cannot be run: {error.strerror}", code) from None
     if code:
         raise ProgramFailed(*_ended(code))
+
+
+def _end_if_notified(pid: int) -> None:
+    """End this process by SIGTERM if the program ended because its machine will be taken, whatever its exit code: the
+    work is not done, and the ranks run again elsewhere.
+    """
+    if rank_signals.was_notified(pid):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _ended(code: int) -> tuple[str, int]:

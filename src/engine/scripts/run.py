@@ -14,10 +14,22 @@ from ..api.compute import compute
 from ..api.image import Image
 from ..api.task_options import TaskOptions
 from ..config import files, script_header
-from ..config.tables import POOL_KEYS, RUN_KEYS, Table, at, merged, pool_options, ranks_of, restarts_of, telling
+from ..config.tables import (
+    POOL_KEYS,
+    RUN_KEYS,
+    Table,
+    at,
+    grace_of,
+    merged,
+    pool_options,
+    ranks_of,
+    restarts_of,
+    telling,
+)
 from ..config.tracker_tables import with_tables
 from ..runs.names import name_of
 from ..runs.whole_program import WholeProgram
+from .endings import GentleEnd
 from .exit_codes import exit_code
 from .program import Place, run_command, run_script
 from .ranks import ScriptRanks
@@ -70,6 +82,7 @@ class Planned:
     place: Place
     program: Program
     max_restarts: int
+    grace_s: float
 
     async def __call__(self, opened: Callable[[], object] = lambda: None) -> None:
         """Run it. Cancelling ends the ranks and the pool. ``opened`` is called when the pool is there.
@@ -84,11 +97,15 @@ class Planned:
         async with self.pool as pool:
             opened()
             first, *others = self.program.words
-            if not self.program.is_script:
-                await pool.broadcast(compute(**options)(run_command)(self.place, first, *others))
-                return
-            script = first if self.place.root is None else self._inside(first)
-            await pool.broadcast(compute(**options)(run_script)(self.place, script, *others))
+            if self.program.is_script:
+                script = first if self.place.root is None else self._inside(first)
+                call = compute(**options)(run_script)(self.place, script, *others)
+            else:
+                call = compute(**options)(run_command)(self.place, first, *others)
+            core = pool._opened()
+            gentle = GentleEnd(core, self.grace_s)
+            core.let_save, pool._hold.hurry = gentle.request, gentle.hurry
+            await gentle.run(pool.broadcast(call))
 
     @property
     def record(self) -> Path | None:
@@ -126,6 +143,7 @@ def planned(program: Program, given: Table, *, pool: str | None = None) -> Plann
     with telling(program.name):
         check_known("outrider run", table, POOL_KEYS | RUN_KEYS)
         ranks = ScriptRanks(ranks_of(table), restarts_of(table))
+        grace_s = grace_of(table)
     specs, options = pool_options({key: table[key] for key in table.keys() - RUN_KEYS}, where)
     place = Place(str(program.folder))
     provider = specs[0].provider if specs else options.get("provider")
@@ -135,7 +153,7 @@ def planned(program: Program, given: Table, *, pool: str | None = None) -> Plann
     if "name" not in options:
         options.setdefault("run", name_of(Path(program.name).stem))
     with telling(where):
-        return Planned(Pool(*specs, **options), place, program, ranks.max_restarts)
+        return Planned(Pool(*specs, **options), place, program, ranks.max_restarts, grace_s)
 
 
 def _header(program: Program) -> dict[str, Any]:

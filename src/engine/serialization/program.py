@@ -112,16 +112,22 @@ class Program:
         if self._plugins:
             with self._prepared(load) as call:
                 try:
-                    return self._awaited(call())
+                    return self._awaited(self._called(call))
                 except SystemExit as end:
                     return _value_of_exit(end)
         function = self._loaded()  # the same without plugins, 2 us quicker
         args, kwargs = load()
         begin_streams()
         try:
+            if (task := current()) is not None and task.keeping is not None:
+                return self._awaited(self._called(partial(function, *args, **kwargs)))
             return self._awaited(function(*args, **kwargs))
         except SystemExit as end:
             return _value_of_exit(end)
+
+    def _called(self, call: Callable[[], Any]) -> Any:
+        task = current()
+        return call() if task is None or task.keeping is None else task.keeping(self._function, call)
 
     def _iterator(self, load: Load) -> Iterator[Any]:
         if self._script is not None:

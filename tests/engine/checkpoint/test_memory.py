@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from outrider import Checkpoint, Local, Nodes, Pool, SpecError, checkpoint, compute, instance_info, plugins
+from outrider.engine.checkpoint.snapshot import CopyMemory, Snapshot
 from outrider.engine.testing.chaos import processes
 from outrider.engine.transport.memory_checkpoints import NodeReplicas
 
@@ -105,6 +106,10 @@ def kill_nodes(pool: Pool, *ranks: int) -> None:
                     processes.send(process, signal.SIGKILL)
 
 
+def stored(tmp_path: Path) -> list[int]:
+    return checkpoint("run", root=tmp_path / "kept").steps()
+
+
 def wanted(stop: int) -> list[int]:
     return [sum(range(stop + 1)) * (rank + 1) for rank in range(RANKS)]
 
@@ -144,6 +149,11 @@ async def test_what_is_lost_comes_from_memory_and_where_both_copies_are_gone_fro
             ended = await training
         assert {start for _, start, _ in ended} == {7}, "a process alone is lost"
         assert [total for _, _, total in ended] == wanted(9)
+        assert stored(tmp_path) == [9], "MEMORY-8: saved in memory, and the training is over"
+
+        step = await trained(pool, fresh(tmp_path, "last"), [[1]], [7, 7], durable=1000)
+        assert step == 7
+        assert stored(tmp_path) == [7], "MEMORY-8: resumed from memory with nothing left to do"
 
         assert (await pool.broadcast(trains(str(fresh(tmp_path, "end")), [5], 1000)))[0] == (1, 0, 15)
         (facts, *_) = [node.facts for node in pool.snapshot().nodes if node.state == "ready"]
@@ -261,6 +271,47 @@ async def test_fewer_ranks_go_on_with_a_state_that_is_not_sharded(tmp_path: Path
 def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         checkpoint("run", root=tmp_path, **options)
+
+
+class OneState:
+    """Stands for the memory of a rank, which has kept one state, and no more."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def newest(self) -> tuple[int, Snapshot]:
+        return self._step, Snapshot({"step": self._step}, CopyMemory())
+
+    def nothing(self, *_: object) -> None:
+        pass
+
+    storing = stored = close = nothing
+
+
+def close_with_a_newer_state_in_memory(root: Path) -> None:
+    saving: Any = checkpoint("run", root=root)
+    saving.save(3, {"step": 3}, force=True)
+    saving._in_memory, saving._only_in_memory = OneState(7), True
+    saving.close()
+    assert checkpoint("run", root=root).load() == (7, {"step": 7}), "MEMORY-8"
+
+
+def test_a_newer_state_in_memory_is_stored_at_the_end(tmp_path: Path) -> None:
+    close_with_a_newer_state_in_memory(tmp_path)
+
+
+def test_storing_at_the_end_falls_without_its_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MEMORY-8"""
+    monkeypatch.setattr(Checkpoint, "_store_newest", lambda _: None)
+    with pytest.raises(AssertionError, match="MEMORY-8"):
+        close_with_a_newer_state_in_memory(tmp_path)
+
+
+def test_a_state_of_a_rank_that_failed_is_not_stored(tmp_path: Path) -> None:
+    saving: Any = checkpoint("run", root=tmp_path)
+    saving._in_memory, saving._only_in_memory = OneState(7), True
+    saving.close(failed=True)
+    assert checkpoint("run", root=tmp_path).load() == (0, None)
 
 
 def test_outside_of_a_pool_nothing_is_kept_in_memory(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from outrider.engine.api.errors import CheckpointError
+from outrider.engine.checkpoint.records import Damaged
 from outrider.engine.checkpoint.slot import Slot, restored
-from outrider.engine.checkpoint.snapshot import Snapshot
+from outrider.engine.checkpoint.snapshot import CopyMemory, Snapshot
 from outrider.engine.node.replicas import digest
 
 
@@ -122,6 +123,34 @@ def test_tensors_come_back_as_they_were() -> None:
         assert found(slot, size_bytes, target)["model"]["weight"] is target["model"]["weight"]
         assert torch.equal(target["model"]["weight"], model.weight)
     torch.nn.Linear(50, 300).load_state_dict(back["model"])
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tensors"])
+def test_state_in_memory_can_be_written_as_the_state_itself(kind: str) -> None:
+    state: Any = {"a": np.arange(60_000, dtype=np.float32), "b": [1, "two"], "c": np.full((5_000, 3), 7)}
+    if kind == "tensors":
+        torch = pytest.importorskip("torch")
+        state["t"], state["h"] = torch.randn(90, 50), torch.randn(7, 3).bfloat16().t()
+    slot, whole = Slot(), Snapshot(state, CopyMemory())
+    for _ in range(2):  # the second time copied to its place at once
+        size_bytes, _ = left(slot, state)
+        kept = slot.snapshot(size_bytes)
+        assert kept is not None
+        for snapshot in (whole, kept):
+            snapshot.hash()
+        assert kept.entries == whole.entries
+        for index in range(len(whole.entries)):
+            assert bytes(kept.payload(index)) == bytes(whole.payload(index))
+    del kept
+    slot.close()
+    assert slot.snapshot(size_bytes) is None
+
+
+def test_memory_without_a_state_is_refused() -> None:
+    slot = Slot()
+    slot.reserve(10_000)
+    with pytest.raises(Damaged):
+        slot.snapshot(10_000)
 
 
 @pytest.mark.parametrize(

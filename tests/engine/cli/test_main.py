@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
 import re
 import subprocess
 import sys
@@ -71,3 +72,11 @@ def test_the_version_imports_no_verb() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.splitlines()[1:] == ["[]"]
+
+
+def test_characters_that_a_terminal_cannot_show_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    monkeypatch.setattr(sys, "argv", ["outrider", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert sys.stdout.errors == "replace"

@@ -209,6 +209,74 @@ def test_ctrl_c_and_other_signals_end_the_run_and_its_pool(
     assert recorded(tmp_path / "state") == (code, code, error)
 
 
+SAVES = """
+import os, signal, sys, time
+from pathlib import Path
+rank, restarts = os.environ["RANK"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+def save(number, frame):
+    Path(f"saved-{rank}-{restarts}").touch()
+    if sys.argv[1] == "endless": time.sleep(60)
+    sys.exit(0)
+if sys.argv[1] != "plain" and rank != "1": signal.signal(signal.SIGTERM, save)
+if sys.argv[1] == "notice" and restarts:
+    print("begun again", flush=True)
+    sys.exit(0)
+if sys.argv[1] == "notice" and rank == "0": Path(os.environ["OUTRIDER_LOG"]).with_name("preempt").write_text("600")
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def saved(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.glob("saved-*"))
+
+
+class Ready:
+    """Sends a signal, or runs a command, when two ranks are ready."""
+
+    def __init__(self, *words: str, sent: signal.Signals | None = None) -> None:
+        self._words, self._sent, self._count = words, sent, 0
+
+    def __call__(self, process: subprocess.Popen[str], line: str) -> None:
+        self._count += "ready" in line
+        if self._count == 2 and "ready" in line:
+            if self._sent is not None:
+                process.send_signal(self._sent)
+            else:
+                subprocess.run([*OUTRIDER, *self._words], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words", "status"),
+    [(signal.SIGINT, (), 130), (signal.SIGTERM, (), -signal.SIGTERM), (None, ("stop", "run-1"), 143)],
+    ids=["SIGINT", "SIGTERM", "stop"],
+)
+def test_ranks_that_handle_sigterm_save_before_the_run_ends(
+    sent: signal.Signals | None, words: tuple[str, ...], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_RUNS", "1")
+    (tmp_path / "save.py").write_text(SAVES)
+    code, _, err = run("--nodes", "2", "--set", 'run="run-1"', "save.py", "saves", look=Ready(*words, sent=sent))
+    assert (code, saved(tmp_path)) == (status, ["saved-0-0"]), err
+    assert "waiting" not in err, "rank 1 handles no SIGTERM, and is killed"
+
+
+def test_grace_is_over_for_ranks_that_go_on_saving(tmp_path: Path) -> None:
+    (tmp_path / "save.py").write_text(SAVES)
+    code, _, err = run("--nodes", "2", "--grace", "1.2", "save.py", "endless", look=Ready(sent=signal.SIGINT))
+    assert (code, saved(tmp_path)) == (130, ["saved-0-0"]), err
+    assert "waiting up to 1.2 s for ranks that handle SIGTERM" in err
+    code, _, err = run("--nodes", "2", "--grace", "0", "save.py", "endless", look=Ready(sent=signal.SIGTERM))
+    assert (code, "waiting" in err) == (-signal.SIGTERM, False)
+
+
+def test_ranks_that_a_notice_has_ended_run_again_elsewhere(tmp_path: Path) -> None:
+    """Though they exit with 0: the work is not done."""
+    (tmp_path / "save.py").write_text(SAVES)
+    code, out, err = run("--nodes", "1", "save.py", "notice")
+    assert (code, saved(tmp_path), "begun again" in out) == (0, ["saved-0-0"], True), err
+
+
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize(
     ("sent", "status", "code"),

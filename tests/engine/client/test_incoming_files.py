@@ -31,7 +31,7 @@ SAID = st.lists(st.lists(PARTS, max_size=6), max_size=6)
 
 def play(said: list[list[Any]], folder: Path) -> None:
     """Take it all, write what is to be written as `FileWriter` does, and check every invariant after each part."""
-    incoming, writer = IncomingFiles(3, FetchLimits(MOST_FILES, MOST_BYTES)), FileWriter(folder / "node-3")
+    incoming, writer = IncomingFiles("node 3", FetchLimits(MOST_FILES, MOST_BYTES), 3), FileWriter(folder / "node-3")
     begun = total = 0
     announced = 0
     try:
@@ -99,7 +99,7 @@ def test_it_falls_without_its_guard(invariant: str, monkeypatch: pytest.MonkeyPa
 def test_a_name_that_leads_elsewhere_or_is_none_is_refused(name: str) -> None:
     assert objection(name) is not None
     with pytest.raises(TransferError, match="named a file") as refused:
-        IncomingFiles(2, FetchLimits(9, 99)).take(opened(name))
+        IncomingFiles("node 2", FetchLimits(9, 99), 2).take(opened(name))
     assert refused.value.node == 2
     assert "\x1b" not in str(refused.value)
 
@@ -129,7 +129,7 @@ def test_what_takes_long_to_show_is_refused_without_being_shown(what: str) -> No
         junk = [junk, junk] if what == "many" else [junk]
     for said in (junk, [junk]):
         with pytest.raises(TransferError, match="belong"):
-            IncomingFiles(2, FetchLimits(9, 99)).take(said)
+            IncomingFiles("node 2", FetchLimits(9, 99), 2).take(said)
 
 
 def test_parts_of_files_are_unpickled() -> None:
@@ -144,7 +144,7 @@ def test_a_few_bytes_that_ask_for_gigabytes_are_refused_unread(data: bytes) -> N
 
 
 def test_of_files_that_cannot_be_read_the_first_is_kept_and_the_others_are_counted() -> None:
-    incoming = IncomingFiles(2, FetchLimits(9, 99))
+    incoming = IncomingFiles("node 2", FetchLimits(9, 99), 2)
     incoming.take([("unread", "n" * 99_999, "why"), ("unread", "b", "why")])
     assert incoming.unread == ("n" * 4000, "why")
     assert incoming.unread_count == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,66 @@ def test_links_are_followed_and_never_in_circles(tree: Any) -> None:
     (top / "p" / "circle").symlink_to(top / "p")
     (top / "p" / "nowhere").symlink_to(top / "missing")
     assert places(top / "p") == {"p/a.py", "p/link.py", "p/folder/b.py"}
+
+
+def test_link_beside_its_folder_hides_nothing(tree: Any) -> None:
+    """INCLUDES-1"""
+    top = tree({"p/v1/a.bin": "1", "p/v2/a.bin": "2", "p/v2/deep/b.bin": "2"})
+    (top / "p" / "current").symlink_to("v2")  # before its folder by the alphabet
+    (top / "p" / "zlast").symlink_to("v1")
+    (top / "p" / "v1" / "sister").symlink_to("../v2")
+    (top / "p" / "v2" / "sister").symlink_to("../v1")
+    (top / "p" / "v2" / "deep" / "up").symlink_to("..")
+    real = {"p/v1/a.bin", "p/v2/a.bin", "p/v2/deep/b.bin"}
+    linked = {"p/current/a.bin", "p/current/deep/b.bin", "p/zlast/a.bin"}
+    found = places(top / "p")
+    assert real | linked <= found, "INCLUDES-1"
+    assert found - real - linked == {
+        "p/current/sister/a.bin",
+        "p/v1/sister/a.bin",
+        "p/v1/sister/deep/b.bin",
+        "p/v2/sister/a.bin",
+        "p/zlast/sister/a.bin",
+        "p/zlast/sister/deep/b.bin",
+    }
+
+
+def test_including_links_falls_without_its_guard(tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INCLUDES-1"""
+    seen: set[tuple[int, int]] = set()
+
+    def is_known(folder: tuple[int, int], _: object) -> bool:
+        known = folder in seen
+        seen.add(folder)
+        return known
+
+    monkeypatch.setattr(includes, "_is_loop", is_known)
+    with pytest.raises(AssertionError, match="INCLUDES-1"):
+        test_link_beside_its_folder_hides_nothing(tree)
+
+
+def test_links_that_lead_to_a_folder_too_often_are_refused(tree: Any) -> None:
+    top = tree({f"p/{name}/a.txt": name for name in "abcdefg"})
+    for folder in "abcdefg":
+        for other in "abcdefg":
+            (top / "p" / folder / f"to-{other}").symlink_to(f"../{other}")
+    with pytest.raises(SpecError, match=r"symlinks below .*/p lead to the folder .*/p/. more than 100 times: exclude"):
+        places(top / "p")
+    assert len(places(top / "p", excludes=("to-*",))) == 7
+
+
+def test_folder_that_cannot_be_read_is_refused(tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    top, scandir = tree({"p/a.py": "A", "p/secret/b.py": "B"}), os.scandir
+
+    def denied(path: Any) -> Any:
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(SpecError, match=r"p/secret cannot be read: Permission denied\. Exclude it"):
+        places(top / "p")
+    assert places(top / "p", excludes=("secret",)) == {"p/a.py"}
 
 
 def test_contents_and_executable_bits_are_kept(tree: Any) -> None:

@@ -38,6 +38,11 @@ def wait() -> None:
     threading.Event().wait()
 
 
+@compute
+def do_nothing() -> None:
+    pass
+
+
 async def test_files_of_every_node_come_by_node(pool: Pool, tmp_path: Path) -> None:
     await pool.broadcast(write("log", "said"))
     fetched = await pool.fetch("log/**", to=tmp_path)
@@ -329,3 +334,66 @@ async def test_a_pool_that_keeps_nothing_needs_no_working_directory(
     gone.rmdir()
     async with Pool(provider=Local(), console="silent") as pool:
         assert isinstance(await pool.run(write(str(tmp_path))), int)
+
+
+@compute
+def mark() -> int:
+    Path("mark.txt").write_text(str(os.getppid()))
+    return os.getppid()
+
+
+async def test_node_that_leaves_keeps_its_files_apart_and_ranks_are_those_of_tasks(tmp_path: Path) -> None:
+    """FETCH-5, SEATS-1."""
+    async with Pool(provider=Local(), nodes=Nodes(2, min=1, max=2), console="silent") as pool:
+        await pool.run(do_nothing(), on=1)
+        marks = await pool.broadcast(mark())
+        jobs = [pool.submit(wait(), on=rank) for rank in range(2)]
+        pool.resize(1)
+        while not (left := [node for node in pool.snapshot().nodes if node.state == "draining"]):
+            await asyncio.sleep(0)
+        (stays,) = [node for node in pool.snapshot().nodes if node not in left]
+        assert (stays.rank, left[0].rank) == (0, None)
+        fetched = await pool.fetch("mark.txt", to=tmp_path)
+        assert fetched == [tmp_path / "node-0/mark.txt", tmp_path / f"node-id-{left[0].node}/mark.txt"]
+        assert sorted(int(path.read_text()) for path in fetched) == sorted(marks)
+        (alone,) = await pool.fetch("mark.txt", to=tmp_path / "alone", on=0)
+        assert alone.read_text() == fetched[0].read_text()
+        for job in jobs:
+            job.cancel()
+
+
+async def test_replacement_does_not_overwrite_files_of_the_lost_node(tmp_path: Path) -> None:
+    """FETCH-5."""
+    async with asyncio.timeout(60), Pool(provider=Local(), nodes=1, console="silent") as pool:
+        (lost,) = await pool.broadcast(mark())
+        (first,) = await pool.fetch("mark.txt", to=tmp_path)
+        assert await pool.fetch("mark.txt", to=tmp_path) == [first]
+        os.kill(lost, signal.SIGKILL)
+        while (new := await pool.run(mark())) == lost:
+            pass
+        (second,) = await pool.fetch("mark.txt", to=tmp_path)
+        assert (int(first.read_text()), int(second.read_text())) == (lost, new)
+        (node,) = [each.node for each in pool.snapshot().nodes if each.rank == 0]
+        assert (first, second) == (tmp_path / "node-0/mark.txt", tmp_path / f"node-id-{node}/mark.txt")
+
+
+def test_one_name_for_each_file_falls_without_its_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FILES-1"""
+    monkeypatch.setattr(FileWriter, "_check_name", lambda _: None)
+    with pytest.raises(pytest.fail.Exception):
+        test_two_names_for_one_path_are_refused(tmp_path)
+
+
+def test_two_names_for_one_path_are_refused(tmp_path: Path) -> None:
+    """FILES-1, where a link plays a disk on which `a` and `A` are one name."""
+    writer = FileWriter(tmp_path)
+    for part in (("file", "a/x", 1, False), b"1", ("end",)):
+        writer.write(part)
+    (tmp_path / "A").symlink_to("a")
+    writer.write(("file", "A/x", 1, False))
+    writer.write(b"2")
+    with pytest.raises(FileExistsError):
+        writer.write(("end",))
+    writer.close()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["x"]
+    assert (tmp_path / "a/x").read_text() == "1"

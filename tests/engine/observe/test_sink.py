@@ -81,10 +81,10 @@ def test_a_backlog_is_bounded_and_its_gap_is_counted(
     monkeypatch.setattr(module, "BACKLOG_CHARS", 100)
     terminal.running.clear()
     for _ in range(10):
-        writer.put("x" * 49, 1)
+        writer.put("x" * 48 + "\n", 1)
     terminal.running.set()
-    writer.put("after", 2)
-    writer.close(60)
+    writer.put("after\n", 2)
+    assert writer.close(60) == 0
     assert len(terminal.written) < 10
     assert sum(1 for text, _, _ in terminal.written if text) + sum(dropped for _, _, dropped in terminal.written) == 11
 
@@ -94,9 +94,36 @@ def test_failing_terminal_does_not_stop_the_writer() -> None:
         raise BrokenPipeError
 
     writer = Writer(broken)
-    writer.put("a", 1)
-    writer.put("b", 1)
-    writer.close()
+    writer.put("a\n", 1)
+    writer.put("b\nc\n", 1)
+    assert writer.close() == 3, "PRINTS-1"
+    assert isinstance(writer.error, BrokenPipeError)
+
+
+def test_counting_lines_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PRINTS-1"""
+    guarded = Writer._guarded
+    monkeypatch.setattr(Writer, "_guarded", lambda *given: guarded(*given) or True)
+    with pytest.raises(AssertionError, match="PRINTS-1"):
+        test_failing_terminal_does_not_stop_the_writer()
+
+
+def test_lines_left_at_the_end_are_counted_and_not_written_later(
+    terminal: Terminal, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PRINTS-1"""
+    monkeypatch.setattr(module, "BACKLOG_CHARS", 20)
+    terminal.running.clear()
+    for number in range(20):
+        writer.put(f"line {number}\n", 1)
+    assert writer.is_behind
+    unshown = writer.close(0.01)
+    terminal.running.set()
+    assert writer._thread is not None
+    writer._thread.join(60)
+    written = sum(text.count("\n") for text, _, _ in terminal.written)
+    assert (written, unshown) == (1, 20), "the line that was being written is counted, too"
+    assert writer.close() == unshown
 
 
 def test_refreshes_until_closed_and_starts_no_thread_before_it_is_needed() -> None:
@@ -112,5 +139,6 @@ def test_refreshes_until_closed_and_starts_no_thread_before_it_is_needed() -> No
 
 def test_nothing_is_written_after_close(terminal: Terminal, writer: Writer) -> None:
     writer.close()
-    writer.put("late", 1)
+    writer.put("late\n", 1)
     assert terminal.written == []
+    assert writer.close() == 1, "PRINTS-1"

@@ -62,7 +62,7 @@ def test_the_wait_in_a_queue_is_apart_from_the_boot() -> None:
         ("queued", "Priority", 0.0, 30.0),
         ("queued", "Resources", 30.0, 60.0),
         ("launching", "", 60.0, 65.0),
-        ("ready", "rank 0", 65.0, 70.0),
+        ("ready", "", 65.0, 70.0),
     ]
 
 

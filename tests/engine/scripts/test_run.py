@@ -41,6 +41,17 @@ def test_options_win_over_the_header_and_that_over_the_file(tmp_path: Path) -> N
     assert nodes(plan(tmp_path, {}, header='# pool = "none"', pool="big")) == Nodes(9)
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, 30.0), ({"grace": 0}, 0.0), ({"grace": 90.5}, 90.5)])
+def test_grace_is_a_time_in_seconds(given: dict[str, Any], expected: float, tmp_path: Path) -> None:
+    assert plan(tmp_path, given).grace_s == expected
+
+
+@pytest.mark.parametrize("grace", [-1, True, "30", 7200, float("nan")])
+def test_grace_that_is_no_time_is_refused(grace: object, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="grace takes seconds, from 0 to 3,600"):
+        plan(tmp_path, {"grace": grace})
+
+
 def test_a_headers_dependencies_are_packages_of_the_image(tmp_path: Path) -> None:
     header = '# image = { pip = ["cloudpickle"], env = { A = "1" } }'
     path = tmp_path / "train.py"

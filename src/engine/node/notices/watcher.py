@@ -23,10 +23,17 @@ SETTLE_S = 0.01  # by then every rank that asked before it could see the notice 
 
 
 class PreemptionWatcher:
-    def __init__(self, page: NoticePage, send: Callable[[PreemptionNotice | Asked], None]) -> None:
+    def __init__(
+        self,
+        page: NoticePage,
+        send: Callable[[PreemptionNotice | Asked], None],
+        noticed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``noticed``: called when this machine has a notice, or another one than before."""
         self._loop = asyncio.get_running_loop()
         self._page = page
         self._send = send
+        self._noticed = noticed
         self._pending = Pending()
         self._from_client: set[str] = set()  # sources
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,6 +100,8 @@ class PreemptionWatcher:
         changed = self._pending.record(source, seconds, time.monotonic())
         if self._page.read().own != self._pending.holds:
             self._page.post(self._page.read()._replace(own=self._pending.holds))
+            if self._pending.holds is not None:
+                self._noticed()
         return changed
 
     async def _watch(self, source: NoticeSource) -> None:

@@ -1,0 +1,42 @@
+"""The ranks of ready nodes, counted from their seats. Pure.
+
+SEATS-1: a rank has one owner, the roster. Every other reader keeps the seats that `NodeReady` reports and counts ranks
+    from them when it needs one, because a node's rank changes with the nodes that sit before it, and its seat does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from . import events as ev
+
+UNSEATING = (ev.NodeStandby, ev.NodeNoticed, ev.NodeDraining, ev.NodeFailed, ev.NodeLost, ev.NodeDismissed)
+
+
+class Seats:
+    """The seats of the nodes that have a rank, as events report them."""
+
+    def __init__(self) -> None:
+        self._seats: dict[int, int] = {}
+
+    def apply(self, event: ev.NodeEvent) -> None:
+        match event:
+            case ev.NodeReady():
+                self.take(event.node, event.rank if event.seat is None else event.seat)
+            case ev.NodeEvent() if isinstance(event, UNSEATING):
+                self.leave(event.node)
+            case _:
+                pass
+
+    def take(self, node: int, seat: int) -> None:
+        self._seats[node] = seat
+
+    def leave(self, node: int) -> None:
+        self._seats.pop(node, None)
+
+    def ranks(self) -> Mapping[int, int]:
+        """Return the present rank of each node that has one."""
+        return {node: rank for rank, node in enumerate(self._ordered())}
+
+    def _ordered(self) -> Iterator[int]:
+        yield from sorted(self._seats, key=lambda node: (self._seats[node], node))

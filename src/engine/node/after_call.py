@@ -1,0 +1,109 @@
+"""The locals of a rank's function: they are freed after its answer is sent, and in bounded time.
+
+Destructors may wait for other ranks: gloo's do after `destroy_process_group`, now and then for ever. Python runs them
+when the function returns, before anybody has its value, and the whole broadcast would wait for them.
+
+AFTER-1: what the function of a settled rank has left in its locals holds its worker for at most `FREE_S`: a worker that
+    does not finish by then is killed by the kernel.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+from .frames import release_frames
+
+T = TypeVar("T")
+FREE_S = 8.0
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+_kept: list[FrameType] = []
+_errors: list[BaseException] = []
+
+
+def keeping(function: object, call: Callable[[], T]) -> T:
+    """Return ``call()``, which calls ``function``, and keep its locals until `free`.
+
+    They end with the function where a debugger or coverage.py watches, and where a process group is left to a plugin:
+    that group must outlive them.
+    """
+    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+    if not isinstance(code, CodeType) or code.co_flags & _SUSPENDABLE or sys.gettrace() is not None:
+        return call()
+
+    def trace(frame: FrameType, _event: str, _argument: Any) -> None:
+        """Called for the first frames of the call alone: a frame that is referred to keeps its locals."""
+        if frame.f_code is code:
+            sys.settrace(None)
+            _kept.append(frame)
+
+    sys.settrace(trace)
+    try:
+        value = call()
+    except BaseException:
+        _kept.clear()
+        raise
+    finally:
+        if sys.gettrace() is trace:
+            sys.settrace(None)
+    if _has_group():
+        _kept.clear()
+    return value
+
+
+def hold(error: BaseException) -> None:
+    """Keep the locals of an error's frames until `free`."""
+    _errors.append(error)
+
+
+def free() -> None:
+    """Free what was kept. The process is killed if that takes longer than `FREE_S`."""
+    if _kept or _errors:
+        frames = [*_kept]
+        _kept.clear()
+        with _deadline(FREE_S):
+            while _errors:
+                release_frames(_errors.pop())
+            for frame in frames:
+                with suppress(RuntimeError):  # it runs: the function called itself, and a thread goes on
+                    frame.clear()
+
+
+def story(status: int, *, idle: bool) -> bytes:
+    """Return a line about a worker that ended with this status; empty: it was not killed by its deadline."""
+    if not idle or status < 0 or not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGALRM:
+        return b""
+    return (
+        f"outrider: a process was killed that had returned its value and did not free its local variables within "
+        f"{FREE_S:g} s: a destructor hangs\n"
+    ).encode()
+
+
+def _has_group() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and bool(distributed.is_initialized())
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Have the kernel end this process by SIGALRM after so many seconds, also where Python does not run any more."""
+    handler = signal.getsignal(signal.SIGALRM)
+    if handler is None:  # one that Python has not set, and could not set again
+        yield
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    before = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.setitimer(signal.ITIMER_REAL, *before)

@@ -1,0 +1,113 @@
+"""SIGTERM for the programs of ranks that handle it: who they are, and how they get the signal.
+
+A rank registers the process of its program by a file in the executor's private folder. When the machine has a notice,
+the executor sends SIGTERM; when a run is to end, a task of Outrider's own does (`scripts.endings`). A process without a
+handler gets nothing: it would end at once, where it may work until its machine is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from .log_socket import VARIABLE
+
+_PREFIX = "rank-"
+_NOTIFIED, _UNHANDLED = ".notified", ".unhandled"  # beside the file of a process
+_STARTED = 19  # of the fields behind the name in /proc/PID/stat: when the process started
+
+
+def register(pid: int) -> None:
+    """Let a process of this rank have SIGTERM if it handles that. Without a folder of the node there is nothing to do.
+
+    In this process itself the signal may be shielded, as it announces the end of the machine to every process. Then
+    nobody can see whether the program has a handler, until a signal shows that there is none.
+    """
+    folder, started = _folder(), _started(pid)
+    if folder is None or started is None:
+        return
+    with suppress(OSError):
+        (folder / f"{_PREFIX}{pid}").write_text(started)
+    if pid == os.getpid() and signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
+        unhandled = folder / f"{_PREFIX}{pid}{_UNHANDLED}"
+        shielded = signal.getsignal(signal.SIGTERM)
+
+        def note(number: int, frame: object) -> None:
+            if os.getpid() == pid:
+                with suppress(OSError):
+                    unhandled.touch()
+            elif callable(shielded):
+                shielded(number, frame)  # type: ignore[arg-type]  # a frame is one
+
+        signal.signal(signal.SIGTERM, note)
+
+
+def was_notified(pid: int) -> bool:
+    """Return whether a process of this rank has had SIGTERM because of a notice."""
+    folder = _folder()
+    return folder is not None and (folder / f"{_PREFIX}{pid}{_NOTIFIED}").exists()
+
+
+def notify(folder: Path) -> None:
+    """Send SIGTERM, because of a notice, to each process below ``folder`` that handles it, and has not had it so."""
+    for pid in handling(folder):
+        notified = folder / f"{_PREFIX}{pid}{_NOTIFIED}"
+        if not notified.exists():
+            with suppress(OSError):
+                notified.touch()
+                os.kill(pid, signal.SIGTERM)
+
+
+def terminate() -> list[int]:
+    """Send SIGTERM to each process of this node that handles it, and return them."""
+    folder, sent = _folder(), list[int]()
+    for pid in () if folder is None else handling(folder):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+            sent.append(pid)
+    return sent
+
+
+def handling(folder: Path) -> list[int]:
+    """Return the registered processes that live and handle SIGTERM, as far as that can be seen."""
+    found = []
+    for file in folder.glob(f"{_PREFIX}*"):
+        text = file.name.removeprefix(_PREFIX)
+        if text.isdigit() and is_handling(folder, int(text)):
+            found.append(int(text))
+    return sorted(found)
+
+
+def is_handling(folder: Path, pid: int) -> bool:
+    """Return whether a registered process lives and handles SIGTERM."""
+    try:
+        registered = (folder / f"{_PREFIX}{pid}").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (OSError, ValueError):
+        return False
+    if registered != _started(pid) or (folder / f"{_PREFIX}{pid}{_UNHANDLED}").exists():
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) & 1 << (signal.SIGTERM - 1))
+
+
+def still_handling(pid: int) -> bool:
+    """Return whether a process of this node goes on with its handler."""
+    folder = _folder()
+    return folder is not None and is_handling(folder, pid)
+
+
+def _folder() -> Path | None:
+    socket = os.environ.get(VARIABLE)
+    return Path(socket).parent if socket else None
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process started, by the kernel's clock; None: it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if fields[0] in "ZX" else fields[_STARTED]

@@ -1,0 +1,103 @@
+"""The end of a run whose ranks handle SIGTERM: they get it, and the time to save, before anything is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ..api.compute import compute
+from ..api.errors import OutriderError, RunStopped
+from ..node import rank_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from ..client.open_pool import OpenPool
+
+LOOK_S = 0.05
+PATIENCE_S = 1.0  # before people are told what is waited for
+ANSWER_S = 5.0  # beyond the time of the ranks: for a node that does not answer
+
+
+@compute
+def terminate_ranks(grace_s: float) -> None:
+    """Send SIGTERM to the programs of this node's ranks that handle it, and wait until they have ended."""
+    waited_for = rank_signals.terminate()
+    until = time.monotonic() + grace_s
+    while time.monotonic() < until and any(rank_signals.still_handling(pid) for pid in waited_for):
+        time.sleep(LOOK_S)
+
+
+class GentleEnd:
+    """Runs the ranks of a script, and ends them gently, by a cancellation or on request (`request`)."""
+
+    def __init__(self, core: OpenPool, grace_s: float) -> None:
+        self._core, self._grace_s = core, grace_s
+        self._ranks: asyncio.Future[Any] | None = None
+        self._impatient = asyncio.Event()
+        self._requested = False
+
+    async def run(self, broadcast: Coroutine[Any, Any, object]) -> None:
+        """Return when all ranks have ended. Cancelled, let those that handle SIGTERM save first.
+
+        Raises:
+            RunStopped: the end was requested.
+            OutriderError: as of `Pool.broadcast`.
+        """
+        self._ranks = asyncio.ensure_future(broadcast)
+        try:
+            await asyncio.shield(self._ranks)
+        except asyncio.CancelledError:
+            if not self._ranks.done():
+                await self._let_save()
+            raise
+        finally:
+            self._ranks.cancel()
+            await asyncio.gather(self._ranks, return_exceptions=True)
+        if self._requested:
+            raise RunStopped("The pool was ended from outside, by `outrider stop`.")
+
+    async def request(self) -> None:
+        """Let the ranks that handle SIGTERM save and end, as `outrider stop` does before it ends the pool."""
+        self._requested = True
+        if self._ranks is not None and not self._ranks.done():
+            await self._let_save()
+
+    def hurry(self) -> None:
+        """Wait no longer: who has pressed Ctrl-C again does not want to."""
+        self._impatient.set()
+
+    async def _let_save(self) -> None:
+        assert self._ranks is not None
+        if self._grace_s <= 0:
+            return
+        ending = asyncio.ensure_future(self._terminate())
+        impatient = asyncio.ensure_future(self._impatient.wait())
+        waited: Iterable[asyncio.Future[Any]] = {ending, impatient, self._ranks}
+        try:
+            done, _ = await asyncio.wait(waited, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                text = f"waiting up to {self._grace_s:g} s for ranks that handle SIGTERM; Ctrl-C again ends them now"
+                print(f"outrider: {text}", file=sys.stderr, flush=True)
+                await asyncio.wait(waited, timeout=self._grace_s + ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (ending, impatient):
+                each.cancel()
+            await asyncio.gather(ending, impatient, return_exceptions=True)
+
+    async def _terminate(self) -> None:
+        from ..client.file_transfer import places
+
+        found = places(self._core, leaving=True)
+        await asyncio.gather(
+            *(self._quietly(place.run(terminate_ranks(self._grace_s), "the end of the ranks")) for place in found)
+        )
+
+    @staticmethod
+    async def _quietly(running: Coroutine[Any, Any, None]) -> None:
+        with suppress(OutriderError):  # the node is lost: so are its ranks
+            await running
