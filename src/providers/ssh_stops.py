@@ -252,25 +252,30 @@ def _is_public(path: str) -> bool:
 
 
 def _known_hosts(settings: Effective, way: Login) -> Any:
+    """Return the keys that are known. Lines that are none are skipped, as ssh does."""
     files = way.known_hosts or (settings.known_hosts if way.config else ()) or KNOWN_HOSTS
     paths = [path for path in (Path(each).expanduser() for each in files) if path.is_file()]
-    if not settings.revoked_keys:
-        return [str(path) for path in paths]
+    lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
+    lines += [f"@revoked * {line}" for line in _revoked(settings.revoked_keys)]
+    entries = [line for line in lines if len(line.split()) >= (4 if line.startswith("@") else 3)]
+    return asyncssh.import_known_hosts("\n".join([*entries, ""])) if entries else None
+
+
+def _revoked(path: str) -> list[str]:
+    if not path:
+        return []
     try:
-        revoked = Path(settings.revoked_keys).read_bytes()
+        revoked = Path(path).read_bytes()
     except OSError as error:
         raise ConfigMistake(
-            f"RevokedHostKeys names {settings.revoked_keys}, which cannot be read ({error.strerror}): as for ssh, no "
-            "host is trusted then"
+            f"RevokedHostKeys names {path}, which cannot be read ({error.strerror}): no host is trusted then"
         ) from error
     if revoked.startswith(_KRL):
         raise ConfigMistake(
-            f"RevokedHostKeys names {settings.revoked_keys}, which is a key revocation list in binary, and Outrider "
-            "reads public keys alone, one a line: give a file of these"
+            f"RevokedHostKeys names {path}, which is a key revocation list in binary, and Outrider reads public keys "
+            "alone, one a line: give a file of these"
         )
-    lines = [line for line in revoked.decode(errors="replace").splitlines() if line.strip() and line[0] != "#"]
-    texts = [path.read_text(errors="replace") for path in paths]
-    return asyncssh.import_known_hosts("\n".join([*texts, *(f"@revoked * {line}" for line in lines), ""]))
+    return [line for line in revoked.decode(errors="replace").splitlines() if not line.startswith("#")]
 
 
 # --- the connections --------------------------------------------------------------------------------------------------

@@ -169,9 +169,9 @@ def value_of(settings: Effective, name: str) -> object:
 async def test_configuration_holds(text: str, expected: Expected, tmp_path: Path) -> None:
     """A field with a sign: the value is the first (>), the last (<) or one (+) of those that hold."""
     settings = await ssh_config.effective(query(tmp_path, text))
-    for name, wanted in expected.items():
+    for name, entry in expected.items():
         value: Any = value_of(settings, name)
-        wanted = wanted.replace("{folder}", str(tmp_path)) if isinstance(wanted, str) else wanted
+        wanted = entry.replace("{folder}", str(tmp_path)) if isinstance(entry, str) else entry
         match name[-1]:
             case ">":
                 assert value[0] == wanted

@@ -36,16 +36,22 @@ async def stops(address: Address, way: Login, host_key: str) -> Sequence[Stop]:
         _check_host_key(host_key, address.host)
     try:
         return await ssh_stops.stops(address, way, host_key)
-    except ConfigMistake as error:
-        raise SpecError(f"{address.host}: {error}.") from error
+    except (ConfigMistake, UnicodeError) as error:
+        raise _mistake(address.host, error) from error
 
 
 async def jumps(way: Login) -> Sequence[Stop]:
     """Do as `ssh_stops.jumps`. Errors are those of `stops`."""
     try:
         return await ssh_stops.jumps(way)
-    except ConfigMistake as error:
-        raise SpecError(f"{way.jump}: {error}.") from error
+    except (ConfigMistake, UnicodeError) as error:
+        raise _mistake(way.jump or "", error) from error
+
+
+def _mistake(host: str, error: ValueError) -> SpecError:
+    if isinstance(error, ConfigMistake):
+        return SpecError(f"{host}: {error}.")
+    return SpecError(f"{host}: a file of your SSH access is no text ({error}): look at known_hosts and config=.")
 
 
 async def _way(machine: Machine) -> Sequence[Stop]:

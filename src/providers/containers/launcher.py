@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
@@ -206,4 +207,6 @@ def _refusal(errors: Collection[ProviderError]) -> ProviderError:
     error = most_telling(sorted(errors, key=is_lost))
     if not is_lost(error):
         return error
-    return NoCapacity(str(error), retry_after_s=error.retry_after_s, code=error.code, advice=error.advice)
+    refusal = NoCapacity(str(error), retry_after_s=error.retry_after_s, code=error.code, advice=error.advice)
+    refusal.kind = re.sub(r"\d+", "", str(error))  # without ports and times; the runtime has tried for a while itself
+    return refusal
