@@ -795,6 +795,16 @@ def test_failures_with_the_same_cause_are_systematic(failures, tries, given_up):
     assert (fleet.given_up is not None) == given_up
 
 
+class ForgetsTheCause(FleetController):
+    def _failed(self, error, now, chance, retry_after_s, cause=""):
+        return super()._failed(error, now, chance, retry_after_s, "")
+
+
+def test_systematic_failures_falls_without_its_guard():
+    """FLEET-14"""
+    assert fail_one_after_another(ForgetsTheCause(1, retries=9), [("no python", True)] * 4) == 4
+
+
 def test_failures_of_machines_that_were_asked_for_together_count_as_one():
     """FLEET-14"""
     fleet = FleetController(3, retries=9)

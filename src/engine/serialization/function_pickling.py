@@ -181,7 +181,7 @@ def importable(name: str) -> bool:
 
 
 class ModulePlace(NamedTuple):
-    """Where this program has a module from."""
+    """The origin of a module in this program."""
 
     name: str  # of its package
     kind: Literal["python", "own", "editable", "installed", "nowhere"]

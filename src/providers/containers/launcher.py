@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
@@ -207,6 +206,5 @@ def _refusal(errors: Collection[ProviderError]) -> ProviderError:
     error = most_telling(sorted(errors, key=is_lost))
     if not is_lost(error):
         return error
-    refusal = NoCapacity(str(error), retry_after_s=error.retry_after_s, code=error.code, advice=error.advice)
-    refusal.kind = re.sub(r"\d+", "", str(error))  # without ports and times; the runtime has tried for a while itself
-    return refusal
+    text = str(error)  # which is the same where nothing changes: the runtime has tried for a while itself
+    return NoCapacity(text, retry_after_s=error.retry_after_s, code=error.code, advice=error.advice, kind=text)
