@@ -11,8 +11,8 @@ class ProviderError(Exception):
 
     ``code``: the cloud's own name for it, such as ``InsufficientInstanceCapacity``; empty: it has none. ``advice``: the
     next step, as a sentence; empty: the one that fits all errors of this class. ``kind``: equal for failures with the
-    same cause, without its numbers, which a starting pool takes for lasting when it is met twice in a row; empty: it may
-    pass by itself.
+    same cause, without its numbers, which a starting pool takes for lasting when met twice in a row; empty: it may pass
+    by itself.
     """
 
     retry_after_s: float | None = None

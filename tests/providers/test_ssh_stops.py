@@ -39,10 +39,6 @@ async def stop(folder: Path, text: str, host: str = "gpu", **login: Any) -> Stop
     return (await ssh_stops.stops(Address(host), Login(config=(str(config),), **login), ""))[-1]
 
 
-def offered(found: Stop) -> list[str]:
-    return [pair.get_comment() for pair in found.options.client_keys or ()]
-
-
 async def test_keys_that_are_of_no_use_are_skipped_and_named(tmp_path: Path) -> None:
     key(tmp_path / "good")
     key(tmp_path / "locked", "secret")
