@@ -182,7 +182,7 @@ class _Bootstrap:
             ended = await self._host.run([*env, binary, "python", *words])
             if ended.status != 0:
                 minor, command = ".".join(version.split(".")[:2]), f"uv python {shlex.join(words)}"
-                hint = f"install Python {minor} on that host: it has none, and does not get it"
+                hint = f"install Python {minor} there, or in the image of a container: it has none, and does not get it"
                 raise self._failed(f"{command} ended with {ended.how}", ended, command, hint)
         output = ended.stdout.decode(errors="replace").strip()
         paths = re.findall(rf"{re.escape(place)}/[^\r\n]+", output)  # a login may print before and after it
