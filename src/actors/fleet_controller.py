@@ -34,6 +34,8 @@ FLEET-12: `UNFIT_NODES` nodes in a row that can start no worker, and are lost so
     that retrying cannot cure. A node that is lost otherwise, or has stayed for `NEWBORN_S`, ends the row; so does one
     that has run something, whatever its executor died of.
 FLEET-13: a node goes from phase to phase as `STEPS` says. Its end is final.
+FLEET-14: before a first node was ready, `SAME_CAUSE` failures in a row with the same ``cause`` are a failure that
+    retrying cannot cure. Failures of machines that were asked for together count as one.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0
 START_WAIT_S = 45.0  # a starting pool waits no longer for one retry: it fails, so that its user learns of it
 ANEW_S = 60.0  # by then the cause may be gone: credentials were renewed, a limit was raised
+SAME_CAUSE = 2  # a third try would only take as long again
 UNFIT_NODES = 3  # in a row; nodes that fail together count as one
 NEWBORN_S = 90.0  # since it was ready; a fork server that does not answer is given up after 60 s
 FLAP_S = 10.0  # a node lost without notice so soon after it was ready may be one of many
@@ -108,6 +111,9 @@ class FleetController:
         self._anew_at = 0.0  # when it tries again after giving up
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
+        self._cause = ""  # of the last failure; empty: another failure may have another one
+        self._repeats = 0  # failures in a row with that cause
+        self._had_ready = False
         self._unfit = 0  # nodes in a row that could start no worker
         self._unfit_at = 0.0  # when the last of them was lost
         self._in_vain = 0  # failed tries in a row to get a substitute for a straggler
@@ -135,11 +141,11 @@ class FleetController:
         return delay
 
     def launch_failed(
-        self, error: Exception, asked: int, now: float, chance: float, *, retry_after_s: float | None
+        self, error: Exception, asked: int, now: float, chance: float, *, retry_after_s: float | None, cause: str = ""
     ) -> float | None:
         """Return the seconds until the launch is tried again; None: never, and ``given_up`` is set."""
         self.launching -= asked
-        return self._failed(error, now, chance, retry_after_s)
+        return self._failed(error, now, chance, retry_after_s, cause)
 
     def queued(self, node: NodeId) -> None:
         """Handle that the machine of a booting node waits in its provider's queue."""
@@ -156,6 +162,7 @@ class FleetController:
         if not self.booting(node):
             return False
         self.failures = self._in_vain = 0
+        self._had_ready = True
         self._ready_at[node] = now
         self._queued.discard(node)
         works = self._working < self.wanted
@@ -167,7 +174,15 @@ class FleetController:
         return works
 
     def node_failed(
-        self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool, after_s: float = 0.0
+        self,
+        node: NodeId,
+        error: Exception,
+        now: float,
+        chance: float,
+        *,
+        fatal: bool,
+        after_s: float = 0.0,
+        cause: str = "",
     ) -> float | None:
         """Handle a node that never became ready. ``fatal``: no other would be either; else another is asked for in
         ``after_s`` at the earliest. Return as ``launch_failed``; 0: its substitute is on its way.
@@ -181,7 +196,7 @@ class FleetController:
             if self.given_up is not None:
                 self.given_up = None
                 self.failures = 0
-        return self._failed(error, now, chance, None if fatal else after_s)
+        return self._failed(error, now, chance, None if fatal else after_s, cause)
 
     def straggles(self, node: NodeId, now: float) -> bool:
         """Handle that ``node`` is a straggler: ask for another machine. Return whether anything changed."""
@@ -393,10 +408,14 @@ class FleetController:
             self._count[phase] -= 1
         return phase
 
-    def _failed(self, error: Exception, now: float, chance: float, retry_after_s: float | None) -> float | None:
+    def _failed(
+        self, error: Exception, now: float, chance: float, retry_after_s: float | None, cause: str = ""
+    ) -> float | None:
         beside = self._is_beside
         if beside and self.given_up is not None:
             return None
+        if self._is_systematic(cause, now) and not (beside or self._opened):
+            retry_after_s = None
         enough = (
             (retry_after_s or 0.0) > START_WAIT_S or (self._counts(now) and self.failures >= self._retries)
         ) and not (beside or self._opened)
@@ -408,6 +427,14 @@ class FleetController:
         delay = self._back_off(now, chance, least_s=retry_after_s)
         self._balance(now)
         return delay
+
+    def _is_systematic(self, cause: str, now: float) -> bool:
+        """Return whether failures in a row with the same cause are enough to give up (FLEET-14)."""
+        if not cause or cause != self._cause:
+            self._cause, self._repeats = cause, 0
+        if cause and self._counts(now):
+            self._repeats += 1
+        return self._repeats >= SAME_CAUSE and not self._had_ready
 
     def _unfit_in_a_row(self, ready_at: float | None, now: float, chance: float, *, unfit: bool) -> bool:
         """Return whether a lost node is the last of `UNFIT_NODES` in a row that could start no worker (FLEET-12)."""

@@ -278,10 +278,12 @@ class ConnectFailed(Exception):
     ``futile``: trying again for a while helps nothing, and later it may: a host name that does not exist.
     ``late``: where the node was when its time to boot was over, in words that fit behind "was"; empty: it was not.
     ``step``: of preparing it, if that was under way then.
+    ``kind``: equal for failures that have the same cause on machines that are alike; empty: that is not known.
     """
 
     late: str = ""
     step: str = ""
+    kind: str = ""
 
     def __init__(self, message: str, *, fatal: bool = False, systematic: bool = False, futile: bool = False) -> None:
         super().__init__(message)

@@ -163,8 +163,10 @@ class Machines:
                 self.reported(event, now)
 
     def launch_failed(self, asked: int, error: ProviderError, now: float) -> None:
-        after_s = error.retry_after_s
-        retry_in_s = self.controller.launch_failed(error, asked, now, self._chance(), retry_after_s=after_s)
+        after_s, cause = error.retry_after_s, error.kind
+        retry_in_s = self.controller.launch_failed(
+            error, asked, now, self._chance(), retry_after_s=after_s, cause=cause
+        )
         self.failures.launch(error, retry_in_s)
 
     def reported(self, event: MachineEvent, now: float) -> None:

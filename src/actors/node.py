@@ -110,7 +110,8 @@ class NodeActor:
         except ConnectFailed as error:
             self._happened(partial(self._pool.connection_failed, self._node, error))
         except Exception as error:  # noqa: BLE001 (this node's defect must not be the pool's)
-            defect = ConnectFailed(f"{type(error).__name__}: {error}")
+            defect = ConnectFailed(f"{type(error).__name__}: {error}", systematic=True)
+            defect.__cause__ = error
             self._happened(partial(self._pool.connection_failed, self._node, defect))
         finally:
             if not connected:

@@ -192,7 +192,10 @@ class NodeLives:
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
         self._failures.unreached(member, error)
-        retry_in_s = self._controller.node_failed(node, error, now, self._chance(), fatal=error.systematic)
+        alike = member.machine.patience_s is None  # the provider made the machine, and makes others like it
+        retry_in_s = self._controller.node_failed(
+            node, error, now, self._chance(), fatal=error.systematic, cause=error.kind if alike else ""
+        )
         if retry_in_s != 0.0:
             self._failures.launch(error, retry_in_s)
 

@@ -139,6 +139,13 @@ class Machine:
         """Return whether it is processes of this computer: no network lies between, and their provider ends them."""
         return bool(self.executor_socket)
 
+    @property
+    def is_like_its_siblings(self) -> bool:
+        """Return whether the next machine for the same request would have what this one has: a cluster's or a
+        container's.
+        """
+        return bool(self.inside) or (self.address is not None and bool(self.address.command))
+
 
 @dataclass(frozen=True, slots=True)
 class MachineQueued:

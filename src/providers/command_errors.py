@@ -9,7 +9,7 @@ from ..lazy_dataclass import dataclass
 from .errors import HostAway, ProviderError
 from .login_host import AGAIN_S, TIMED_OUT, Ended
 
-SIGNALLED = 128  # a shell adds the signal's number to it
+SIGNALLED = range(129, 128 + 64 + 1)  # a shell adds the signal's number to 128; sbatch ends with 255 by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,6 @@ def interrupted(command: str, ended: Ended, where: str, quoted: str = "") -> Hos
     """Return the error of a command that a time limit or a signal has ended; None: it has ended by itself."""
     if ended.status in TIMED_OUT:
         return HostAway(f"{command} {where} did not end in time{quoted}", retry_after_s=AGAIN_S, code="TimedOut")
-    if ended.status is None or ended.status > SIGNALLED:
+    if ended.status is None or ended.status in SIGNALLED:
         return HostAway(f"A signal ended {command} {where}{quoted}", retry_after_s=AGAIN_S, code="Signal")
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -9,15 +10,21 @@ class ProviderError(Exception):
     """Base. ``retry_after_s``: the least time after which the same call may go better; None: it will not.
 
     ``code``: the cloud's own name for it, such as ``InsufficientInstanceCapacity``; empty: it has none. ``advice``: the
-    next step, as a sentence; empty: the one that fits all errors of this class.
+    next step, as a sentence; empty: the one that fits all errors of this class. ``kind``: equal for failures with the
+    same cause, without its numbers, which a starting pool takes for lasting when met twice in a row; empty: it may pass
+    by itself.
     """
 
     retry_after_s: float | None = None
     code: str = ""
     advice: str = ""
+    kind: str = ""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, code: str = "", advice: str = "") -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, code: str = "", advice: str = "", kind: str = ""
+    ) -> None:
         super().__init__(message)
+        self.kind = re.sub(r"\d+", "", kind)
         self.retry_after_s = retry_after_s
         self.code = code
         self.advice = advice

@@ -6,17 +6,16 @@ import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from ..lazy_dataclass import dataclass
-from .base import Login
-from .errors import BadRequest, HostAway, NotAuthorized
+from .base import Address, Login
+from .errors import BadRequest, HostAway, NotAuthorized, ProviderError
 
 if TYPE_CHECKING:
-    import asyncssh
+    from .ssh_stops import Passed
 
 AGAIN_S = 5.0
 COMMAND_S = 60.0  # a command ends itself after so long
@@ -27,7 +26,6 @@ ALIVE_S = 15.0
 REFUSED_PAUSES_S = (0.2, 1.0, 3.0)  # when the login host opens no further session
 AT_ONCE = 6  # commands; sshd's MaxSessions is 10
 REQUEST_FAILED = 0xFFFFFFFF  # asyncssh's own OPEN_REQUEST_SESSION_FAILED
-KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 TIMED_OUT = (124, 137)  # how timeout(1) ends
 
 
@@ -122,7 +120,7 @@ class LoginHost:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._connection: asyncssh.SSHClientConnection | None = None
+        self._connection: Passed | None = None
         self._connecting = anyio.Lock()
         self._turns = anyio.Semaphore(AT_ONCE)
 
@@ -156,13 +154,13 @@ class LoginHost:
             raise HostAway(f"The connection to {self._place.host} was lost", retry_after_s=AGAIN_S)
         return Ended(None if done.exit_signal else done.exit_status, _text(done.stdout), _text(done.stderr))
 
-    async def _connected(self) -> asyncssh.SSHClientConnection:
+    async def _connected(self) -> Passed:
         async with self._connecting:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await _connect(self._place)
             return self._connection
 
-    def _forget(self, connection: asyncssh.SSHClientConnection) -> None:
+    def _forget(self, connection: Passed) -> None:
         """Close a connection that has failed, and not the one that others may have made since."""
         if self._connection is connection:
             self._connection = None
@@ -193,62 +191,68 @@ def _nothing_ran(error: BaseException) -> bool:
     return isinstance(error, asyncssh.ChannelOpenError) and error.code != REQUEST_FAILED
 
 
-async def _connect(place: Place) -> asyncssh.SSHClientConnection:
+async def _connect(place: Place) -> Passed:
+    """Connect by the user's own access, as `SSH` does. Host keys are always checked.
+
+    Raises:
+        ProviderError: the host lets nobody in, is not the one that was known, or cannot be reached.
+    """
     import asyncssh
 
-    try:
-        return await asyncssh.connect(place.host, **await _options(place))
-    except asyncssh.HostKeyNotVerifiable as error:
-        raise NotAuthorized(
-            f"The host key of {place.host} is not the one that is known here, or none is: {error}",
-            code="HostKey",
-            advice=f"Log in once with `ssh {place.host}` and compare the key with what the site publishes.",
-        ) from error
-    except asyncssh.PermissionDenied as error:
-        raise NotAuthorized(
-            f"{place.text} does not let this user in: {error}",
-            code="Login",
-            advice=f"`ssh -o BatchMode=yes {place.text} true` must work: add your key there, or to the agent.",
-        ) from error
-    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, asyncssh.ConfigParseError) as error:
-        raise BadRequest(f"The way to {place.text} cannot be read from its files: {error}") from error
-    except (OSError, asyncssh.Error) as error:
-        raise HostAway(f"{place.text} cannot be reached: {error}", retry_after_s=AGAIN_S, code="Unreached") from error
+    from .ssh_stops import JumpFailed, dial, stops
 
-
-async def _options(place: Place) -> dict[str, Any]:
-    """Return how asyncssh is to connect. Host keys are always checked."""
-    import asyncssh
-
-    login = place.login
-    wishes: dict[str, Any] = {
-        "config": list(login.config) or None,
-        "agent_forwarding": False,
-        "preferred_auth": "gssapi-with-mic,publickey",
-        "gss_kex": False,  # with it Kerberos would vouch for the host, and its key be compared with none
-        "gss_delegate_creds": False,
+    options: dict[str, Any] = {
         "connect_timeout": CONNECT_S,
         "login_timeout": CONNECT_S,
         "keepalive_interval": ALIVE_S,
     }
-    wishes |= {} if place.port is None else {"port": place.port}
-    wishes |= {} if place.user is None else {"username": place.user}
-    wishes |= {"client_keys": list(login.keys), "agent_path": None} if login.keys else {}
-    wishes |= {"tunnel": login.jump} if login.jump else {}
-    said: Any = None
-    if login.config and not login.known_hosts:
-        said = (await asyncssh.SSHClientConnectionOptions.construct(host=place.host, **wishes)).known_hosts
-    nobody: Any = ([], [], [])  # never None, with which asyncssh would check nothing
-    return {**wishes, "known_hosts": _files(login.known_hosts or said or KNOWN_HOSTS) or nobody}
+    try:
+        way = await stops(Address(place.host, place.port, user=place.user), place.login, "")
+        return await dial(way, options, to=way[-1])
+    except JumpFailed as error:
+        raise _refusal(f"{error.stop.place}, on the way to {place.text},", error.__cause__ or error) from error
+    except (OSError, ValueError, asyncssh.Error) as error:
+        raise _refusal(place.text, error) from error
+
+
+def _refusal(host: str, error: BaseException) -> ProviderError:  # noqa: PLR0911  a table
+    import asyncssh
+
+    from .ssh_config import ConfigMistake
+    from .ssh_stops import ProxyCommandFailed
+
+    match error:
+        case asyncssh.HostKeyNotVerifiable() if "revoked" in str(error):
+            return NotAuthorized(
+                f"{host} shows a host key that is revoked (@revoked in known_hosts, or RevokedHostKeys)",
+                code="HostKey",
+                advice="Ask whoever runs the host for its new key.",
+            )
+        case asyncssh.HostKeyNotVerifiable():
+            return NotAuthorized(
+                f"The host key of {host} is not the one that is known here, or none is: {error}",
+                code="HostKey",
+                advice=f"Log in once with `ssh {host}` and compare the key with what the site publishes.",
+            )
+        case asyncssh.PermissionDenied():
+            return NotAuthorized(
+                f"{host} does not let this user in: {error}",
+                code="Login",
+                advice=f"`ssh -o BatchMode=yes {host} true` must work: add your key there, or to the agent.",
+            )
+        case asyncssh.KeyExchangeFailed():
+            advice = "Allow one that both have by Ciphers, MACs or KexAlgorithms of your SSH configuration."
+            return BadRequest(f"{host} and Outrider have no algorithm in common: {error}", advice=advice)
+        case ConfigMistake() | asyncssh.KeyImportError() | asyncssh.KeyEncryptionError():
+            return BadRequest(f"The way to {host} cannot be read from its files: {error}")
+        case ProxyCommandFailed(futile=True):
+            return BadRequest(f"{host} cannot be reached: {error}")
+        case _:
+            return HostAway(f"{host} cannot be reached: {error}", retry_after_s=AGAIN_S, code="Unreached")
 
 
 def _is_port(text: str) -> bool:
     return text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536
-
-
-def _files(paths: Sequence[object]) -> list[str]:
-    found = (Path(str(each)).expanduser() for each in paths)
-    return [str(each) for each in found if each.is_file()]
 
 
 def _text(data: object) -> str:

@@ -23,6 +23,7 @@ from outrider.actors.fleet_controller import (
     BACK_OFF_LIMIT_S,
     FLAPS_FREE,
     NEWBORN_S,
+    SAME_CAUSE,
     STEPS,
     UNFIT_NODES,
     FleetController,
@@ -407,9 +408,9 @@ class TerminatesTwice(FleetController):
 
 
 class NeverGivesUp(FleetController):
-    def _failed(self, error, now, chance, retry_after_s):
+    def _failed(self, error, now, chance, retry_after_s, cause=""):
         self.failures = 0
-        return super()._failed(error, now, chance, retry_after_s or 0.0)
+        return super()._failed(error, now, chance, retry_after_s or 0.0, cause)
 
 
 class GivesUpForEver(FleetController):
@@ -755,6 +756,81 @@ def lose_one_after_another(fleet, losses):
         row = row + 1 if unfit and after_s < NEWBORN_S else 0
         fleet.node_lost(NodeId(node), now, 0.5, unfit=error)
         assert (fleet.given_up is not None) == (row >= UNFIT_NODES), "FLEET-12: given up when enough in a row are unfit"
+
+
+def fail_one_after_another(fleet, failures):
+    """Have the launches, or (``boots``) the nodes, of a pool of one fail. Return how many did before it gave up."""
+    fleet.tick(0.0)
+    now = 0.0
+    for number, (cause, boots) in enumerate(failures):
+        if fleet.given_up is not None:
+            return number
+        while not fleet.orders.launches:
+            fleet.tick(now := max(now, fleet.wake_at() or 0.0))
+        fleet.orders.launches.clear()
+        error = RuntimeError(cause)
+        if boots:
+            fleet.launched([NodeId(number)], 1, now, 0.5)
+            fleet.node_failed(NodeId(number), error, now, 0.5, fatal=False, cause=cause)
+        else:
+            fleet.launch_failed(error, 1, now, 0.5, retry_after_s=0.0, cause=cause)
+    return len(failures)
+
+
+@pytest.mark.parametrize(
+    ("failures", "tries", "given_up"),
+    [
+        ([("no python", True)] * 4, SAME_CAUSE, True),
+        ([("no daemon", False)] * 4, SAME_CAUSE, True),
+        ([("", True)] * 4, 4, False),
+        ([("a", True), ("b", True), ("a", True), ("b", True)], 4, False),
+        ([("a", True), ("b", True), ("b", True), ("b", True)], 3, True),
+        ([("a", True), ("", True), ("a", True), ("a", False)], 4, True),
+    ],
+)
+def test_failures_with_the_same_cause_are_systematic(failures, tries, given_up):
+    """FLEET-14"""
+    fleet = FleetController(1, retries=9)
+    assert fail_one_after_another(fleet, failures) == tries
+    assert (fleet.given_up is not None) == given_up
+
+
+class ForgetsTheCause(FleetController):
+    def _failed(self, error, now, chance, retry_after_s, cause=""):
+        return super()._failed(error, now, chance, retry_after_s, "")
+
+
+def test_systematic_failures_falls_without_its_guard():
+    """FLEET-14"""
+    assert fail_one_after_another(ForgetsTheCause(1, retries=9), [("no python", True)] * 4) == 4
+
+
+def test_failures_of_machines_that_were_asked_for_together_count_as_one():
+    """FLEET-14"""
+    fleet = FleetController(3, retries=9)
+    fleet.tick(0.0)
+    fleet.launched([NodeId(number) for number in range(3)], fleet.orders.launches.pop(), 0.0, 0.5)
+    for number in range(3):
+        fleet.node_failed(NodeId(number), RuntimeError("no python"), 0.0, 0.5, fatal=False, cause="no python")
+    assert fleet.given_up is None
+
+
+@pytest.mark.parametrize("event", ["a node was ready", "the pool was ready"])
+def test_the_same_cause_is_not_systematic_after(event):
+    """FLEET-14"""
+    fleet = FleetController(2, retries=9)
+    fleet.tick(0.0)
+    fleet.launched([NodeId(0), NodeId(1)], fleet.orders.launches.pop(), 0.0, 0.5)
+    if event == "a node was ready":
+        fleet.node_ready(NodeId(0), 0.0)
+    else:
+        fleet.opened(0.0)
+    now = 0.0
+    for number in range(1, 6):
+        fleet.node_failed(NodeId(number), RuntimeError("full"), now, 0.5, fatal=False, cause="full")
+        fleet.tick(now := now + BACK_OFF_LIMIT_S)
+        fleet.launched([NodeId(number + 1)], fleet.orders.launches.pop(), now, 0.5)
+    assert fleet.given_up is None
 
 
 LOSSES = st.lists(st.tuples(st.sampled_from([0.0, 1.0, NEWBORN_S - 1, NEWBORN_S]), st.booleans()), max_size=12)

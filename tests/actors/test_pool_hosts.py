@@ -132,6 +132,46 @@ async def test_what_no_machine_could_do_is_not_tried_on_others(rig):
         assert len(pool.seen.all("nodes_requested")) == 1
 
 
+def without_python(node: int) -> ConnectFailed:
+    failed = ConnectFailed(f"node {node} has no Python", fatal=True)
+    failed.kind = "no Python"
+    return failed
+
+
+async def test_machines_that_fail_alike_twice_end_a_pool_that_starts(rig):
+    """FLEET-14"""
+
+    def refuse(site):
+        site.refuse |= {NodeId(node): [without_python(node)] for node in range(50)}
+
+    async with rig(desired=2, prepare=refuse) as pool:
+        with pytest.raises(ConnectFailed, match="has no Python"):
+            await pool.ready()
+        assert len(pool.seen.all("nodes_requested")) == 2
+
+
+async def test_hosts_of_ones_own_that_fail_alike_are_passed_over(rig):
+    """Each host is tried once, and the next one may have what these lack."""
+
+    def refuse(site):
+        site.refuse |= {NodeId(node): [without_python(node)] for node in range(4)}
+
+    async with rig(provider=hosts(6), desired=2, prepare=refuse) as pool:
+        await pool.ready()
+        assert hosts_of(pool) == ["h4", "h5"]
+
+
+async def test_a_defect_while_a_node_is_prepared_ends_a_pool_that_starts(rig):
+    def refuse(site):
+        site.refuse |= {NodeId(node): [TypeError("an argument is missing")] for node in range(50)}
+
+    async with rig(desired=2, prepare=refuse) as pool:
+        with pytest.raises(ConnectFailed, match="TypeError: an argument is missing") as caught:
+            await pool.ready()
+        assert isinstance(caught.value.__cause__, TypeError)
+        assert len(pool.seen.all("nodes_requested")) == 1
+
+
 async def test_more_nodes_than_hosts_is_refused_before_anything_is_connected_to(rig):
     async with rig(provider=hosts(2), desired=3) as pool:
         with pytest.raises(BadRequest, match="needs 3 nodes"):

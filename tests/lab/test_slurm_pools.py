@@ -242,6 +242,24 @@ async def test_a_job_that_will_never_start_fails_at_once(cluster, slurm):
     assert jobs(made) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "of_pool", "words"),
+    [
+        ({"options": {"nosuch": "1"}}, {}, "unrecognized option"),
+        ({"options": {"dependency": "after:abc"}}, {}, "Job dependency problem"),
+        ({"gres": "gpu:1"}, {"accelerator": "H100"}, "the driver of c0 shows none"),
+    ],
+    ids=["unknown option", "wrong value", "another GPU"],
+)
+async def test_a_request_that_cannot_be_met_is_made_once(cluster, slurm, options, of_pool, words):
+    made = cluster(nodes=1)
+    last = made.submit("--begin=now+1hour", script="true")
+    with pytest.raises(OutriderError, match=words):
+        async with Pool(provider=slurm(made, **options), nodes=1, console="silent", **of_pool):
+            pass
+    assert int(made.submit("--begin=now+1hour", script="true")) - int(last) <= 2
+
+
 def provider_text(provider: Slurm) -> str:
     return (
         f"Slurm({provider.host!r}, partition={provider.partition!r}, key={provider.key!r}, "

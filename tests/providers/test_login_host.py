@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import asyncssh
 import pytest
 
 from outrider.providers import login_host
+from outrider.providers.base import Login
 from outrider.providers.errors import BadRequest, HostAway
 from outrider.providers.login_host import LoginHost, Place
 
@@ -108,3 +110,26 @@ async def test_a_computer_without_the_program_that_limits_commands_is_told_of(
         await login_host.Here().run(["squeue"])
     assert "PATH" in caught.value.advice
     assert caught.value.code == "NoTimeout"  # Slurm is not the only one that runs commands
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("Hots login\n", BadRequest, "line 1: Bad configuration option: hots"),
+        ("ProxyCommand no-such-program %h\n", BadRequest, "no-such-program.*not found"),
+        ("ProxyCommand sh -c 'echo the proxy is away; exit 3' >&2\n", HostAway, "status 3 .*the proxy is away"),
+        (
+            "Host login\n  ProxyJump gate\nHost gate\n  ProxyCommand no-such-program\n",
+            BadRequest,
+            "gate, on the way to login,",
+        ),
+    ],
+)
+async def test_configuration_of_the_login_host_is_told_by_whose_fault_it_is(
+    text: str, kind: type[Exception], words: str, tmp_path: Path
+) -> None:
+    (config := tmp_path / "config").write_text(text)
+    login = LoginHost(Place("login", login=Login(config=(str(config),))))
+    with pytest.raises(kind, match=words):
+        await login.run(["squeue"])

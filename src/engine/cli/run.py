@@ -155,6 +155,7 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
     import anyio
 
     from ..scripts.exit_codes import exit_code
+    from ..scripts.missing_module import missing_module_advice
 
     try:
         anyio.run(planned.owned(files), opened)
@@ -163,6 +164,8 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
         sys.stdout.flush()
         if end.said:
             print(f"outrider: {end.said}", file=sys.stderr, flush=True)
+        if isinstance(error, BroadcastFailed) and (advice := missing_module_advice(error, local=planned.local)):
+            print(f"outrider: {plain(advice)}", file=sys.stderr, flush=True)
         return end
     return _End()
 

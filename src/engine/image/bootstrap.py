@@ -18,7 +18,7 @@ from ..api.secrets import Scrubber
 from . import hashes, install_plan, probe, wheels
 from .cache import Copy
 from .commands import CommandResult, CommandRunner
-from .hints import LOG_LINES, Facts, bootstrap_error
+from .hints import LOG_LINES, Facts, bootstrap_error, no_shell
 from .install_plan import Prepared
 from .installer import protocol
 from .probe import HostFacts
@@ -151,7 +151,8 @@ class _Bootstrap:
         try:
             host = probe.parse(ended.stdout)
         except ValueError as error:
-            raise self._failed("the host does not run a shell script as it should", ended, "sh -s") from error
+            reason = f"the host does not run a shell script as it should (`sh -s` ended with {ended.how})"
+            raise self._failed(reason, ended, "sh -s", no_shell(ended.stdout, ended.stderr, ended.status)) from error
         if host.system != "Linux":
             raise self.error(f"the host's system is {host.system or 'unknown'}", hint="use hosts that run Linux")
         if host.refused:
@@ -181,10 +182,11 @@ class _Bootstrap:
             ended = await self._host.run([*env, binary, "python", *words])
             if ended.status != 0:
                 minor, command = ".".join(version.split(".")[:2]), f"uv python {shlex.join(words)}"
-                hint = f"install Python {minor} on that host: it has none, and does not get it"
+                hint = f"install Python {minor} there, or in the image of a container: it has none, and does not get it"
                 raise self._failed(f"{command} ended with {ended.how}", ended, command, hint)
-        # The last line, as a login may print others before it.
-        return ended.stdout.decode(errors="replace").strip().rpartition("\n")[2]
+        output = ended.stdout.decode(errors="replace").strip()
+        paths = re.findall(rf"{re.escape(place)}/[^\r\n]+", output)  # a login may print before and after it
+        return paths[-1] if paths else output.rpartition("\n")[2]
 
     # --- the installer ----------------------------------------------------------------------------------------------
 
@@ -224,8 +226,7 @@ class _Bootstrap:
         return f"it took longer than {self.prepared.image.bootstrap_timeout:g} s"
 
     def _failed(self, reason: str, ended: CommandResult, command: str, hint: str = "") -> BootstrapError:
-        output = ended.stderr if ended.stderr.strip() else ended.stdout
-        log = output.decode(errors="replace").splitlines()
+        log = [line for output in (ended.stdout, ended.stderr) for line in output.decode(errors="replace").splitlines()]
         return self.error(reason, command=command, exit_status=ended.status, log=log, hint=hint)
 
     def error(self, reason: str, **facts: Unpack[Facts]) -> BootstrapError:

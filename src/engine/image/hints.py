@@ -166,6 +166,28 @@ def hint_for(phase: str, texts: Sequence[str], *, exit_status: int | None = None
     return Hint(_BY_PHASE.get(phase, "try again"))
 
 
+_NO_LOGIN = re.compile(r"account is (currently )?not available|nologin|does not allow .*log ?in", re.IGNORECASE)
+_NO_COMMAND = re.compile(r"not allowed|only allowed|restricted|forced command|command not found", re.IGNORECASE)
+
+
+def no_shell(stdout: bytes, stderr: bytes, status: int | None) -> str:
+    """Return the next step where a login does not run ``sh``; empty: the one that fits the whole phase."""
+    output = b"\n".join([stdout, stderr]).decode(errors="replace")
+    if _NO_LOGIN.search(output):
+        return "give this user a login shell there (`chsh -s /bin/sh USER`), or log in as another, SSH(user=...)"
+    if _NO_COMMAND.search(output) or (status == 0 and output.strip()):
+        return (
+            "see whether a forced command runs in place of it: command= before the key in ~/.ssh/authorized_keys, or "
+            "ForceCommand in sshd_config. Nodes need a login that runs any command"
+        )
+    if not output.strip():
+        return (
+            "look for a line that ends the shell, such as `exit` or `exec`, in ~/.bashrc, ~/.profile and the like: "
+            "they have to let commands that are not interactive through. `ssh HOST 'sh -c true; echo $?'` shows it"
+        )
+    return ""
+
+
 class Facts(TypedDict, total=False):
     """The arguments of `bootstrap_error` that depend on the failure."""
 

@@ -36,6 +36,7 @@ probe() {
     shift 2
     umask 077
     cache=${OUTRIDER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outrider}
+    echo  # a login may have printed a line without its end
     echo "outrider-probe 1"
     echo "system $(uname -s) $(uname -m)"
     echo "libc $(getconf GNU_LIBC_VERSION 2>/dev/null || echo other)"
@@ -112,10 +113,15 @@ def arguments(minor: str, asked: str, packages: Iterable[str] = ()) -> list[str]
 
 
 def parse(stdout: bytes) -> HostFacts:
-    """Parse the output of the probe; it is a `ValueError` if that is not the script's, run to its end."""
+    """Parse the output of the probe. Lines before and after it are skipped: a login prints them.
+
+    Raises:
+        ValueError: the output is not the script's, run to its end.
+    """
     lines = stdout.decode(errors="replace").splitlines()
-    if "outrider-probe 1" not in lines or lines[-1] != "end":
+    if "outrider-probe 1" not in lines or "end" not in lines[lines.index("outrider-probe 1") :]:
         raise ValueError("the probe did not run to its end")
+    del lines[len(lines) - 1 - lines[::-1].index("end") :]
     facts: dict[str, str] = {}
     present: list[str] = []
     pythons: list[Python] = []

@@ -108,6 +108,11 @@ class Planned:
             await gentle.run(pool.broadcast(call))
 
     @property
+    def local(self) -> bool:
+        """Return whether its ranks run on this computer, by this program's Python."""
+        return self.pool._settings.provider.local
+
+    @property
     def record(self) -> Path | None:
         """The folder of the run's record, once it is made."""
         return None if self.pool._core is None else self.pool._core.observer.record_folder

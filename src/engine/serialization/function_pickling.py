@@ -10,8 +10,9 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
+from ...lazy_named_tuple import NamedTuple
 from ..api.secrets import allow_secrets
 
 if TYPE_CHECKING:
@@ -206,27 +207,52 @@ def _is_found(name: str) -> bool:
     return spec is not None and spec.origin == getattr(module, "__file__", None)
 
 
-def import_advice(module: str) -> str:
-    """Return a sentence that says how nodes can import ``module``; empty: it is a part of Python."""
+class ModulePlace(NamedTuple):
+    """The origin of a module in this program."""
+
+    name: str  # of its package
+    kind: Literal["python", "own", "editable", "installed", "nowhere"]
+    distribution: str = ""  # with its version, as pip takes it
+
+
+def place_of(module: str) -> ModulePlace:
     top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return ModulePlace(top, "python")
     loaded = sys.modules.get(top)
     spec = getattr(loaded, "__spec__", None) or _find(top, None)
-    if top in sys.stdlib_module_names:
-        return ""
     if spec is None:
-        return (
-            f"{top} is not here either. A package of that name is installed on nodes by Image(pip=[...]), for those of "
-            "Local() by `pip install` here; a module of your own is sent by Image(includes=[...])."
-        )
+        return ModulePlace(top, "nowhere")
     if not _is_in_site(spec):
         name = _editable(spec)
-        how = f"is installed here in editable mode, from the distribution {name}" if name else "is your own code"
-        return f"{top} {how}: send it along by Image(includes=[{top!r}])."
+        return ModulePlace(top, "editable", name) if name else ModulePlace(top, "own")
     from importlib.metadata import packages_distributions, version
 
     found = packages_distributions().get(top)
-    pinned = f"'{found[0]}=={version(found[0])}'" if found else "..."
-    return f"{top} is installed here: have it installed there by Image(pip=[{pinned}])."
+    return ModulePlace(top, "installed", f"{found[0]}=={version(found[0])}" if found else "")
+
+
+def import_advice(module: str) -> str:
+    """Return a sentence that says how nodes can import ``module``; empty: it is a part of Python."""
+    top, kind, distribution = place_of(module)
+    match kind:
+        case "python":
+            return ""
+        case "nowhere":
+            return (
+                f"{top} is not here either. A package of that name is installed on nodes by Image(pip=[...]), for "
+                "those of Local() by `pip install` here; a module of your own is sent by Image(includes=[...])."
+            )
+        case "editable":
+            how = f"is installed here in editable mode, from the distribution {distribution}"
+            return f"{top} {how}: send it along by Image(includes=[{top!r}])."
+        case "own":
+            return f"{top} is your own code: send it along by Image(includes=[{top!r}])."
+        case "installed":
+            pinned = f"'{distribution}'" if distribution else "..."
+            return f"{top} is installed here: have it installed there by Image(pip=[{pinned}])."
+        case _:
+            assert_never(kind)
 
 
 def _find(name: str, path: Any) -> ModuleSpec | None:

@@ -20,9 +20,9 @@ from typing import Any
 import asyncssh
 
 from ...providers.base import Login, Machine
+from ...providers.local_command import SAID_BYTES, LocalCommand
 from ..api.printable import one_line
 from . import login
-from .local_command import SAID_BYTES, LocalCommand
 from .login import CONNECT_S
 from .receive_window import ReceiveWindow
 from .shared_logins import SharedLogin, SharedLogins

@@ -269,7 +269,9 @@ class NodeConnection:
         )
         if objection is not None:
             await self.close()
-            raise ConnectFailed(str(objection), fatal=True) from objection
+            failed = ConnectFailed(str(objection), fatal=True, systematic=self._machine.is_like_its_siblings)
+            failed.kind = str(objection).replace(facts.hostname, "")
+            raise failed from objection
         rows = tuple(each.row for each in mismatches)
         if rows and rows not in settings.reported_differences:  # each once for all nodes
             settings.reported_differences.add(rows)

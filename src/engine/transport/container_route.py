@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...actors.interfaces import ConnectFailed, NodeId
 from ...providers.base import Machine
 from ...providers.inherited_files import keep_here
+from ...providers.local_command import LocalCommand
 from ..api.printable import one_line
 from ..image.commands import CommandResult, CommandRunner
 from ..node.bridge import BEGINS
@@ -22,7 +23,6 @@ from . import ssh
 from .bootstrapped_route import BootstrappedRoute, BridgeOutput
 from .channels import Channel
 from .connection_settings import ConnectionSettings
-from .local_command import LocalCommand
 from .local_shell import LocalShell
 from .route import Route
 from .ssh import RemoteShell

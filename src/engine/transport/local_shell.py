@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import suppress
 
+from ...providers.local_command import LocalCommand
 from ..image.commands import CommandResult
-from .local_command import LocalCommand
 
 PIECE_BYTES = 256 << 10
 LAST_BYTES = 64 << 10  # of stdout that nobody listens to

@@ -7,84 +7,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import asyncssh
 
 from ...actors.interfaces import ConnectFailed
-from ...lazy_dataclass import dataclass
+from ...providers import ssh_stops
 from ...providers.base import Address, Login, Machine
 from ...providers.key_files import passphrase_advice
+from ...providers.ssh_config import ConfigMistake
+from ...providers.ssh_stops import JumpFailed, ProxyCommandFailed, Stop
 from ..api.errors import AuthError, HostKeyError, SpecError
 from ..api.printable import plainly
 from . import unreached
 from .route import because, refusal
 
-KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")  # ssh(1): UserKnownHostsFile, GlobalKnownHostsFile
-JUMPS_AT_MOST = 8  # a configuration may send a jump host through itself
 CONNECT_S = 10.0  # for each host on the way, where the machine has no patience of its own
 ASK_METHODS_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """One host on the way, the last of which is the machine itself."""
-
-    host: str
-    port: int
-    options: asyncssh.SSHClientConnectionOptions
-    known_hosts: Any  # as asyncssh takes it
-
-    @property
-    def place(self) -> str:
-        return self.host if self.port == 22 else f"{self.host} port {self.port}"
-
-    def knows(self) -> bool:
-        """Return whether a key is known for this host; then a key that does not fit has been changed."""
-        matching = asyncssh.match_known_hosts(self.known_hosts, self.host, "", self.port)
-        return any(matching[:2])
-
-
-class JumpFailed(ConnectionError):
-    """A host on the way to the machine cannot be passed; its cause says why."""
-
-    def __init__(self, stop: Stop) -> None:
-        super().__init__(f"jump host {stop.host}")
-        self.stop = stop
-
-
-async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: int = JUMPS_AT_MOST) -> Sequence[Stop]:
-    """Return the hosts on the way to the machine, which is the last of them, and how to log in to each.
+async def stops(address: Address, way: Login, host_key: str) -> Sequence[Stop]:
+    """Do as `ssh_stops.stops`, with the error that a user gets for a mistake of theirs.
 
     Raises:
-        asyncssh.Error, OSError, ValueError: a key, a configuration or a known_hosts file cannot be read.
-        SpecError: a host key that was given is none.
+        SpecError: the configuration, or a host key that was given, cannot work.
+        asyncssh.Error, OSError, ValueError: a key or a known_hosts file cannot be read.
     """
-    last = await _stop(address, way, host_key)
-    jumps = way.jump or _proxy_jump(last.options)
-    if not jumps:
-        return [last]
-    if not jumps_at_most:
-        raise ValueError(f"more than {JUMPS_AT_MOST} jump hosts, one behind another; does one lead through itself?")
-    found: list[Stop] = []
-    for text in jumps.split(","):
-        user, _, place = text.strip().rpartition("@")
-        hop = _address(place, user or None)
-        if way.jump or found:
-            found.append(await _stop(hop, way, ""))
-        else:  # its own ProxyJump counts, as it does for ssh
-            found += await stops(hop, way, "", jumps_at_most=jumps_at_most - 1)
-    return [*found, last]
+    if host_key:
+        _check_host_key(host_key, address.host)
+    try:
+        return await ssh_stops.stops(address, way, host_key)
+    except (ConfigMistake, UnicodeError) as error:
+        raise _mistake(address.host, error) from error
 
 
 async def jumps(way: Login) -> Sequence[Stop]:
-    """Return the hosts on the way of which the last one runs the command of an address. Errors are those of `stops`."""
-    assert way.jump
-    before, _, last = way.jump.rpartition(",")
-    user, _, place = last.strip().rpartition("@")
-    return await stops(_address(place, user or None), replace(way, jump=before or None), "")
+    """Do as `ssh_stops.jumps`. Errors are those of `stops`."""
+    try:
+        return await ssh_stops.jumps(way)
+    except (ConfigMistake, UnicodeError) as error:
+        raise _mistake(way.jump or "", error) from error
+
+
+def _mistake(host: str, error: ValueError) -> SpecError:
+    if isinstance(error, ConfigMistake):
+        return SpecError(f"{host}: {error}.")
+    return SpecError(f"{host}: a file of your SSH access is no text ({error}): look at known_hosts and config=.")
 
 
 async def _way(machine: Machine) -> Sequence[Stop]:
@@ -95,63 +62,14 @@ async def _way(machine: Machine) -> Sequence[Stop]:
     return await stops(machine.address, machine.login, machine.host_key)
 
 
-async def _stop(address: Address, way: Login, host_key: str) -> Stop:
-    wishes: dict[str, Any] = {
-        "config": list(way.config) or None,
-        "host": address.host,
-        "agent_forwarding": False,
-        "preferred_auth": "gssapi-with-mic,publickey",
-        "gss_kex": False,  # with it Kerberos would vouch for the host, and its key be compared with none
-        "gss_delegate_creds": False,
-    }
-    if address.port is not None:
-        wishes["port"] = address.port
-    if address.user is not None:
-        wishes["username"] = address.user
-    if way.keys:
-        wishes |= {"client_keys": list(way.keys), "agent_path": None}
-    options = await asyncssh.SSHClientConnectionOptions.construct(**wishes)
-    known_hosts: Any = [str(path) for path in _files(way.known_hosts or _from_config(options, way))]
-    if host_key:
-        known_hosts = ([_public_key(host_key, address.host)], [], [])
-    options = await asyncssh.SSHClientConnectionOptions.construct(options, **wishes, known_hosts=known_hosts or _NOBODY)
-    return Stop(options.host, options.port, options, known_hosts or _NOBODY)
-
-
-def _public_key(text: str, host: str) -> asyncssh.SSHKey:
+def _check_host_key(text: str, host: str) -> None:
     try:
-        return asyncssh.import_public_key(text)
+        asyncssh.import_public_key(text)
     except asyncssh.KeyImportError as error:
         raise SpecError(
             f"Host({host!r}, host_key={text!r}) is not a public key: give the line that `ssh-keyscan {host}` prints, "
             'from its "ssh-..." on, when you have compared it with the host\'s own /etc/ssh/ssh_host_*_key.pub.'
         ) from error
-
-
-_NOBODY: Any = ([], [], [])  # never None, with which asyncssh would check nothing
-
-
-def _from_config(options: asyncssh.SSHClientConnectionOptions, way: Login) -> Sequence[str]:
-    """``UserKnownHostsFile`` and ``GlobalKnownHostsFile`` where the configuration has them."""
-    said: Any = options.known_hosts
-    return list(map(str, said)) if way.config and said else KNOWN_HOSTS
-
-
-def _files(paths: Sequence[str]) -> list[Path]:
-    return [path for path in (Path(each).expanduser() for each in paths) if path.is_file()]
-
-
-def _proxy_jump(options: asyncssh.SSHClientConnectionOptions) -> str | None:
-    jump: Any = options.tunnel
-    return jump if isinstance(jump, str) and jump.lower() != "none" else None
-
-
-def _address(place: str, user: str | None) -> Address:
-    if place.startswith("["):
-        host, _, port = place[1:].partition("]")
-        return Address(host, int(port[1:]) if port else None, user=user)
-    host, _, port = place.partition(":") if place.count(":") == 1 else (place, "", "")
-    return Address(host, int(port) if port else None, user=user)
 
 
 # --- why not ----------------------------------------------------------------------------------------------------------
@@ -175,6 +93,15 @@ async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed: 
             return because(AuthError(await _login_story(machine, stop, error)), systematic=by_pool)
         case asyncssh.KeyImportError() | asyncssh.KeyEncryptionError():
             return because(AuthError(_key_story(machine, place, str(error))))
+        case asyncssh.KeyExchangeFailed() if not by_pool:
+            return _futile(
+                f"{place} and Outrider have no algorithm in common ({error}): allow one that both have in the host's "
+                "/etc/ssh/sshd_config, or by Ciphers, MACs, KexAlgorithms or HostKeyAlgorithms of SSH(config=...)."
+            )
+        case ProxyCommandFailed(futile=True):
+            return _futile(f"{place} cannot be reached: {error}. Put the program there, or its whole path.")
+        case ProxyCommandFailed():
+            return ConnectFailed(f"{place} cannot be reached: {error}")
         case asyncssh.Error() | OSError() if not by_pool and machine.address is not None:
             return await _unreached(machine, stop, error, place)
         case TimeoutError(errno=None):
@@ -202,7 +129,7 @@ async def _unreached(  # noqa: PLR0911  a table
         return ConnectFailed(f"{place} is not reached from the jump host before it: {error.reason}")
     if told := unreached.story(error, place, at.host, at.port):
         return ConnectFailed(told)
-    direct = at.place == way[0].place and not at.options.proxy_command
+    direct = at.place == way[0].place and not at.proxy_command
     if direct and (other := await _no_server(at, error, place)) is not None:
         return other
     if isinstance(error, TimeoutError):
@@ -279,8 +206,13 @@ async def _host_key_story(machine: Machine, stop: Stop | None, error: BaseExcept
             "/etc/ssh/ssh_host_*_key.pub."
         )
     stop = stop or (await _way(machine))[-1]
+    if "revoked" in str(error):
+        return (
+            f"{place} shows a host key that is revoked (@revoked in known_hosts, or RevokedHostKeys), so nobody is to "
+            "trust it any more: ask whoever runs the host for its new key, and use no connection to it before."
+        )
     if stop.knows():
-        forget = stop.host if stop.port == 22 else f"[{stop.host}]:{stop.port}"
+        forget = stop.known_name if stop.port == 22 else f"[{stop.known_name}]:{stop.port}"
         return (
             f"{place} shows another host key than the one you know it by. Either it was set up anew, or somebody "
             f"answers in its place: ask whoever runs it, and then forget the old key with `ssh-keygen -R '{forget}'`."
@@ -306,7 +238,10 @@ async def _login_story(machine: Machine, stop: Stop | None, error: BaseException
             "Outrider never asks for a password."
         )
     used = ", ".join(machine.login.keys) or "your agent's keys and those in ~/.ssh"
-    return f"{who} accepts none of {used}: add the public key there with `ssh-copy-id`, or give SSH(user=, key=)."
+    skipped = f" Not used: {'; '.join(stop.skipped)}." if stop.skipped else ""
+    return (
+        f"{who} accepts none of {used}: add the public key there with `ssh-copy-id`, or give SSH(user=, key=).{skipped}"
+    )
 
 
 async def _methods(stop: Stop) -> Sequence[str]:

@@ -64,7 +64,10 @@ def too_small(facts: NodeFacts, said: Mapping[str, Any], wanted: Wanted) -> Capa
     if asked is None or sum(asked.fits(*device) for device in facts.accelerators) >= asked.count:
         return None
     has = ", ".join(f"{name} ({memory_gb:g} GB)" for name, memory_gb in facts.accelerators) or "none"
-    return CapacityError(f"The pool asks for {asked} per node; the driver of {facts.hostname} shows {has}.")
+    return CapacityError(
+        f"The pool asks for {asked} per node; the driver of {facts.hostname} shows {has}. Ask for what the nodes have, "
+        "or have the provider choose others."
+    )
 
 
 def differences(packages: Mapping[str, str]) -> list[versions.Mismatch]:

@@ -94,7 +94,9 @@ def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectF
         case ConnectFailed():
             return error
         case BootstrapError():
-            return because(error, systematic=error.systematic)
+            failed = because(error, systematic=error.systematic)
+            failed.kind = f"{error.phase}: {error.command}: {error.exit_status}: {error.hint}"
+            return failed
         case OutriderError():
             return because(error, systematic=True)
         case ExecutorGone():
@@ -103,8 +105,21 @@ def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectF
             return ConnectFailed(f"machine {machine.id} does not speak the protocol: {error}", systematic=True)
         case TimeoutError(errno=None):
             return ConnectFailed(f"{place} did not answer in time")
-        case _:
+        case _ if _is_from_outside(error):
             return ConnectFailed(f"{place} cannot be reached: {error}")
+        case _:  # another try would meet it again
+            story = (
+                f"{place} could not be prepared, by a defect of Outrider: report it ({type(error).__name__}: {error})."
+            )
+            defect = OutriderError(story)
+            defect.__cause__ = error
+            return because(defect, systematic=True)
+
+
+def _is_from_outside(error: BaseException) -> bool:
+    """Return whether the network, the system or the other side may be the cause, and not this program."""
+    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, OSError | EOFError) or "asyncssh" in libraries
 
 
 def because(told: OutriderError, *, systematic: bool = False) -> ConnectFailed:

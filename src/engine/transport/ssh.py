@@ -16,20 +16,16 @@ import asyncssh
 from ...lazy_dataclass import dataclass
 from ...providers.base import Login, Machine
 from ...providers.inherited_files import keep_here
+from ...providers.ssh_stops import CIPHERS, Dialling, Stop, dial
 from ..api.printable import plainly
 from ..image.commands import CommandResult
 from . import login
-from .login import CONNECT_S, JumpFailed
+from .login import CONNECT_S
 from .packet_ends import PacketEnds
 from .receive_window import ReceiveWindow
 from .send_ahead import least_round_trip_s, window
 from .unix_route import Interpose, connected
 
-CIPHERS = (
-    "aes128-gcm@openssh.com",
-    "aes256-gcm@openssh.com",
-    "chacha20-poly1305@openssh.com",
-)
 # For downloads: 50 MB/s at 80 ms round trip, as much as Linux's TCP buffers allow. sshd fills it where the network is
 # slower than the executor, and copies its buffer whenever that grows: 16 MiB took it 3 s of its processor.
 WINDOW_BYTES = 4 << 20
@@ -45,13 +41,11 @@ _MSG_CHANNEL_DATA = 94  # the same: a byte, the channel, the length of the data,
 T = TypeVar("T")
 
 
-class Client(asyncssh.SSHClient):
+class Client(Dialling):
     """Has asyncssh take what comes over its connection a packet at a time."""
 
-    connected = False
-
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-        self.connected = True
+        super().connection_made(conn)
         take_packets_alone(conn)
 
 
@@ -92,6 +86,8 @@ def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> Non
     """Have each packet go out alone. asyncssh sends an SSH_MSG_IGNORE before each, which hides the initialization
     vector of a cipher in CBC mode (RFC 4251, 9.3.1): those of `CIPHERS` have none that is to be hidden.
     """
+    if "cbc" in (connection.get_extra_info("send_cipher") or ""):  # of the user's own configuration
+        return
     send_packet = connection.send_packet
 
     def send(kind: int, *parts: bytes, **options: Any) -> None:
@@ -228,7 +224,6 @@ def common(machine: Machine) -> dict[str, Any]:
     """Return the options of every connection on the way to the machine."""
     within_s = machine.patience_s or CONNECT_S
     options: dict[str, Any] = {
-        "encryption_algs": CIPHERS,
         "compression_algs": None,
         "encoding": None,
         "connect_timeout": within_s,
@@ -241,6 +236,7 @@ def with_key(machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str]) -
     """Return the options of a connection to the machine itself, with the pool's key and the pinned host keys alone."""
     assert machine.address is not None
     return common(machine) | {
+        "encryption_algs": CIPHERS,
         "username": machine.address.user or "root",
         "client_keys": [key],
         "known_hosts": ([asyncssh.import_public_key(each) for each in host_keys or (machine.host_key,)], [], []),
@@ -258,37 +254,11 @@ async def _as_the_user(machine: Machine, way: Login) -> Connected:
     return await through(stops, common(machine), to=stops[-1])
 
 
-async def through(stops: Sequence[login.Stop], options: dict[str, Any], *, to: login.Stop | None = None) -> Connected:
-    """Connect to each stop in turn. As ``ssh -J`` does, each host is dialled from the one before.
-
-    Raises:
-        JumpFailed: a stop cannot be passed. Of ``to`` its errors are raised as they are.
-    """
-    hops: list[asyncssh.SSHClientConnection] = []
-    try:
-        for stop in stops:
-            through = hops[-1] if hops else None  # None: nor what the configuration says, which is in `stops`
-            try:
-                hop = await asyncssh.connect(
-                    stop.host,
-                    stop.port,
-                    tunnel=through,
-                    client_factory=Client,
-                    options=stop.options,
-                    config=None,
-                    **options,
-                )
-            except (OSError, asyncssh.Error) as error:
-                if stop is to:
-                    raise
-                raise JumpFailed(stop) from error
-            send_nothing_to_ignore(hop)
-            hops.append(hop)
-    except BaseException:
-        for hop in reversed(hops):
-            hop.abort()
-        raise
-    return Connected(hops[-1], hops[:-1])
+async def through(stops: Sequence[Stop], options: dict[str, Any], *, to: Stop | None = None) -> Connected:
+    """Connect to each stop in turn; see `ssh_stops.dial`."""
+    passed = await dial(stops, options, to=to, client=Client, made=send_nothing_to_ignore)
+    *hops, last = passed.connections
+    return Connected(last, hops, release=None if passed.command is None else passed.command.end)
 
 
 async def hedged(

@@ -206,4 +206,5 @@ def _refusal(errors: Collection[ProviderError]) -> ProviderError:
     error = most_telling(sorted(errors, key=is_lost))
     if not is_lost(error):
         return error
-    return NoCapacity(str(error), retry_after_s=error.retry_after_s, code=error.code, advice=error.advice)
+    text = str(error)  # which is the same where nothing changes: the runtime has tried for a while itself
+    return NoCapacity(text, retry_after_s=error.retry_after_s, code=error.code, advice=error.advice, kind=text)

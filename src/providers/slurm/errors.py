@@ -23,7 +23,7 @@ _MEANINGS = (
         HostAway,
         "Slurm's authentication fails",
         "Have munge looked at on the login host: `munge -n | unmunge`.",
-        ("munge", "protocol authentication", "invalid credential", "authentication plugin"),
+        ("munge", "protocol authentication", r"invalid (?:\w+ )*credential", "authentication plugin"),
         AGAIN_S,
     ),
     Meaning(
@@ -105,12 +105,32 @@ _MEANINGS = (
         ("unrecognized option", "invalid option", "invalid argument", "ambiguous", "invalid --", "bad value"),
     ),
     Meaning(ProviderError, "Slurm does not know the job any more", "", ("invalid job id",)),
+    Meaning(
+        BadRequest,
+        "The job depends on one that is not there, or in a way that Slurm does not know",
+        "`squeue --me` lists your jobs: Slurm(options={'dependency': 'afterok:4711'}).",
+        ("dependency problem",),
+    ),
+    Meaning(
+        BadRequest,
+        "The cluster has no such reservation, or this user may not use it",
+        "`scontrol show reservation` lists them.",
+        ("reservation is invalid", "invalid reservation", "reservation.*(?:denied|not (?:available|permitted))"),
+    ),
+    Meaning(BadRequest, "There is no such license", "`scontrol show licenses` lists them.", ("invalid license",)),
+    Meaning(BadRequest, "There is no such node", "`sinfo -N` lists them.", ("invalid node name",)),
     Meaning(NoCapacity, "No node is up", "`sinfo -R` says why.", ("down, drained", "no nodes available"), AGAIN_S),
     Meaning(
         BadRequest,
         "The job's folder cannot be written on the login host",
         "Look at `quota` and `df ~` there; OUTRIDER_CACHE names another folder, which the nodes must see as well.",
         ("no space left", "disk quota", "read-only file system", "permission denied", "file exists"),
+    ),
+    Meaning(  # the last: what sbatch itself or its controller calls wrong has made no job
+        BadRequest,
+        "Slurm does not take the job as it is asked for",
+        "Look at the options of Slurm(...), and at `man sbatch` there.",
+        (r"sbatch: (?:error|fatal): .*\b(?:invalid|unrecognized|unsupported|illegal|missing|unknown)\b",),
     ),
 )
 

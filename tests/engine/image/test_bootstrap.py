@@ -85,14 +85,28 @@ async def test_output_of_a_login_shell_is_skipped(shell: Any, bring: Any) -> Non
     assert (await bring(Image(), shell)).greet()
 
 
-async def test_what_a_login_prints_is_no_part_of_a_pythons_path(shell: Any) -> None:
+async def test_a_title_without_a_newline_is_no_part_of_a_frame(shell: Any, bring: Any) -> None:
+    shell.banner = b"\x1b]0;gpu1\x07"
+    assert (await bring(Image(), shell)).greet()
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b"Welcome to this host!\n/pythons/3.11/bin/python3.11\n",
+        b"\x1b]0;gpu1\x07/cache/pythons/3.11/bin/python3.11\nbye\n",
+        b"/cache/pythons/3.11/bin/python3.11\r\nlogout",
+    ],
+)
+async def test_what_a_login_prints_is_no_part_of_a_pythons_path(output: bytes) -> None:
     class Chatty:
         async def run(self, argv: Any, **_: Any) -> CommandResult:
-            return CommandResult(0, None, b"Welcome to this host!\n/pythons/3.11/bin/python3.11\n", b"")
+            return CommandResult(0, None, output, b"")
 
     work = bootstrap_._Bootstrap(Chatty(), await prepare(Image()), lambda _: None)
     host = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", None, None, frozenset(), ())
-    assert await work._fetch_python(host, "3.11", "uv/digest") == "/pythons/3.11/bin/python3.11"
+    found = await work._fetch_python(host, "3.11", "uv/digest")
+    assert found.removeprefix("/cache") == "/pythons/3.11/bin/python3.11"
 
 
 def test_unpacking_leaves_alone_what_another_host_unpacks_under_the_same_process_id(tmp_path: Path) -> None:

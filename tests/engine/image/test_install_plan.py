@@ -17,7 +17,7 @@ from outrider import BootstrapError, Image, Secret
 from outrider.engine.image import install_plan, probe
 from outrider.engine.image.bootstrap import bootstrap
 from outrider.engine.image.commands import CommandResult
-from outrider.engine.image.hints import hint_for
+from outrider.engine.image.hints import hint_for, no_shell
 from outrider.engine.image.install_plan import Prepared, PythonChoice, choose_python, prepare
 from outrider.engine.image.probe import HostFacts, Python
 from outrider.engine.image.wheels import uv_target, wheel_target
@@ -69,6 +69,35 @@ def test_the_cache_is_where_the_host_says(tmp_path: Path) -> None:
     odd = tmp_path / 'it\'s a "place" of $HOME'
     assert probe.parse(probed(HOME="/nowhere", OUTRIDER_CACHE=str(odd))).cache == str(odd)
     assert probe.parse(probed(HOME="/nowhere", XDG_CACHE_HOME=str(tmp_path))).cache == str(tmp_path / "outrider")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b"\x1b]0;gpu1\x07", b""), (b"", b"bye\n"), (b"Welcome\nend\n", b"end of session\n"), (b"%", b"logout")],
+)
+def test_what_a_login_prints_around_the_probe_is_skipped(tmp_path: Path, before: bytes, after: bytes) -> None:
+    argv = probe.arguments("3.11", sys.executable)
+    env = os.environ | {"OUTRIDER_CACHE": str(tmp_path)}
+    output = subprocess.run(argv, input=probe.SCRIPT, env=env, stdout=-1, check=True).stdout
+    assert probe.parse(before + output + after) == probe.parse(output)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "status", "step"),
+    [
+        (b"This account is currently not available.\n", b"", 1, "login shell"),
+        (b"", b"/usr/sbin/nologin", 1, "login shell"),
+        (b"Welcome\n", b"", 0, "forced command"),
+        (b"", b"only git commands are allowed: not allowed\n", 128, "forced command"),
+        (b"", b"", 1, "~/.bashrc"),
+        (b"", b"", 0, "~/.bashrc"),
+        (b"outrider-probe 1\n", b"sh: fork: Cannot allocate memory", 2, ""),
+    ],
+)
+def test_login_that_runs_no_shell_has_its_next_step(stdout: bytes, stderr: bytes, status: int, step: str) -> None:
+    hint = no_shell(stdout, stderr, status)
+    assert step in hint
+    assert bool(step) == bool(hint)
 
 
 def test_incomplete_probe_output_is_refused() -> None:

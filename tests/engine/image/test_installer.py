@@ -81,7 +81,7 @@ def test_an_installer_whose_client_has_gone_says_so_and_ends(python: str, tmp_pa
     subprocess.run(["tar", "-xzC", tmp_path], input=outrider_archive.build().data, check=True)
     start = [python, "-I", tmp_path, "install"]
     installer = subprocess.run(start, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    output = [json.loads(line) for line in installer.stdout.splitlines()]
+    output = [json.loads(line) for line in installer.stdout.splitlines() if line.strip()]
     assert [frame["is"] for frame in output] == ["hello", "failed"]
     assert output[1]["reason"] == "the client has gone"
     assert installer.stderr == b""

@@ -78,3 +78,11 @@ async def test_what_the_cloud_does_not_know_is_nothing_and_another_refusal_is_ra
     assert await unless_unknown(call(ProviderError("there is none", code="gone")), "unknown", "gone") is None
     with pytest.raises(NotAuthorized):
         await unless_unknown(call(NotAuthorized("no right", code="refused")), "unknown")
+
+
+def test_kind_of_several_errors_is_that_of_all() -> None:
+    """FLEET-14"""
+    away = [NoCapacity(f"read udp 10.0.0.1:{port}", kind=f"read udp 10.0.0.1:{port}") for port in (1, 22)]
+    assert away[0].kind == away[1].kind != ""
+    assert most_telling(away).kind == f"{away[0].kind}; {away[0].kind}"
+    assert most_telling([away[0], NoCapacity("none is left")]).kind == ""

@@ -143,6 +143,7 @@ async def test_hosts_that_do_not_answer_are_no_capacity_and_are_asked_again() ->
     with pytest.raises(NoCapacity, match="there is away") as caught:
         await spots({"a": Host(None)}, 1)
     assert caught.value.retry_after_s == 5.0
+    assert caught.value.kind == "there is away"  # FLEET-14: twice in a row it ends a pool that starts
 
 
 def test_containers_of_a_host_that_is_away_are_not_adopted_and_the_end_waits_for_their_lease() -> None:

@@ -31,6 +31,7 @@ def _bootstrapped() -> bool:
     os.dup2(2, 1)  # anything else that is printed must not look like a frame
     installation = Installation(out)
     signal.signal(signal.SIGTERM, lambda *_: installation.end("it was ended by signal"))
+    os.write(out, b"\n")  # a login may have printed a line without its end
     installation.send("hello")
     inbox = Inbox(sys.stdin.buffer, lambda: installation.end("the client has gone"))
     try:

@@ -26,6 +26,7 @@ class LocalCommand:
         """Start it, in a session of its own: no Ctrl-C reaches it. An OSError says why it cannot be started."""
         self.socket, theirs = socket.socketpair()
         self._said = bytearray()
+        self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         try:
             with theirs:
@@ -75,6 +76,9 @@ class LocalCommand:
 
     def end(self) -> None:
         """See to its end, in a thread, as the loop may be closed next. The socket is closed, or about to be."""
+        if self._ended:
+            return
+        self._ended = True
         self._hear_no_more()
         if self._process.poll() is None:
             threading.Thread(target=self._see_to_its_end, name="outrider-command", daemon=True).start()

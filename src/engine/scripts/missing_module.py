@@ -1,0 +1,44 @@
+"""The next step for a rank whose Python lacks a module, in the words of the command line."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+
+from ..api.errors import BroadcastFailed
+from ..serialization.function_pickling import ModulePlace, place_of
+from .program import ProgramFailed
+
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+
+
+def missing_module_advice(error: BroadcastFailed, *, local: bool) -> str:
+    """Return a sentence; empty: no module is missing. ``local``: ranks run on this program's own Python."""
+    first = error.first.error
+    found = _MISSING.search(str(first)) if isinstance(first, ProgramFailed) else None
+    if found is None:
+        return ""
+    place = place_of(found[1])
+    if place.kind == "python":
+        return ""
+    if local:
+        python = shlex.quote(sys.executable)
+        return (
+            f"The ranks run on Outrider's own Python, {sys.executable}, which has no {place.name}. Next: install it "
+            f"there, `{python} -m pip install {_distribution(place)}`, or start the run by the Python that has it, "
+            "`/path/to/python -m outrider run ...`."
+        )
+    if place.kind in {"own", "editable"}:
+        return (
+            f"The nodes have no {place.name}, which is your own code here. Next: send it, --image includes={place.name}"
+        )
+    here = "is installed here, and not on the nodes" if place.kind == "installed" else "is not on the nodes"
+    return (
+        f"{place.name} {here}. Next: have it brought, --image pip={shlex.quote(_distribution(place))}, or name a "
+        "Python of the nodes that has it, --image python=/path/to/bin/python"
+    )
+
+
+def _distribution(place: ModulePlace) -> str:
+    return place.distribution or place.name

@@ -1,0 +1,410 @@
+"""The way to a host by the user's own SSH access: the hosts on it, what is known of each, and the connections through.
+
+Host keys are always checked, whatever the configuration says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncssh
+from asyncssh.encryption import get_encryption_algs
+from asyncssh.kex import get_kex_algs
+from asyncssh.mac import get_mac_algs
+from asyncssh.public_key import get_certificate_algs, get_public_key_algs
+
+from ..lazy_dataclass import dataclass
+from . import ssh_config
+from .base import Address, Login
+from .key_files import objection
+from .local_command import LocalCommand
+from .ssh_config import ConfigMistake, Effective, Query
+from .threads import in_thread
+
+KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")  # ssh(1): UserKnownHostsFile, GlobalKnownHostsFile
+JUMPS_AT_MOST = 8  # a configuration may send a jump host through itself
+ENDS_S = 1.0  # for a ProxyCommand that carries nothing any more to end, and print why
+CIPHERS = (  # the first three are the fastest; hardened servers may have counter mode alone
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes128-ctr",
+    "aes192-ctr",
+    "aes256-ctr",
+)
+_NOBODY: Any = ([], [], [])  # never None, with which asyncssh would check nothing
+_KRL = b"SSHKRL\n"  # PROTOCOL.krl of OpenSSH
+_ITS_OWN = (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied, asyncssh.KeyImportError)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One host on the way, the last of which is the machine itself."""
+
+    host: str
+    port: int
+    options: asyncssh.SSHClientConnectionOptions
+    known_hosts: Any  # as asyncssh takes it
+    proxy_command: str = ""  # for a shell; used where nothing is passed before
+    skipped: tuple[str, ...] = ()  # keys of the configuration that are not used, each with the reason
+
+    @property
+    def place(self) -> str:
+        return self.host if self.port == 22 else f"{self.host} port {self.port}"
+
+    @property
+    def known_name(self) -> str:
+        return self.options.host_key_alias or self.host
+
+    def knows(self) -> bool:
+        """Return whether a key is known for this host; then a key that does not fit has been changed."""
+        matching = asyncssh.match_known_hosts(self.known_hosts, self.known_name, "", self.port)
+        return any(matching[:2])
+
+
+class JumpFailed(ConnectionError):
+    """A host on the way to the machine cannot be passed; its cause says why."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(f"jump host {stop.host}")
+        self.stop = stop
+
+
+class ProxyCommandFailed(ConnectionError):
+    """A ProxyCommand has carried no connection. ``futile``: the shell could not start it."""
+
+    def __init__(self, text: str, *, futile: bool) -> None:
+        super().__init__(text)
+        self.futile = futile
+
+
+# --- the hosts --------------------------------------------------------------------------------------------------------
+
+
+async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: int = JUMPS_AT_MOST) -> Sequence[Stop]:
+    """Return the hosts on the way to the machine, which is the last of them, and how to log in to each.
+
+    Raises:
+        ConfigMistake: the configuration cannot work.
+        asyncssh.Error, OSError, ValueError: a key or a known_hosts file cannot be read; ``host_key`` is none.
+    """
+    settings = await ssh_config.effective(Query(way.config, address.host, address.port, address.user))
+    last = await in_thread(_stop, settings, way, host_key)
+    jumps = way.jump or settings.jump
+    if not jumps:
+        return [last]
+    if not jumps_at_most:
+        raise ConfigMistake(f"more than {JUMPS_AT_MOST} jump hosts, one behind another; does one lead through itself?")
+    passed: list[Stop] = []
+    for text in jumps.split(","):
+        hop = jump_address(text)
+        if way.jump or passed:
+            settings = await ssh_config.effective(Query(way.config, hop.host, hop.port, hop.user))
+            passed.append(await in_thread(_stop, settings, way, ""))
+        else:  # its own ProxyJump counts, as it does for ssh
+            passed += await stops(hop, way, "", jumps_at_most=jumps_at_most - 1)
+    return [*passed, last]
+
+
+async def jumps(way: Login) -> Sequence[Stop]:
+    """Return the hosts on the way of which the last one runs the command of an address. Errors are those of `stops`."""
+    assert way.jump
+    before, _, last = way.jump.rpartition(",")
+    return await stops(jump_address(last), replace(way, jump=before or None), "")
+
+
+def jump_address(text: str) -> Address:
+    """Parse ``user@host:port``, with or without ``ssh://``."""
+    user, _, place = text.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
+    if place.startswith("["):
+        host, _, port = place[1:].partition("]")
+        port = port.removeprefix(":")
+    else:
+        host, _, port = place.partition(":") if place.count(":") == 1 else (place, "", "")
+    if port and not port.isdecimal():
+        raise ConfigMistake(f"the jump host {text!r} has no port after its colon: write user@host:port")
+    return Address(host, int(port) if port else None, user=user or None)
+
+
+def _stop(settings: Effective, way: Login, host_key: str) -> Stop:
+    wishes: dict[str, Any] = {
+        **_supported(settings),
+        "config": list(settings.read_by_asyncssh) or None,
+        "host": settings.host,
+        "tunnel": None,
+        "proxy_command": None,
+        "agent_forwarding": False,
+        "preferred_auth": "gssapi-with-mic,publickey",
+        "gss_kex": False,  # with it Kerberos would vouch for the host, and its key be compared with none
+        "gss_delegate_creds": False,
+        "request_pty": False,  # a terminal would change what comes
+    }
+    if settings.port is not None:
+        wishes["port"] = settings.port
+    if settings.user is not None:
+        wishes["username"] = settings.user
+    keys = _keys(settings, way)
+    known_hosts: Any = _known_hosts(settings, way)
+    if host_key:
+        known_hosts = ([asyncssh.import_public_key(host_key)], [], [])
+    known_hosts = known_hosts or _NOBODY
+    options = asyncssh.SSHClientConnectionOptions(**wishes, **keys.options, known_hosts=known_hosts)
+    return Stop(options.host, options.port, options, known_hosts, settings.proxy_command, keys.skipped)
+
+
+def _supported(settings: Effective) -> dict[str, Any]:
+    """Return the options of the configuration, of algorithms those that asyncssh has."""
+    options: dict[str, Any] = dict(settings.more)
+    if not settings.read_by_asyncssh:
+        options.setdefault("encryption_algs", CIPHERS)
+    names: dict[str, Sequence[bytes]] = {
+        "encryption_algs": get_encryption_algs(),
+        "kex_algs": get_kex_algs(),
+        "mac_algs": get_mac_algs(),
+        "server_host_key_algs": [*get_certificate_algs(), *get_public_key_algs()],
+        "signature_algs": get_public_key_algs(),
+    }
+    for option, present in names.items():
+        wanted = options.get(option)
+        if wanted is None:
+            continue
+        options[option] = [each for each in wanted if each.encode() in present]
+        if not options[option]:
+            word = next(name for name, its in ssh_config.ALGORITHMS.items() if its == option)
+            raise ConfigMistake(
+                f"Of the algorithms that the SSH configuration allows for {settings.host} as {word} "
+                f"({', '.join(wanted)}) Outrider has none: add one of {b', '.join(present[:6]).decode()}"
+            )
+    return options
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+class _Keys(NamedTuple):
+    options: dict[str, Any]  # of asyncssh
+    skipped: tuple[str, ...] = ()
+
+
+class _NoKeys(list[Any]):
+    """An empty list that is true: asyncssh takes the usual key files in place of one that is false."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def _keys(settings: Effective, way: Login) -> _Keys:
+    """Return the keys to log in with. Files of the configuration that are of no use are skipped, as ssh does."""
+    if way.keys:
+        return _Keys({"client_keys": list(way.keys), "agent_path": None})
+    options: dict[str, Any] = {} if settings.agent is None else {"agent_path": settings.agent}
+    skipped: list[str] = []
+    certificates = [each for each in settings.certificate_files if _readable(each, "CertificateFile", skipped)]
+    if settings.identity_files is None:
+        return _Keys(options | ({"client_certs": certificates} if certificates else {}), tuple(skipped))
+    pairs, identities = _NoKeys(), list[bytes]()
+    for path in settings.identity_files:
+        if not _readable(path, "IdentityFile", skipped):
+            continue
+        if public := _public(path):
+            identities.append(public)
+        try:
+            pairs += asyncssh.load_keypairs(path, certlist=certificates)
+        except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, asyncssh.KeyGenerationError, OSError) as error:
+            if not public or not _is_public(path):  # else the agent has the private key
+                skipped.append(f"{path} {objection(Path(path)) or f'cannot be read ({error})'}")
+    identities += [pair.public_data for pair in pairs]
+    if settings.identities_only:
+        options |= {"agent_identities": identities} if identities else {"agent_path": ""}
+    return _Keys(options | {"client_keys": pairs, "client_certs": []}, tuple(skipped))
+
+
+def _readable(path: str, option: str, skipped: list[str]) -> bool:
+    if os.access(path, os.R_OK) and Path(path).is_file():
+        return True
+    skipped.append(f"{option} {path} {'cannot be read' if os.path.exists(path) else 'is not there'}")  # noqa: PTH110
+    return False
+
+
+def _public(path: str) -> bytes:
+    """Return the public key of a file, or of the one beside it; empty: it is not known."""
+    for each in (path, f"{path}.pub"):
+        try:
+            return asyncssh.read_public_key(each).public_data
+        except (asyncssh.KeyImportError, OSError, ValueError):
+            continue
+    return b""
+
+
+def _is_public(path: str) -> bool:
+    try:
+        asyncssh.read_public_key(path)
+    except (asyncssh.KeyImportError, OSError, ValueError):
+        return False
+    return True
+
+
+# --- host keys --------------------------------------------------------------------------------------------------------
+
+
+def _known_hosts(settings: Effective, way: Login) -> Any:
+    """Return the keys that are known. Lines that are none are skipped, as ssh does."""
+    files = way.known_hosts or (settings.known_hosts if way.config else ()) or KNOWN_HOSTS
+    paths = [path for path in (Path(each).expanduser() for each in files) if path.is_file()]
+    lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
+    lines += [f"@revoked * {line}" for line in _revoked(settings.revoked_keys)]
+    entries = [line for line in lines if len(line.split()) >= (4 if line.startswith("@") else 3)]
+    return asyncssh.import_known_hosts("\n".join([*entries, ""])) if entries else None
+
+
+def _revoked(path: str) -> list[str]:
+    if not path:
+        return []
+    try:
+        revoked = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigMistake(
+            f"RevokedHostKeys names {path}, which cannot be read ({error.strerror}): no host is trusted then"
+        ) from error
+    if revoked.startswith(_KRL):
+        raise ConfigMistake(
+            f"RevokedHostKeys names {path}, which is a key revocation list in binary, and Outrider reads public keys "
+            "alone, one a line: give a file of these"
+        )
+    return [line for line in revoked.decode(errors="replace").splitlines() if not line.startswith("#")]
+
+
+# --- the connections --------------------------------------------------------------------------------------------------
+
+
+class Dialling(asyncssh.SSHClient):
+    """A client that knows whether its connection has taken over the socket."""
+
+    connected = False
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:  # noqa: ARG002
+        self.connected = True
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Connections to all hosts on a way, the last of which is to the machine."""
+
+    connections: Sequence[asyncssh.SSHClientConnection]
+    command: LocalCommand | None  # carries the first of them
+
+    @property
+    def connection(self) -> asyncssh.SSHClientConnection:
+        return self.connections[-1]
+
+    def is_closed(self) -> bool:
+        return self.connection.is_closed()
+
+    async def run(self, command: str, **options: Any) -> asyncssh.SSHCompletedProcess:
+        """Run a command on the machine; see `asyncssh.SSHClientConnection.run`."""
+        return await self.connection.run(command, **options)
+
+    def abort(self) -> None:
+        _abort(self.connections, self.command)
+
+
+def _abort(connections: Sequence[asyncssh.SSHClientConnection], command: LocalCommand | None) -> None:
+    for connection in reversed(connections):
+        connection.abort()
+    if command is not None:
+        command.end()
+
+
+async def dial(
+    stops: Sequence[Stop],
+    options: dict[str, Any],
+    *,
+    to: Stop | None = None,
+    client: Callable[[], Dialling] = Dialling,
+    made: Callable[[asyncssh.SSHClientConnection], object] = lambda _: None,
+) -> Passed:
+    """Connect to each stop in turn. As ``ssh -J`` does, each host is dialled from the one before. Cancel-safe.
+
+    ``options``: of all connections. ``made`` gets each of them.
+
+    Raises:
+        JumpFailed: a stop cannot be passed. Of ``to`` its errors are raised as they are.
+    """
+    connections: list[asyncssh.SSHClientConnection] = []
+    command: LocalCommand | None = None
+    try:
+        for stop in stops:
+            try:
+                if not connections and stop.proxy_command:
+                    command = _started(stop)
+                    connection = await _through_command(stop, options, command, client)
+                else:
+                    through = connections[-1] if connections else None
+                    connection = await asyncssh.connect(
+                        stop.host,
+                        stop.port,
+                        tunnel=through,
+                        client_factory=client,
+                        options=stop.options,
+                        config=None,
+                        **options,
+                    )
+            except (OSError, asyncssh.Error) as error:
+                if stop is to:
+                    raise
+                raise JumpFailed(stop) from error
+            made(connection)
+            connections.append(connection)
+    except BaseException:
+        _abort(connections, command)
+        raise
+    return Passed(connections, command)
+
+
+def _started(stop: Stop) -> LocalCommand:
+    """Start a ProxyCommand as ssh does: by the user's shell, which it replaces."""
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    try:
+        return LocalCommand([shell, "-c", f"exec {stop.proxy_command}"])
+    except OSError as error:
+        raise ProxyCommandFailed(f"the shell {shell} cannot be started: {error.strerror}", futile=True) from error
+
+
+async def _through_command(
+    stop: Stop, options: dict[str, Any], command: LocalCommand, client: Callable[[], Dialling]
+) -> asyncssh.SSHClientConnection:
+    sock, dialling = command.socket, client()
+    try:
+        return await asyncssh.connect(
+            stop.host,
+            stop.port,
+            sock=sock,
+            client_factory=lambda: dialling,
+            options=stop.options,
+            config=None,
+            **options,
+        )
+    except _ITS_OWN:
+        raise
+    except (OSError, asyncssh.Error) as error:
+        raise await _failed(stop, error, command) from error
+    finally:
+        if not dialling.connected:
+            sock.close()
+
+
+async def _failed(stop: Stop, error: Exception, command: LocalCommand) -> ProxyCommandFailed:
+    lost = not isinstance(error, TimeoutError)
+    status = await command.status(ENDS_S if lost else 0.0)
+    lines = [line.strip() for line in command.said.decode(errors="replace").splitlines() if line.strip()]
+    words = f", and printed: {'; '.join(lines)}" if lines else ", and printed no error"
+    shown = f"its ProxyCommand `{stop.proxy_command}`"
+    if status is None:
+        return ProxyCommandFailed(f"{shown} has reached no SSH server ({error or 'in time'}){words}", futile=False)
+    how = f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
+    text = f"{shown} {how} before an SSH server was reached{words}"
+    return ProxyCommandFailed(text, futile=status in {126, 127})
