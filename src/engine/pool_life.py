@@ -13,6 +13,7 @@ from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
 from .api.printable import one_line
 from .api.tracebacks import cut
+from .client.loop_thread import LoopThread
 from .client.opening import Opening
 from .pool_options import DEFAULTS, PoolOptions, checked
 
@@ -35,6 +36,10 @@ def provider_name(provider: Provider) -> str:
         return type(provider).__name__
 
 
+def _import_sync() -> None:
+    from . import sync  # noqa: F401  and with it asyncio
+
+
 class PoolLife(Runner):
     """The base of `Pool`, which adds the verbs."""
 
@@ -54,6 +59,7 @@ class PoolLife(Runner):
         self._leaving: asyncio.Task[None] | None = None  # which closes it, where nobody waits for that
         self._sync: Any = None
         self._interrupt: BaseException | None = None  # what has another thread cancel what it waits for
+        self._loop_thread: LoopThread | None = None  # of `with`, until the `SyncPool` takes it
         self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
         self.unusable = NOT_OPEN
 
@@ -190,12 +196,14 @@ class PoolLife(Runner):
         return True
 
     async def leave_opening(self, error: BaseException) -> None:
-        """Wait for the end of an opening that a thread has been interrupted in. Where that was too late, and the pool
-        is open, close it. ``error``: what has interrupted the thread.
+        """Call off an opening that a thread has been interrupted in, and wait for its end. Where that was too late, and
+        the pool is open, close it. ``error``: what has interrupted the thread.
         """
         from .client.cleanup import finished
 
         if self._opening is not None:
+            if self._core is not None and not self._opening.done():
+                self._core.call_off()
             await finished(self._opening)
         if self._begun_opening is not None:
             await self._take_opening().drop()
@@ -280,23 +288,36 @@ class PoolLife(Runner):
     def __enter__(self) -> SyncPool:
         self.check_unopened()
         pool: Any = self
-        try:
+        self._loop_thread = thread = LoopThread(_import_sync)
+        try:  # an interrupt may come at any place from here on
             self._begun_opening = Opening(self._settings)
             with at_rest():  # an event loop takes long to import: the provider's processes start meanwhile
-                from .sync import SyncPool
+                thread.start()
+            from .sync import SyncPool
 
-            return SyncPool(pool).open()
-        finally:
+            sync = SyncPool(pool)
+            sync.open()
+        except BaseException as error:
+            if self._sync is not None:
+                self._sync._abandon(error)
+            else:
+                self._drop_in_thread(thread)
+            raise
+        return sync
+
+    def _take_thread(self) -> LoopThread:
+        thread, self._loop_thread = self._loop_thread or LoopThread(), None
+        return thread
+
+    def _drop_in_thread(self, thread: LoopThread) -> None:
+        """End what has begun, where an interrupt came before there was a pool. Without a thread it ends by itself."""
+        try:
             if self._begun_opening is not None:
-                self._drop_in_thread(self._take_opening())
-
-    @staticmethod
-    def _drop_in_thread(opening: Opening) -> None:
-        """End what has begun, where an interrupt came before there was a loop. Without a thread it ends by itself."""
-        from anyio.from_thread import start_blocking_portal
-
-        with suppress(RuntimeError), start_blocking_portal("asyncio") as portal:
-            portal.call(opening.drop)
+                with suppress(RuntimeError):  # no thread can be started
+                    thread.start()
+                    thread.submit(self._take_opening().drop).result()
+        finally:
+            thread.stop()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

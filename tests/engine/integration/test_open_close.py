@@ -9,15 +9,14 @@ import textwrap
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from outrider import Local, Plugin, Pool, PoolClosed, Secret, SpecError, SyncPool, compute, plugins
-from outrider.engine import sync
 from outrider.engine.api.plugin import PluginContext
+from outrider.engine.client.loop_thread import LoopThread
 from outrider.providers.threads import in_thread
 
 PATIENCE_S = 60.0
@@ -202,12 +201,11 @@ def test_a_signal_handler_may_close_the_pool_that_its_thread_opens() -> None:
 def test_a_pool_for_threads_may_be_closed_before_its_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
-    def portal(backend: str) -> AbstractContextManager[BlockingPortal]:
+    def wait() -> None:
         begun.set()
         assert goes_on.wait(PATIENCE_S)
-        return start_blocking_portal(backend)
 
-    monkeypatch.setattr(sync, "start_blocking_portal", portal)
+    monkeypatch.setattr(Pool, "_take_thread", lambda _: LoopThread(wait))
     pool = SyncPool(Pool(provider=Local(), console="silent"))
     with ThreadPoolExecutor(2) as threads:
         opening = threads.submit(pool.open)
