@@ -123,8 +123,11 @@ class SubmittedJob(Generic[R]):
             return future.cancelled()
         return isinstance(self.exception(), TaskStopped)
 
-    def exception(self) -> Exception | None:
+    def exception(self) -> BaseException | None:
         self.future.result()  # it is not done: InvalidStateError
+        for source in self.payload.inputs:
+            if source.fatal is not None:
+                return source.fatal
         try:
             self.result()
         except Exception as error:  # noqa: BLE001  whatever the task raised

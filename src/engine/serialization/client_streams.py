@@ -1,4 +1,10 @@
-"""The client's end of streams: it advances iterables without blocking the event loop, and takes generators' values."""
+"""The client's end of streams: it advances iterables without blocking the event loop, and takes generators' values.
+
+INPUT-1: the input of a call ends in exactly one way: exhausted, failed with its own error, or closed by its consumer.
+INPUT-2: an input that was not exhausted never looks as if it had been. Its error comes after the items before it; what
+    is no `Exception`, such as a `KeyboardInterrupt`, may come before those that nobody has taken.
+INPUT-3: no input ends an event loop, or a thread in which it is advanced, whatever it raises.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,8 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import cloudpickle
 
@@ -60,28 +67,58 @@ def items_of(items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio
     return AsyncItems(aiter(items), news) if isinstance(items, AsyncIterable) else PlainItems(iter(items))
 
 
+E = TypeVar("E", bound=BaseException)
+
+
+def as_input_error(error: E) -> E | RuntimeError:
+    """Return the error with which an input has failed. What ends an iteration in Python becomes a RuntimeError, as in
+    generators: whoever iterates over the items would take it for their end.
+    """
+    if not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    failure = RuntimeError(f"the input of a call raised {type(error).__name__}")
+    failure.__cause__ = error
+    return failure
+
+
 class PlainItems:
-    """The items of a plain iterable, which `take` advances. ``ended``: all items have been taken."""
+    """The items of a plain iterable, which `take` advances."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
-        self.ended = False
+        self._exhausted = False
+        self._error: BaseException | None = None
 
     def take(self, count: int) -> list[Any]:
-        """Take the next ``count`` items or fewer; none: none has come yet, or there are no more.
+        """Take the next ``count`` items or fewer; none: none has come yet, or no more will, for `is_exhausted`.
 
         Raises:
-            Exception: the iterable's own, in its place.
+            BaseException: the iterable's own, where it is no `Exception`: at once.
         """
         items: list[Any] = []
         began = time.monotonic()
         while len(items) < count and (not items or time.monotonic() - began < PULL_S):
+            if self._exhausted or self._error is not None:
+                break
             try:
                 items.append(next(self._iterator))
             except StopIteration:
-                self.ended = True
-                break
+                self._exhausted = True
+            except BaseException as error:
+                self._error = as_input_error(error)
+                if not isinstance(self._error, Exception):
+                    raise
         return items
+
+    def is_exhausted(self) -> bool:
+        """Return whether there are no more items.
+
+        Raises:
+            BaseException: the iterable's own, when the items before it have been taken. Each call raises it.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._exhausted
 
     async def close(self) -> None:
         """Take no more. What an iterable is just waiting for is not waited for."""
@@ -101,19 +138,23 @@ class BufferedItems:
         self._taken = self._begun = self._wanted = 0  # items ever
         self._due = False  # what has come has waited
         self._timer: asyncio.TimerHandle | None = None
-        self._over = False
+        self._over = self._exhausted = self._closed = False
         self._error: BaseException | None = None
 
-    @property
-    def ended(self) -> bool:
-        return self._over and not self._buffer and self._error is None
+    def is_exhausted(self) -> bool:
+        """See `PlainItems.is_exhausted`."""
+        if self._buffer:
+            return False
+        if self._error is not None:
+            raise self._error
+        return self._exhausted
 
     def take(self, count: int) -> list[Any]:
+        """See `PlainItems.take`."""
         self._wanted = self._taken + count
         buffer = self._buffer
-        if not buffer and self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if not buffer and self._error is not None and not isinstance(self._error, Exception):
+            raise self._error
         if self._due or self._over or len(buffer) >= count:
             items = [buffer.popleft() for _ in range(min(count, len(buffer)))]
             self._taken += len(items)
@@ -134,6 +175,11 @@ class BufferedItems:
         """True if the item just read is the first that waits here, or the last that is wanted."""
         return len(self._buffer) == 1 or self._begun >= self._wanted
 
+    def _report(self, error: BaseException) -> None:
+        """Log what closing the input has raised: its consumer has left."""
+        context = {"message": "closing the input of a call has failed", "exception": error}
+        self._loop.call_exception_handler(context)
+
 
 class AsyncItems(BufferedItems):
     """The items of an async iterable, which one task advances and closes."""
@@ -144,8 +190,11 @@ class AsyncItems(BufferedItems):
         self._task = self._loop.create_task(self._read())
 
     async def _read(self) -> None:
+        """Read items until the first of the ends of INPUT-1. asyncio would let what is raised here, where it is a
+        `SystemExit`, end the loop as well (INPUT-3).
+        """
         try:
-            while True:
+            while not self._closed:
                 while self._begun >= self._wanted:
                     self._more.clear()
                     await self._more.wait()
@@ -154,20 +203,22 @@ class AsyncItems(BufferedItems):
                 if self._is_news:
                     self._news.set()
         except StopAsyncIteration:
-            pass
-        except asyncio.CancelledError as error:
-            if self._task.cancelling():
-                raise  # `close`
-            self._error = error  # the user's iterable waited for something that was cancelled
-        except Exception as error:  # noqa: BLE001  raised where its item would be
-            self._error = error
+            self._exhausted = True
+        except BaseException as error:  # noqa: BLE001  raised where its item would be; also where something else
+            self._error = as_input_error(error)  # cancels this task
+            if self._closed and not isinstance(error, asyncio.CancelledError):
+                self._report(error)
         finally:
             self._over = True
             self._news.set()
-            if isinstance(self._iterator, AsyncGenerator):
+        if isinstance(self._iterator, AsyncGenerator):
+            try:
                 await self._iterator.aclose()
+            except BaseException as error:  # noqa: BLE001  a generator that goes on, or raises as it ends
+                self._report(error)
 
     async def close(self) -> None:
+        self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -178,7 +229,6 @@ class ThreadItems(BufferedItems):
     def __init__(self, items: Blocking, news: asyncio.Event) -> None:
         self._iterator, self._closes, self._more = items.iterator, items.closes, threading.Event()
         super().__init__(news, self._more.set)
-        self._closed = False
         threading.Thread(target=self._read, name="outrider-items", daemon=True).start()
 
     def _read(self) -> None:
@@ -188,24 +238,27 @@ class ThreadItems(BufferedItems):
                     self._more.wait()
                     self._more.clear()
                 if self._closed:
-                    return
+                    break
                 self._begun += 1
                 self._buffer.append(next(self._iterator))
                 if self._is_news:
-                    self._notify()
+                    self._notify(self._news.set)
         except StopIteration:
-            pass
+            self._exhausted = True
         except BaseException as error:  # noqa: BLE001  raised where its item would be
-            self._error = error
+            self._error = as_input_error(error)
         finally:
             self._over = True
-            self._notify()
-            if self._closes and isinstance(self._iterator, Generator):
+            self._notify(self._news.set)
+        if self._closes and isinstance(self._iterator, Generator):
+            try:
                 self._iterator.close()
+            except BaseException as error:  # noqa: BLE001  a generator that goes on, or raises as it ends
+                self._notify(partial(self._report, error))
 
-    def _notify(self) -> None:
+    def _notify(self, call: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody takes any more
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(call)
 
     async def close(self) -> None:
         self._closed = True
@@ -293,6 +346,8 @@ class Source:
         self._items = items
         self._wanted: asyncio.Queue[int] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.fatal: BaseException | None = None  # what is no `Exception`: it is for the call's caller
 
     def wanted(self, count: int, give: Give) -> None:
         """Give the task ``count`` more items, and None at the end."""
@@ -301,6 +356,7 @@ class Source:
             self._task = asyncio.get_running_loop().create_task(self._serve(give))
 
     def stop(self) -> None:
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
 
@@ -308,12 +364,15 @@ class Source:
         """Give the items. If anything goes wrong, tell the task, which would wait for ever."""
         try:
             await self._give_all(give)
-        except asyncio.CancelledError as error:
-            if self._task is None or self._task.cancelling():
-                raise  # `stop`
-            await give(None, _pickled(error))  # what the user's iterator waited for was cancelled
-        except Exception as error:  # noqa: BLE001  the user's iterator failed, or an item cannot be pickled or placed
-            await give(None, _pickled(error))
+        except BaseException as error:  # the user's iterator failed, or an item cannot be pickled or placed
+            if self._stopped:
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                return
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                self.fatal = error
+            with suppress(ConnectionError):  # the node is lost, as the call's caller learns
+                await give(None, _pickled(as_input_error(error)))
 
     async def _give_all(self, give: Give) -> None:
         news = asyncio.Event()
@@ -322,7 +381,7 @@ class Source:
             while True:
                 for _ in range(await self._wanted.get()):
                     while not (taken := items.take(1)):
-                        if items.ended:
+                        if items.is_exhausted():
                             await give(None, None)
                             return
                         await news.wait()
@@ -340,6 +399,6 @@ def _pickled(error: BaseException) -> bytes:
         pickled: bytes = cloudpickle.dumps(error)
         if len(pickled) <= values.INLINE_BYTES:
             return pickled
-    except Exception:  # noqa: BLE001, S110  whatever it holds: a lock, a connection
+    except BaseException:  # noqa: BLE001, S110  whatever it holds: a lock, a connection; or does as it is pickled
         pass
     return pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))

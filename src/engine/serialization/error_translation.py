@@ -30,7 +30,11 @@ def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = Non
 
     Raises:
         Exception: the user's own, with where it happened; or an `OutriderError`.
+        BaseException: of one of its inputs, whatever the task has made of that.
     """
+    for source in payload.inputs:
+        if source.fatal is not None:
+            raise source.fatal
     if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
         return _result(ending, payload)
     raise error_of(ending, payload, queue_timeout_s)
