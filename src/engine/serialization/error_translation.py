@@ -46,7 +46,7 @@ def _result(ending: Settled, payload: Payload) -> Any:
         return payload.keep.result(received, f"{payload.name} on node {ending.node}")
     try:
         return values.load(received.data, received.sizes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise unloadable_error(error, f"The result of {_place(ending, payload)}", payload.name) from error
 
 
@@ -86,7 +86,7 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
 def load_value(received: Received, task: str) -> Any:
     try:
         return values.load(received.data, received.sizes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise unloadable_error(error, f"A value of {task}", task) from error
 
 
@@ -288,7 +288,7 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
     else:
         try:
             error = load()
-        except Exception as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
+        except (Exception, SystemExit) as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
             versions = package_versions(failed.kind, failed.version)
             known = "".join(
                 f"; {what} is {here} here" + (f" and {there} there" if there else "") for what, here, there in versions
