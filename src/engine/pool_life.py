@@ -13,7 +13,7 @@ from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
 from .api.printable import one_line
 from .api.tracebacks import cut
-from .client.loop_thread import LoopThread
+from .client.loop_thread import LoopThread, interrupts_held
 from .client.opening import Opening
 from .pool_options import DEFAULTS, PoolOptions, checked
 
@@ -290,7 +290,8 @@ class PoolLife(Runner):
         pool: Any = self
         self._loop_thread = thread = LoopThread(_import_sync)
         try:  # an interrupt may come at any place from here on
-            self._begun_opening = Opening(self._settings)
+            with interrupts_held():  # what a provider has just begun would be left to itself
+                self._begun_opening = Opening(self._settings)
             with at_rest():  # an event loop takes long to import: the provider's processes start meanwhile
                 thread.start()
             from .sync import SyncPool

@@ -84,8 +84,8 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> P
 
 def _warn(store: Store, run: str, number: int, damage: str) -> None:
     warnings.warn(
-        f"{store.url}/{term_key(number)} is damaged ({damage}). It says who has saved checkpoints of {run!r} before; this "
-        "process takes over from them, and the checkpoints themselves are used as they are. The file may be removed.",
+        f"{store.url}/{term_key(number)} is damaged ({damage}). It says who has saved checkpoints of {run!r} before; "
+        "this process takes over from them, and the checkpoints are used as they are. The file may be removed.",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -56,9 +56,12 @@ class LoopThread:
         """
         if self._thread is None:
             with interrupts_held():  # else nobody could know whether there is a thread
-                thread = threading.Thread(target=self._run, name="outrider-loop", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._thread = threading.Thread(target=self._run, name="outrider-loop", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:
+                    self._thread = None
+                    raise
         wait_for(self._ready)
         if self._failure is not None:
             raise self._failure

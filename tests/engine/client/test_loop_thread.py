@@ -209,6 +209,8 @@ async def settles_nothing_but_errors(future: Future[Any], call: Callable[[], Any
         future.set_result(await call())
     except Exception as error:  # noqa: BLE001
         future.set_exception(error)
+    except BaseException:  # noqa: BLE001
+        pass
 
 
 async def serves_until_it_is_woken(self: LoopThread) -> None:
