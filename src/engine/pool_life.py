@@ -58,6 +58,7 @@ class PoolLife(Runner):
         self._closing: asyncio.Future[None] | None = None  # done: nothing is left of it, as far as is known
         self._leaving: asyncio.Task[None] | None = None  # which closes it, where nobody waits for that
         self._sync: Any = None
+        self._entered: SyncPool | None = None
         self._interrupt: BaseException | None = None  # what has another thread cancel what it waits for
         self._loop_thread: LoopThread | None = None  # of `with`, until the `SyncPool` takes it
         self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
@@ -298,6 +299,7 @@ class PoolLife(Runner):
 
             sync = SyncPool(pool)
             sync.open()
+            self._entered = sync  # `with Pool():` names it nowhere
         except BaseException as error:
             if self._sync is not None:
                 self._sync._abandon(error)

@@ -6,17 +6,19 @@ import atexit
 import os
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, members
 from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
-from .api.tracebacks import cut
+from .api.tracebacks import cut, cutting
+from .client.dropped_pool import close_at_exit, end_dropped, kept
 from .client.loop_calls import END, Steps, called
 from .client.loop_thread import DEAF_S, LoopThread, interrupts_held, wait_for
 from .client.map_results import MapResults
@@ -53,18 +55,6 @@ P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
 
-def _cutting(verb: Callable[P, T]) -> Callable[P, T]:
-    @wraps(verb)
-    def called(*args: P.args, **options: P.kwargs) -> T:
-        try:
-            return verb(*args, **options)
-        except BaseException as error:  # Ctrl-C too, and a notebook's interrupt
-            cut(error)
-            raise
-
-    return called
-
-
 class _Closing:
     """One call of `SyncPool.close`."""
 
@@ -90,13 +80,14 @@ class SyncPool(Runner):
         self._opener = 0  # that thread
         self._closing: dict[Literal["first"], _Closing] = {}  # the call that closes it, which others wait for
         self._process = os.getpid()
+        self._at_exit = partial(close_at_exit, weakref.ref(self))
 
     def open(self) -> SyncPool:
         """Open the pool, and return it; whoever opens it closes it. What is still open when the program ends is closed
         then. Raises as entering the block does.
         """
         self._pool.check_unopened()
-        self._pool._sync = self
+        self._pool._sync = weakref.proxy(self)  # what runs does not keep it: see `__del__`
         try:  # an interrupt may come at any place from here on
             self._open()
         except BaseException as error:
@@ -114,7 +105,7 @@ class SyncPool(Runner):
         thread.start()
         hold.interrupt()
         self._wait(self._pool.__aenter__)
-        atexit.register(self._close_at_exit)
+        atexit.register(self._at_exit)
         self._opening = None
         opening.set()
 
@@ -128,7 +119,7 @@ class SyncPool(Runner):
         finally:
             try:
                 self._end(cancel=True)
-                atexit.unregister(self._close_at_exit)
+                atexit.unregister(self._at_exit)
             finally:
                 if (opening := self._opening) is not None:
                     self._opening = None
@@ -162,7 +153,7 @@ class SyncPool(Runner):
             try:
                 if closing.begun:
                     self._end(cancel=sys.exc_info()[0] is not None)
-                    atexit.unregister(self._close_at_exit)  # which would wait for this
+                    atexit.unregister(self._at_exit)  # which would wait for this
                 elif self._closing.get("first") is closing:
                     del self._closing["first"]  # whoever calls next closes it
             finally:
@@ -202,9 +193,9 @@ class SyncPool(Runner):
             raise left
         return called_off
 
-    def _close_at_exit(self) -> None:
-        if os.getpid() == self._process:  # and not in a forked child
-            self.close()
+    def __del__(self) -> None:
+        if self._thread is not None and self._hold is not None and os.getpid() == self._process and not self._closing:
+            end_dropped(self._pool, repr(self), self._thread, self._hold)
 
     def _end(self, *, cancel: bool) -> None:
         try:
@@ -264,7 +255,7 @@ class SyncPool(Runner):
     def run(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[False] = False) -> R: ...
     @overload
     def run(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[True]) -> SyncRef[R]: ...
-    @_cutting
+    @cutting
     def run(self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False) -> Any:
         """See `Pool.run`."""
         return self._wait(self._run, call, *more, on=on, keep=keep)
@@ -278,7 +269,7 @@ class SyncPool(Runner):
     def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
     @overload
     def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[Iterator[T]]: ...
-    @_cutting
+    @cutting
     def broadcast(self, call: Any, /, *more: Never) -> list[Any]:
         """See `Pool.broadcast`."""
         results = self._wait(self._pool.broadcast, call, *more)
@@ -290,14 +281,14 @@ class SyncPool(Runner):
     def submit(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[False] = False) -> Future[R]: ...
     @overload
     def submit(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[True]) -> Future[SyncRef[R]]: ...
-    @_cutting
+    @cutting
     def submit(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
     ) -> Any:
         """See `Pool.submit`; cancelling the future ends the task."""
         submit: Callable[..., Job[Any]] = self._pool.submit
         job = self._wait(called, lambda: submit(call, *more, on=on, keep=keep))
-        return self._start(lambda: job)
+        return kept(self, self._start(lambda: job))
 
     @overload
     def gather(self, a: Call[A], /) -> tuple[A]: ...
@@ -323,7 +314,7 @@ class SyncPool(Runner):
     def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]: ...
     @overload
     def run_group(self, group: MixedGroup[Any, S], /) -> S: ...
-    @_cutting
+    @cutting
     def run_group(self, group: Any, /) -> Any:
         return self._wait(self._run_group, group)
 
@@ -332,7 +323,7 @@ class SyncPool(Runner):
     @overload
     def submit_group(self, group: MixedGroup[Any, S], /) -> Future[S]: ...
     def submit_group(self, group: Any, /) -> Any:
-        return self._start(self._run_group, group)
+        return kept(self, self._start(self._run_group, group))
 
     async def _run_group(self, group: Any) -> tuple[Any, ...]:
         results = await self._pool.run_group(group)
@@ -396,7 +387,7 @@ class SyncPool(Runner):
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
-    @_cutting
+    @cutting
     def put(self, value: T, /) -> SyncRef[T]:
         """See `Pool.put`."""
         stored: Any = self._wait(self._pool.put, value)

@@ -6,11 +6,15 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import wraps
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from .errors import OutriderError, RemoteTraceback
 
+P = ParamSpec("P")
+T = TypeVar("T")
 FULL = "OUTRIDER_FULL_TRACEBACKS"  # the environment variable that keeps all frames, to find a defect of ours
 _DRIVERS = {"outrider", "anyio", "asyncio", "concurrent", "contextlib", "threading"}
 _FRAME = r'( +)File "(.*)", line (\d+), in '
@@ -32,6 +36,20 @@ def cut(error: BaseException) -> None:
     told = interrupt or isinstance(error, OutriderError) or isinstance(error.__cause__, RemoteTraceback)
     if theirs is not None or told:
         BaseException.with_traceback(error, theirs)  # past a `__setattr__` of its class, which may be frozen
+
+
+def cutting(verb: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that does what ``verb`` does, and cuts the errors that it raises."""
+
+    @wraps(verb)
+    def called(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return verb(*args, **options)
+        except BaseException as error:  # Ctrl-C too, and a notebook's interrupt
+            cut(error)
+            raise
+
+    return called
 
 
 def of_pickling(error: BaseException) -> BaseException:

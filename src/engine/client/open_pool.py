@@ -65,8 +65,8 @@ class OpenPool(JobIntake):
     def __init__(self, settings: Settings, observer: Observer, pool: Pool, opening: Opening) -> None:
         super().__init__(settings, observer)
         self.pool, self._opening = pool, opening
-        if pool._sync is not None:
-            self.objects.reference = pool._sync._ref
+        if (sync := pool._sync) is not None:
+            self.objects.reference = lambda stored: sync._ref(stored)  # noqa: PLW0108  a bound method would keep it
         self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag

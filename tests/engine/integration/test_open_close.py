@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -266,3 +268,37 @@ def test_a_second_open_is_refused_and_leaves_the_open_pool_alone() -> None:
         assert opened.run(double(2)) == 4
     with pytest.raises(PoolClosed):
         opened.run(double(2))
+
+
+def test_dropped_pool_is_ended_with_a_warning() -> None:
+    pool = SyncPool(Pool(provider=Local(), name="dropped", console="silent")).open()
+    inner, thread = pool._pool, pool._thread
+    assert thread is not None
+    future = pool.submit(double(3))
+    alive = weakref.ref(pool)
+    del pool
+    gc.collect()
+    assert future.result(PATIENCE_S) == 6, "a future keeps its pool"
+    assert alive() is not None
+    with pytest.warns(ResourceWarning, match="'dropped' of local.* was dropped without close.*keep a reference"):
+        del future
+        gc.collect()
+    assert alive() is None
+    assert thread._over.wait(PATIENCE_S)
+    assert inner._ended
+
+
+@pytest.mark.parametrize("how", ["closed", "block without a name"])
+def test_pool_that_is_closed_is_dropped_without_a_warning(how: str, recwarn: pytest.WarningsRecorder) -> None:
+    if how == "closed":
+        pool = SyncPool(Pool(provider=Local(), console="silent")).open()
+        pool.close()
+        del pool
+    else:
+        inner = Pool(provider=Local(), console="silent")
+        with inner:
+            gc.collect()
+            assert not inner._ended
+        del inner
+    gc.collect()
+    assert [each for each in recwarn if each.category is ResourceWarning] == []
