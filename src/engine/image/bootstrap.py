@@ -151,7 +151,10 @@ class _Bootstrap:
         try:
             host = probe.parse(ended.stdout)
         except ValueError as error:
-            raise self._failed("the host does not run a shell script as it should", ended, "sh -s") from error
+            hint = (
+                "look at the start-up files of its shell, as ~/.bashrc: without a terminal they must not print or exit"
+            )
+            raise self._failed("the host does not run a shell script as it should", ended, "sh -s", hint) from error
         if host.system != "Linux":
             raise self.error(f"the host's system is {host.system or 'unknown'}", hint="use hosts that run Linux")
         if host.refused:

@@ -280,9 +280,11 @@ def test_dropped_pool_is_ended_with_a_warning() -> None:
     gc.collect()
     assert future.result(PATIENCE_S) == 6, "a future keeps its pool"
     assert alive() is not None
+    last = [future]
+    del future
     with pytest.warns(ResourceWarning, match="'dropped' of local.* was dropped without close.*keep a reference"):
-        del future
-        gc.collect()
+        last.clear()
+    gc.collect()
     assert alive() is None
     assert thread._over.wait(PATIENCE_S)
     assert inner._ended
