@@ -13,7 +13,6 @@ from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_loop
 from .api.printable import one_line
 from .api.tracebacks import cut
-from .client.loop_thread import LoopThread, interrupts_held
 from .client.opening import Opening
 from .pool_options import DEFAULTS, PoolOptions, checked
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..providers.base import Provider
     from .api.settings import ConsoleOption, Spec
+    from .client.loop_thread import LoopThread
     from .client.open_pool import OpenPool
     from .runs.whole_program import WholeProgram
     from .sync import SyncPool
@@ -287,6 +287,8 @@ class PoolLife(Runner):
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
 
     def __enter__(self) -> SyncPool:
+        from .client.loop_thread import LoopThread, interrupts_held
+
         self.check_unopened()
         pool: Any = self
         self._loop_thread = thread = LoopThread(_import_sync)
@@ -309,6 +311,8 @@ class PoolLife(Runner):
         return sync
 
     def _take_thread(self) -> LoopThread:
+        from .client.loop_thread import LoopThread
+
         thread, self._loop_thread = self._loop_thread or LoopThread(), None
         return thread
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..api.errors import PoolClosed
 
 if TYPE_CHECKING:
-    from ..sync import SyncPool
     from .loop_thread import LoopThread
     from .signals import ThreadHold
 
@@ -43,17 +42,17 @@ def end_dropped(pool: Any, shown: str, thread: LoopThread, hold: ThreadHold) -> 
         thread.submit(pool.__aexit__, None, None, None).add_done_callback(over)
 
 
-def close_at_exit(reference: weakref.ref[SyncPool]) -> None:
+def close_at_exit(reference: weakref.ref[Any]) -> None:
     """Close a pool that is still open when the program ends, unless this is a fork of the program."""
     if (pool := reference()) is not None and os.getpid() == pool._process:
         pool.close()
 
 
-def kept(pool: SyncPool, future: Future[T]) -> Future[T]:
+def kept(pool: Any, future: Future[T]) -> Future[T]:
     """Return the future, which refers to its pool from now on."""
     future.add_done_callback(partial(_do_nothing, pool))
     return future
 
 
-def _do_nothing(pool: SyncPool, future: Future[Any]) -> None:
+def _do_nothing(pool: Any, future: Future[Any]) -> None:
     pass
