@@ -104,7 +104,9 @@ class LoopThread:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._wake.set)
         if self._thread is not None and self._thread is not threading.current_thread():
-            wait_for(self._over)
+            while not self._over.wait(DEAF_S):
+                if self._thread.ident is None:  # the handler of another signal has raised as it was started
+                    return
             self._thread.join()
 
     # --- in the thread ------------------------------------------------------------------------------------------------
