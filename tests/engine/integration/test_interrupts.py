@@ -116,8 +116,8 @@ FORMS = {
                     pass
                 await asyncio.sleep(0)
 
-        begins()
         loop = asyncio.new_event_loop()
+        begins()
         while True:
             try:
                 loop.run_until_complete(run_cells())
