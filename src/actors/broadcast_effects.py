@@ -28,6 +28,12 @@ class RankEnded(NamedTuple):
     ending: Ending
 
 
+class RankFailed(NamedTuple):
+    """A rank has failed, and no other generation follows for that."""
+
+    ending: Ending
+
+
 class GenerationStarted(NamedTuple):
     world: World
     ranks: tuple[int, ...]  # all of them, or those that run again
@@ -41,6 +47,7 @@ Effect = (  # what the caller must do now, in this order; a claim replaces the o
     | KillRank
     | ReleaseSeat
     | RankEnded
+    | RankFailed
     | EndAll
     | GenerationStarted
     | ev.GenerationLost

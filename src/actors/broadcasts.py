@@ -9,7 +9,7 @@ from typing import assert_never
 
 from ..providers.base import PreemptionNotice
 from . import events as ev
-from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded
+from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded, RankFailed
 from .events import Observe
 from .fencing import KillRank, RunRank
 from .generations import Gang, Phase
@@ -21,6 +21,7 @@ from .interfaces import (
     Finished,
     GaveUp,
     JobId,
+    Joined,
     NodeId,
     PoolSpec,
     Reason,
@@ -94,6 +95,15 @@ class Broadcasts:
         if report.verdict is not Verdict.RETURNED or gang.wake_at() is not None:
             return True
         return not (gang.phase is Phase.RUNNING or gang.phase is Phase.OVER)
+
+    def joined(self, report: Joined, now: float) -> bool:
+        """Handle that the ranks of an attempt's broadcast wait for each other; return whether a time is now due."""
+        gang = self._attempts.get(report.attempt)
+        if gang is None:
+            return False
+        gang.joined(now)
+        self._carry_out(gang, now)
+        return gang.wake_at() is not None
 
     def ports_free(self, node: NodeId, now: float) -> None:
         for gang, asked in self._want_ports.pop(node, ()):
@@ -210,6 +220,9 @@ class Broadcasts:
                         self._give_ports(gang, effect, now)
                     case KillRank(node, attempt):
                         links[node].kill(attempt)
+                    case RankFailed(ending):
+                        if gang.spec.failed is not None:
+                            gang.spec.failed(ending)
                     case RankEnded(rank, ending):
                         assert watch is not None
                         watch.ended(rank, ending)

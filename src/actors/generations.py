@@ -4,8 +4,7 @@ A generation runs the function once per rank under one immutable `World`. When a
 follows. RESTART fences first: every surviving attempt is killed and reported as ended (or its node is lost too) before
 the next generation begins. So no two generations ever run at the same time, and however many nodes are lost meanwhile,
 one new generation follows. Seats are kept from one generation to the next; `placement` grants the missing ones. They
-are claimed from the moment that a node is noticed or lost: a task that took them meanwhile would delay the next
-generation.
+are claimed from a node's notice or loss on: a task that took them would delay the next generation.
 
 GANG-1: a broadcast ends exactly once, with one ending per rank.
 GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.
@@ -25,10 +24,10 @@ GANG-12: the end of a watched rank is told once, when it is known, and is the on
 GANG-13: a rank that its caller has left is killed, and ends no other.
 GANG-14: at most ``restarts`` generations follow one that stalled; then the broadcast ends with that.
 GANG-15: ranks run again alone (RESEND) in a generation that runs, and in no other. Each of its ranks runs, has ended,
-    or waits: for a node, for ports, or for the other ranks of its lost node. When the generation is fenced or ends,
-    none waits any more.
+    or waits: for a node, ports, or the other ranks of its lost node. Once it is fenced or ends, none waits any more.
 GANG-16: seats that do not suffice for a generation, be it the first, are held for ``replace_timeout_s`` at most where
     the nodes for the others are there, and busy: then they are freed, and the broadcast queues anew.
+GANG-17: once ranks wait for each other (`collective`, `joined`), a failure ends the others within `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
 
 from . import events as ev
-from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded
+from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded, RankFailed
 from .broadcast_seats import BroadcastSeats
 from .fencing import Gap, Gaps, KillRank, Losses, RankAttempts
 from .interfaces import (
@@ -81,6 +80,7 @@ class Gang(BroadcastSeats):
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
         self._attempts = RankAttempts(attempts)
+        self._collective = spec.collective  # ranks wait for each other
         self._endings: dict[int, Ending] = {}
         self._begun = 0  # generations of all ranks
         self._left: set[int] = set()  # ranks of which the caller wants no more
@@ -145,11 +145,18 @@ class Gang(BroadcastSeats):
                     self._losses.failed_by = f"rank {rank} {verdict.name.lower().replace('_', ' ')}"
                     self._fence(node, now)
                     return True
+                self.effects.append(RankFailed(self._endings[rank]))
                 self._failed(now)
             elif node in self._gaps.half_lost:
                 self._leave_gap(node, (), now)
             self._ended_on(node, now)
         return True
+
+    def joined(self, now: float) -> None:
+        """Handle that the ranks wait for each other from now on."""
+        self._collective = True
+        if self.phase is Phase.RUNNING and self._has_failed():
+            self._failed(now)
 
     def _may_restart(self) -> bool:
         return self._on_loss is OnLoss.RESTART and self._losses.failures < self.spec.max_restarts
@@ -241,8 +248,7 @@ class Gang(BroadcastSeats):
         if self._expires_at is not None and now >= self._expires_at:
             self._end_with(Reason.QUEUE_TIMEOUT)
         if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = None
-            self._killed = True
+            self._kill_at, self._killed = None, True
             self.effects += self._attempts.kills()
         if self._wait.ends_at is not None and now >= self._wait.ends_at:
             self._wait.stop()
@@ -301,8 +307,7 @@ class Gang(BroadcastSeats):
         self._begun += 1
         self._losses.generation_began(now)
         self._stop_waiting()
-        self._killed = False
-        self._endings = {}
+        self._killed, self._endings = False, {}
         self._run(tuple(range(self._world.size)))
 
     def _run(self, ranks: tuple[int, ...]) -> None:
@@ -321,7 +326,7 @@ class Gang(BroadcastSeats):
         """Handle that a rank, and so the broadcast, has failed: wait only for the outcomes of the other ranks."""
         if self._gaps.waiting or self._gaps.half_lost or self._asked:
             self._give_up_gaps(Reason.LOST)
-        if self.spec.collective and self._kill_at is None and not self._killed:
+        if self._collective and self._kill_at is None and not self._killed:
             self._kill_at = now + GRACE_S
 
     def _ended_on(self, node: NodeId, now: float) -> None:
@@ -374,7 +379,7 @@ class Gang(BroadcastSeats):
         self, node: NodeId, ranks: tuple[int, ...], cause: str, now: float, *, since: float | None = None
     ) -> None:
         self._losses.add(node, cause, now if since is None else since)
-        if self._on_loss is OnLoss.RESTART and (self.spec.collective or not self._has_failed()):
+        if self._on_loss is OnLoss.RESTART and (self._collective or not self._has_failed()):
             self._fence(node, now)
             return
         self.effects.append(ev.GenerationLost(self.spec.job, self.generation, self._losses.nodes, self._losses.cause))

@@ -160,6 +160,12 @@ class Asked(NamedTuple):
     asked: int
 
 
+class Joined(NamedTuple):
+    """The ranks of this attempt's broadcast wait for each other from now on."""
+
+    attempt: AttemptId
+
+
 @dataclass(frozen=True, slots=True)
 class Unfit:
     """The node's executor is about to end by itself; this is the cause of the node's loss, which follows."""
@@ -182,7 +188,7 @@ class Looked(NamedTuple):
     seen: Mapping[AttemptId, AttemptSeen]
 
 
-Report = Started | Finished | Returned | PreemptionNotice | PortsFree | Asked | Unfit | Looked
+Report = Started | Finished | Returned | PreemptionNotice | PortsFree | Asked | Joined | Unfit | Looked
 
 
 class Peer(NamedTuple):
@@ -409,6 +415,7 @@ class BroadcastSpec(NamedTuple):
     steady_s: float = 60.0  # a generation that ran for so long ends the row
     needs: Amounts | None = None  # what its ranks on one node hold together
     stall: Stall | None = None
+    failed: Callable[[Ending], object] | None = None  # called with each rank that fails, at once
     watch: RankWatch | None = None  # only with ``at_most_once``: of others a rank's ending may be taken back
 
 

@@ -25,6 +25,7 @@ from .interfaces import (
     Finished,
     GaveUp,
     JobId,
+    Joined,
     NodeId,
     PortsFree,
     Reason,
@@ -210,6 +211,8 @@ class PoolActor:
                 case Unfit():
                     self._machines.lives.unfit(node, report, now)
                     rare = True
+                case Joined():
+                    rare = self._broadcasts.joined(report, now) or rare
                 case Asked():
                     self._broadcasts.asked(node, report)
                 case _:

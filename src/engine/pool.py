@@ -298,8 +298,8 @@ class Pool(PoolLife):
 
         An item's error is raised in its place, with a note that names the item, and ends the items under way. With
         ``errors="return"`` all items run, and each gives an `ItemOutcome` in place of its result; items that shared a
-        task with one whose process died run again, unless the function is not to be retried. Errors of the pool, and
-        of ``items`` itself, are raised all the same.
+        task with one whose process died run again, unless the function is not to be retried. Errors of the pool are
+        raised all the same, and that of ``items`` itself after the results of the items before it.
         """
         core = self._here()
         check_limit(limit)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..providers.base import Provider
     from .api.settings import ConsoleOption, Spec
+    from .client.loop_thread import LoopThread
     from .client.open_pool import OpenPool
     from .observe.observer import Observer
     from .runs.whole_program import WholeProgram
@@ -34,6 +35,10 @@ def provider_name(provider: Provider) -> str:
         return one_line(provider.name)
     except Exception:  # noqa: BLE001  of somebody else's provider
         return type(provider).__name__
+
+
+def _import_sync() -> None:
+    from . import sync  # noqa: F401  and with it asyncio
 
 
 class PoolLife(Runner):
@@ -54,7 +59,9 @@ class PoolLife(Runner):
         self._closing: asyncio.Future[None] | None = None  # done: nothing is left of it, as far as is known
         self._leaving: asyncio.Task[None] | None = None  # which closes it, where nobody waits for that
         self._sync: Any = None
+        self._entered: SyncPool | None = None
         self._interrupt: BaseException | None = None  # what has another thread cancel what it waits for
+        self._loop_thread: LoopThread | None = None  # of `with`, until the `SyncPool` takes it
         self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
         self.unusable = NOT_OPEN
 
@@ -191,12 +198,14 @@ class PoolLife(Runner):
         return True
 
     async def leave_opening(self, error: BaseException) -> None:
-        """Wait for the end of an opening that a thread has been interrupted in. Where that was too late, and the pool
-        is open, close it. ``error``: what has interrupted the thread.
+        """Call off an opening that a thread has been interrupted in, and wait for its end. Where that was too late, and
+        the pool is open, close it. ``error``: what has interrupted the thread.
         """
         from .client.cleanup import finished
 
         if self._opening is not None:
+            if self._core is not None and not self._opening.done():
+                self._core.call_off()
             await finished(self._opening)
         if self._begun_opening is not None:
             await self._take_opening().drop()
@@ -285,25 +294,44 @@ class PoolLife(Runner):
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
 
     def __enter__(self) -> SyncPool:
+        from .client.loop_thread import LoopThread, interrupts_held
+
         self.check_unopened()
         pool: Any = self
-        try:
-            self._begun_opening = Opening(self._settings)
+        self._loop_thread = thread = LoopThread(_import_sync)
+        try:  # an interrupt may come at any place from here on
+            with interrupts_held():  # what a provider has just begun would be left to itself
+                self._begun_opening = Opening(self._settings)
             with at_rest():  # an event loop takes long to import: the provider's processes start meanwhile
-                from .sync import SyncPool
+                thread.start()
+            from .sync import SyncPool
 
-            return SyncPool(pool).open()
-        finally:
+            sync = SyncPool(pool)
+            sync.open()
+            self._entered = sync  # `with Pool():` names it nowhere
+        except BaseException as error:
+            if self._sync is not None:
+                self._sync._abandon(error)
+            else:
+                self._drop_in_thread(thread)
+            raise
+        return sync
+
+    def _take_thread(self) -> LoopThread:
+        from .client.loop_thread import LoopThread
+
+        thread, self._loop_thread = self._loop_thread or LoopThread(), None
+        return thread
+
+    def _drop_in_thread(self, thread: LoopThread) -> None:
+        """End what has begun, where an interrupt came before there was a pool. Without a thread it ends by itself."""
+        try:
             if self._begun_opening is not None:
-                self._drop_in_thread(self._take_opening())
-
-    @staticmethod
-    def _drop_in_thread(opening: Opening) -> None:
-        """End what has begun, where an interrupt came before there was a loop. Without a thread it ends by itself."""
-        from anyio.from_thread import start_blocking_portal
-
-        with suppress(RuntimeError), start_blocking_portal("asyncio") as portal:
-            portal.call(opening.drop)
+                with suppress(RuntimeError):  # no thread can be started
+                    thread.start()
+                    thread.submit(self._take_opening().drop).result()
+        finally:
+            thread.stop()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

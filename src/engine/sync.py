@@ -6,20 +6,21 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-from functools import partial, wraps
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, members
 from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
-from .api.tracebacks import cut
-from .client.loop_calls import END, ExitOnLoop, called, contained, following
+from .api.tracebacks import cut, cutting
+from .client.dropped_pool import close_at_exit, end_dropped, kept
+from .client.loop_calls import END, Steps, called
+from .client.loop_thread import DEAF_S, LoopThread, interrupts_held, wait_for
 from .client.map_results import MapResults
 from .client.refs import Ref, SyncRef
 from .client.signals import ThreadHold
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from .testing.chaos.report import Report
 
     On = int | Literal["head"] | None
-_DEAF_S = 1.0  # another thread may have got the signal: Python then has its handler wait until the main thread wakes up
 A = TypeVar("A")
 B = TypeVar("B")
 R = TypeVar("R")
@@ -53,18 +53,6 @@ H = TypeVar("H")
 S = TypeVar("S")
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
-
-
-def _cutting(verb: Callable[P, T]) -> Callable[P, T]:
-    @wraps(verb)
-    def called(*args: P.args, **options: P.kwargs) -> T:
-        try:
-            return verb(*args, **options)
-        except BaseException as error:  # Ctrl-C too, and a notebook's interrupt
-            cut(error)
-            raise
-
-    return called
 
 
 class _Closing:
@@ -86,43 +74,56 @@ class SyncPool(Runner):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._unread: set[Future[Any]] = set()  # the first results of maps, which begin before anybody reads them
-        self._threads = ExitStack()
-        self._portal: BlockingPortal | None = None
-        self._loops_thread = 0
+        self._thread: LoopThread | None = None  # from the beginning of `open` to the end
+        self._hold: ThreadHold | None = None
         self._opening: threading.Event | None = None  # while a thread opens it; set when that is over
         self._opener = 0  # that thread
         self._closing: dict[Literal["first"], _Closing] = {}  # the call that closes it, which others wait for
         self._process = os.getpid()
+        self._at_exit = partial(close_at_exit, weakref.ref(self))
 
-    @_cutting
     def open(self) -> SyncPool:
         """Open the pool, and return it; whoever opens it closes it. What is still open when the program ends is closed
         then. Raises as entering the block does.
         """
         self._pool.check_unopened()
-        self._pool._sync = self
-        self._hold = ThreadHold()
+        self._pool._sync = weakref.proxy(self)  # what runs does not keep it: see `__del__`
+        try:  # an interrupt may come at any place from here on
+            self._open()
+        except BaseException as error:
+            self._abandon(error)
+            cut(error)
+            raise
+        return self
+
+    def _open(self) -> None:
+        with interrupts_held():
+            self._hold = hold = ThreadHold()
+        self._thread = thread = self._pool._take_thread()
         self._opener = threading.get_ident()
         opening = self._opening = threading.Event()
-        try:
-            self._portal = self._threads.enter_context(start_blocking_portal("asyncio"))
-            self._loops_thread = self._portal.call(threading.get_ident)
-            self._hold.interrupt()
-            self._wait(self._pool.__aenter__)
-        except BaseException as error:
+        thread.start()
+        hold.interrupt()
+        self._wait(self._pool.__aenter__)
+        atexit.register(self._at_exit)
+        self._opening = None
+        opening.set()
+
+    def _abandon(self, error: BaseException) -> None:
+        """End what `open` has begun, or done, where ``error`` ends it. Again: no effect."""
+        if self._hold is not None:
             self._hold.interruptible = False
-            try:
-                if self._portal is not None:
-                    self._wait(self._pool.leave_opening, error)
-            finally:
-                self._end()
-            raise
-        else:
-            atexit.register(self._close_at_exit)
-            return self
+        try:
+            if (thread := self._thread) is not None and thread.wait_ready():
+                self._result(thread.submit(self._pool.leave_opening, error))
         finally:
-            self._opening = None
-            opening.set()
+            try:
+                self._end(cancel=True)
+                atexit.unregister(self._at_exit)
+            finally:
+                if (opening := self._opening) is not None:
+                    self._opening = None
+                    opening.set()
 
     def close(self, error: BaseException | None = None) -> None:
         """Leave the pool, as the end of its block does, from any thread. ``error``: what its user has failed with. A
@@ -141,7 +142,7 @@ class SyncPool(Runner):
         try:  # an interrupt may come at any place from here on
             if os.getpid() == self._process and not self._is_first_to_close(closing, error):
                 return
-            if self._portal is None:
+            if self._thread is None or self._hold is None:
                 return
             self._check_thread()
             self._hold.interruptible = False
@@ -151,8 +152,8 @@ class SyncPool(Runner):
         finally:
             try:
                 if closing.begun:
-                    self._end()
-                    atexit.unregister(self._close_at_exit)  # which would wait for this
+                    self._end(cancel=sys.exc_info()[0] is not None)
+                    atexit.unregister(self._at_exit)  # which would wait for this
                 elif self._closing.get("first") is closing:
                     del self._closing["first"]  # whoever calls next closes it
             finally:
@@ -166,7 +167,7 @@ class SyncPool(Runner):
             if first.over.is_set() or first.thread == closing.thread:
                 return False
             self._check_thread()
-            _wait_for(first.over)
+            wait_for(first.over)
             if first.begun and (core := self._pool._core) is not None:
                 from .client.cleanup import raise_or_add
 
@@ -187,40 +188,42 @@ class SyncPool(Runner):
         except (PoolClosed, RuntimeError, FutureCancelled):  # its loop has ended meanwhile, or has not begun
             called_off = True
         if threading.get_ident() != self._opener:
-            _wait_for(opening)
+            wait_for(opening)
         if left is not None:
             raise left
         return called_off
 
-    def _close_at_exit(self) -> None:
-        if os.getpid() == self._process:  # and not in a forked child
-            self.close()
+    def __del__(self) -> None:
+        if self._thread is not None and self._hold is not None and os.getpid() == self._process and not self._closing:
+            end_dropped(self._pool, repr(self), self._thread, self._hold)
 
-    def _end(self) -> None:
+    def _end(self, *, cancel: bool) -> None:
         try:
-            self._portal = None
             for first in (*self._unread,):
                 first.cancel()
-            self._threads.__exit__(*sys.exc_info())
+            if self._thread is not None:
+                self._thread.stop(cancel=cancel)
         finally:
-            self._hold.release()
+            self._thread = None
+            if self._hold is not None:
+                self._hold.release()
 
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
         """Begin ``function``, a method of the pool, on the pool's loop."""
-        if (portal := self._portal) is None or os.getpid() != self._process:
-            raise PoolClosed(INHERITED if portal else ENDED)
+        if (thread := self._thread) is None or os.getpid() != self._process:
+            raise PoolClosed(INHERITED if thread else ENDED)
         self._check_thread()
-        try:
-            return portal.start_task_soon(partial(contained, function, *args, **options))
-        except RuntimeError:  # another thread has closed the pool meanwhile
-            raise PoolClosed(ENDED) from None
+        return thread.submit(function, *args, **options)
 
     def _check_thread(self) -> None:
-        if threading.get_ident() == self._loops_thread:
+        if self._is_loops_thread():
             raise SpecError(
                 "This runs in the thread of the pool's own loop, as a future's callbacks do, which cannot wait for "
                 "itself: use the pool from another thread."
             )
+
+    def _is_loops_thread(self) -> bool:
+        return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def _wait(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         return self._result(self._start(function, *args, **options))
@@ -229,10 +232,8 @@ class SyncPool(Runner):
         try:
             while not future.done():
                 with suppress(TimeoutError):
-                    return future.result(_DEAF_S)
+                    return future.result(DEAF_S)
             return future.result()  # where it raises a TimeoutError, that is its own
-        except ExitOnLoop as error:
-            raise error.exit from None
         except BaseException as error:  # an interrupt of this thread: the task is not wanted any more
             if not future.done():
                 self._pool._interrupt = error
@@ -254,7 +255,7 @@ class SyncPool(Runner):
     def run(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[False] = False) -> R: ...
     @overload
     def run(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[True]) -> SyncRef[R]: ...
-    @_cutting
+    @cutting
     def run(self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False) -> Any:
         """See `Pool.run`."""
         return self._wait(self._run, call, *more, on=on, keep=keep)
@@ -268,7 +269,7 @@ class SyncPool(Runner):
     def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
     @overload
     def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[Iterator[T]]: ...
-    @_cutting
+    @cutting
     def broadcast(self, call: Any, /, *more: Never) -> list[Any]:
         """See `Pool.broadcast`."""
         results = self._wait(self._pool.broadcast, call, *more)
@@ -280,14 +281,14 @@ class SyncPool(Runner):
     def submit(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[False] = False) -> Future[R]: ...
     @overload
     def submit(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[True]) -> Future[SyncRef[R]]: ...
-    @_cutting
+    @cutting
     def submit(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
     ) -> Any:
         """See `Pool.submit`; cancelling the future ends the task."""
         submit: Callable[..., Awaitable[Job[Any]]] = self._pool._submitted
         job = self._wait(submit, call, *more, on=on, keep=keep)
-        return self._start(lambda: job)
+        return kept(self, self._start(lambda: job))
 
     @overload
     def gather(self, a: Call[A], /) -> tuple[A]: ...
@@ -313,7 +314,7 @@ class SyncPool(Runner):
     def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]: ...
     @overload
     def run_group(self, group: MixedGroup[Any, S], /) -> S: ...
-    @_cutting
+    @cutting
     def run_group(self, group: Any, /) -> Any:
         return self._wait(self._run_group, group)
 
@@ -323,7 +324,7 @@ class SyncPool(Runner):
     def submit_group(self, group: MixedGroup[Any, S], /) -> Future[S]: ...
     def submit_group(self, group: Any, /) -> Any:
         job = self._wait(called, lambda: self._pool.submit_group(group))
-        return self._start(self._run_group, group, job)
+        return kept(self, self._start(self._run_group, group, job))
 
     async def _run_group(self, group: Any, job: Awaitable[tuple[Any, ...]] | None = None) -> tuple[Any, ...]:
         results = await (job or self._pool.run_group(group))
@@ -362,8 +363,8 @@ class SyncPool(Runner):
         check_map(function, items, more)
         given: Any = marked_blocking(items)
         options: Any = {"limit": limit, "ordered": ordered, "errors": errors}
-        chunks = self._wait(called, lambda: self._pool.map(function, given, **options).chunks())
-        first = self._start(following, chunks)
+        chunks = self._wait(called, lambda: Steps(self._pool.map(function, given, **options).chunks()))
+        first = self._start(chunks.next)
         self._unread.add(first)
         first.add_done_callback(self._unread.discard)
         return MapResults(self._values(chunks, first), first, getattr(function, "__name__", "function"))
@@ -379,7 +380,7 @@ class SyncPool(Runner):
     ) -> Iterator[Any]:
         """See `Pool.as_completed`. An iterator of calls that may take time is advanced in a thread of its own."""
         run = self._wait(called, lambda: self._pool._completed(calls, limit, errors, marked=True))
-        return (result for batch in self._values(run.batches()) for result in batch)
+        return (result for batch in self._values(Steps(run.batches())) for result in batch)
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> Iterator[T]:
         """See `Pool.stream`."""
@@ -387,7 +388,7 @@ class SyncPool(Runner):
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
-    @_cutting
+    @cutting
     def put(self, value: T, /) -> SyncRef[T]:
         """See `Pool.put`."""
         stored: Any = self._wait(self._pool.put, value)
@@ -456,38 +457,31 @@ class SyncPool(Runner):
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
-        return self._values(self._wait(called, make))
+        return self._values(Steps(self._wait(called, make)))
 
     def _iterator_of(self, call: object, result: Any) -> Any:
         """Return the result of a call, or an iterator over what its generator yields, which runs already."""
         if not isinstance(call, StreamCall):
             return result
-        values: Iterator[Any] = self._values(result, marked=True)
+        values: Iterator[Any] = self._values(Steps(result), marked=True)
         next(values)  # from now on closing it, or forgetting it, ends the generator
         return values
 
-    def _values(
-        self, iterator: AsyncIterator[T], first: Future[T] | None = None, *, marked: bool = False
-    ) -> Iterator[T]:
+    def _values(self, steps: Steps[T], first: Future[T] | None = None, *, marked: bool = False) -> Iterator[T]:
         """``first``: the first value, which has been asked for. ``marked``: another value comes before it."""
         try:
             if marked:
                 yield END
             if first is not None and first.cancelled():
                 raise PoolClosed(ENDED)
-            value = self._wait(following, iterator) if first is None else self._result(first)
+            value = self._wait(steps.next) if first is None else self._result(first)
             while value is not END:
                 yield value
-                value = self._wait(following, iterator)
+                value = self._wait(steps.next)
         except BaseException as error:
             cut(error)
             raise
         finally:
-            here = threading.get_ident() == self._loops_thread  # where it is collected: the loop closes what it forgets
-            if self._portal is not None and isinstance(iterator, AsyncGenerator) and not here:
-                self._wait(iterator.aclose)
-
-
-def _wait_for(event: threading.Event) -> None:
-    while not event.wait(_DEAF_S):
-        pass
+            # Collected in the loop's thread it is not closed here: the loop closes what it forgets.
+            if self._thread is not None and steps.closes and not self._is_loops_thread():
+                self._wait(steps.close)

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded
+from outrider.actors.broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded, RankFailed
 from outrider.actors.events import GenerationLost
 from outrider.actors.fencing import KillRank, RunRank
 from outrider.actors.generations import GRACE_S, Gang
@@ -87,6 +87,8 @@ class GangMachine(RuleBasedStateMachine):
         poor=0, watched=False,
     ):  # fmt: skip
         self.watched = once and watched
+        self.collective = collective
+        self.failed_since = None  # when a rank of a generation of ranks that wait for each other has failed
         self.told: dict[int, object] = {}
         self.left: set[int] = set()
         self.may_kill = False  # something has happened that ends all ranks
@@ -243,6 +245,13 @@ class GangMachine(RuleBasedStateMachine):
             self.finish(attempt, Verdict.KILLED)
         self.lose(self.running[last][1])
         self.pass_time(0.0)
+
+    @rule()
+    @precondition(lambda self: self.running)
+    def ranks_join(self):
+        self.collective = True
+        self.gang.joined(self.now)
+        self.act()
 
     @rule(data=st.data(), noticed=st.booleans())
     @precondition(lambda self: self.present - self.leaving)
@@ -427,6 +436,9 @@ class GangMachine(RuleBasedStateMachine):
 
     def check(self, effect):  # noqa: PLR0912  a table
         match effect:
+            case RankFailed(ending):
+                assert self.gang._endings[ending.rank] is ending
+                assert ending.verdict is not Verdict.RETURNED
             case Claim() as claim:
                 self.claim = claim
             case WithdrawClaim():
@@ -549,6 +561,19 @@ class GangMachine(RuleBasedStateMachine):
             assert self.gang.phase is not Where.ENDING or not self.claim, "GANG-6: it is being ended and wants seats"
 
     @invariant()
+    def ranks_of_a_collective_do_not_outlive_a_failure(self):
+        if not hasattr(self, "gang"):
+            return
+        gang = self.gang
+        failed = any(rank not in self.left and _failed(ending) for rank, ending in gang._endings.items())
+        if gang.phase is not Where.RUNNING or not self.collective or not failed:
+            self.failed_since = None
+            return
+        self.failed_since = self.now if self.failed_since is None else self.failed_since
+        late = self.now >= self.failed_since + GRACE_S
+        assert not late or set(self.running) <= set(self.kills), "GANG-17: a rank goes on after another has failed"
+
+    @invariant()
     def ranks_run_again_alone_in_a_generation_that_runs(self):
         if not hasattr(self, "gang"):
             return
@@ -570,6 +595,10 @@ class GangMachine(RuleBasedStateMachine):
         if self.spec.on_loss is not OnLoss.RESTART:
             needed = {node for _, node in self.running.values()} | for_ports.keys()
             assert self.seated <= needed, "GANG-6: a seat for nobody"
+
+
+def _failed(ending):
+    return isinstance(ending, GaveUp) or ending.verdict is not Verdict.RETURNED
 
 
 def _lacked(ending):
@@ -604,6 +633,11 @@ class DoesNotFence(Gang):
 
 class WaitsForEver(Gang):
     def ready(self, count, now):
+        pass
+
+
+class ForgetsThatTheyJoined(Gang):
+    def joined(self, now):
         pass
 
 
@@ -773,6 +807,7 @@ FOCUS = {
     KeepsItsGaps: RESENDING,
     WaitsForTheNextNode: RESENDING | {"every": True},
     ForgivesEachStall: RESENDING | {"restarts": 1},
+    ForgetsThatTheyJoined: RESENDING | {"on_loss": OnLoss.FAIL},
     TakesAFencedWaitForOver: RESTARTING,
     HoldsItsFirstSeats: {"nodes": 4, "minimum": 3, "started": False, "poor": 0},
 }
@@ -803,6 +838,7 @@ FOCUS = {
         (HoldsItsFirstSeats, "GANG-16"),
         pytest.param(WantsSeatsAtItsEnd, "GANG-6", marks=pytest.mark.nightly),
         (ForgivesEachStall, "GANG-14"),
+        (ForgetsThatTheyJoined, "GANG-17"),
         (KeepsItsGaps, "GANG-15"),
         pytest.param(WaitsForTheNextNode, "GANG-9", marks=pytest.mark.nightly),
     ],
@@ -825,6 +861,7 @@ class Play(GangMachine):
     def __init__(self, **options):
         super().__init__()
         self.losses = []
+        self.failures_seen = []
         self.set_up(
             **{"on_loss": OnLoss.RESTART, "collective": True, "once": False, "elastic": False}
             | {"nodes": 4, "minimum": 4, "each": 1, "every": False, "restarts": 2, "started": False}
@@ -836,6 +873,8 @@ class Play(GangMachine):
         super().check(effect)
         if isinstance(effect, GenerationLost):
             self.losses.append(effect)
+        if isinstance(effect, RankFailed):
+            self.failures_seen.append(effect.ending.rank)
 
     def start(self):
         self.grant()
@@ -1066,6 +1105,35 @@ def test_a_rank_that_raises_in_a_collective_ends_the_rest_after_a_grace():
         play.finish(play.of_rank(rank), Verdict.KILLED)
     verdicts = [ending.verdict for ending in play.endings]
     assert verdicts == [Verdict.KILLED, Verdict.RAISED, Verdict.RAISED, Verdict.KILLED]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_failure_ends_ranks_that_have_joined(before):
+    """GANG-17"""
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    if before:
+        play.ranks_join()
+    play.finish(play.of_rank(1), Verdict.RAISED)
+    assert play.failures_seen == [1]
+    if not before:
+        play.pass_time(100 * GRACE_S)
+        assert not play.kills
+        play.ranks_join()
+    play.pass_time(GRACE_S)
+    for rank in (0, 2, 3):
+        play.finish(play.of_rank(rank), Verdict.KILLED)
+    verdicts = [ending.verdict for ending in play.endings]
+    assert verdicts == [Verdict.KILLED, Verdict.RAISED, Verdict.KILLED, Verdict.KILLED]
+
+
+@pytest.mark.parametrize("on_loss", [OnLoss.RESTART, OnLoss.FAIL, OnLoss.RESEND])
+def test_each_failed_rank_is_reported_at_once(on_loss):
+    play = Play(collective=False, on_loss=on_loss).start()
+    play.finish(play.of_rank(2), Verdict.DIED)
+    play.finish(play.of_rank(0), Verdict.RETURNED)
+    play.finish(play.of_rank(3), Verdict.TIMED_OUT)
+    assert play.failures_seen == [2, 3]
+    play.finish_all()
 
 
 def test_the_next_generations_seats_are_wanted_as_soon_as_a_node_is_lost():

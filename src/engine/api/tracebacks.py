@@ -6,11 +6,15 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import wraps
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from .errors import OutriderError, RemoteTraceback
 
+P = ParamSpec("P")
+T = TypeVar("T")
 FULL = "OUTRIDER_FULL_TRACEBACKS"  # the environment variable that keeps all frames, to find a defect of ours
 _DRIVERS = {"outrider", "anyio", "asyncio", "concurrent", "contextlib", "threading"}
 _FRAME = r'( +)File "(.*)", line (\d+), in '
@@ -48,6 +52,20 @@ def remote_traceback(error: BaseException) -> RemoteTraceback | None:
     """Return the last cause of an error that was raised on a node; None for other errors."""
     *before, last = causes(error)
     return last if before and isinstance(last, RemoteTraceback) else None
+
+
+def cutting(verb: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that does what ``verb`` does, and cuts the errors that it raises."""
+
+    @wraps(verb)
+    def called(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return verb(*args, **options)
+        except BaseException as error:  # Ctrl-C too, and a notebook's interrupt
+            cut(error)
+            raise
+
+    return called
 
 
 def of_pickling(error: BaseException) -> BaseException:

@@ -18,6 +18,7 @@ from ..api.errors import CheckpointError, SpecError
 from ..node import context
 from ..runtime.preemption import stopping
 from ..wire import log_records
+from ..wire.checkpoint_messages import Joined
 from .background_saves import BackgroundSaves
 from .memory_saves import opened
 from .participant import begin, this_world
@@ -110,7 +111,7 @@ class Checkpoint:
         self._timed = every_s is not None
         self._saved_at = time.monotonic()
         self._loads = 0
-        self._closed = False
+        self._closed = self._has_joined = False
         self._task = context.current()
         if self._task is not None:
             self._task.closing.append(self.close)
@@ -130,6 +131,7 @@ class Checkpoint:
                 space for the small files by which ranks agree (``full``): then it may be called again.
             SerializationError: the state cannot be unpickled here.
         """
+        self._join()
         if self._in_memory is not None and not self._loads:
             found = self._in_memory.load(into)
             if found is not None:
@@ -175,6 +177,7 @@ class Checkpoint:
         """
         step = _counted(step)
         context.stepped("save")
+        self._join()
         to_storage = self._due_in_storage(step) or force
         hurry = force or self._interval.urgent
         kept = self._in_memory is not None and self._in_memory.save(step, state, hurry=hurry)
@@ -272,6 +275,15 @@ class Checkpoint:
         if self._world.size == 1:
             return stopping(everywhere=False)
         return context.current() is not None and stopping(everywhere=True)  # nobody counts steps outside of a task
+
+    def _join(self) -> None:
+        """Report once that the ranks wait for each other: when one fails, the pool then ends the others soon."""
+        task = self._task
+        if self._has_joined or self._world.size == 1 or task is None or task.log is None or not task.log.here:
+            return
+        self._has_joined = True
+        with suppress(OSError):  # no descriptors, or the node ends: then they wait as long as `timeout`
+            task.log.tell(Joined(task.attempt))
 
     def _tell(self, step: int, size_bytes: int) -> None:
         """Tell the record of the run that a checkpoint is complete. A process that a task has started tells nobody."""

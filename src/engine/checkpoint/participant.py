@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import suppress
+import warnings
 
 from ...lazy_dataclass import dataclass
 from ..api.errors import CheckpointError, CheckpointFenced, SpecError
 from ..runtime.instance_info import instance_info
-from .records import Term, World, admission, term_key, term_numbers
+from .records import Damaged, Term, World, admission, term_key, term_numbers
 from .store import Store, polls
 
 
@@ -25,7 +25,11 @@ class Participant:
         """Raise CheckpointFenced where a later term has begun."""
         newest = max(term_numbers(self.store.names("terms")), default=0)
         if newest > self.term.number:
-            raise _fenced(self.run, self.store, Term.load(self.store.get(term_key(newest))))
+            try:
+                term = Term.load(self.store.get(term_key(newest)))
+            except Damaged:
+                term = Term.unknown(newest)
+            raise _fenced(self.run, self.store, term)
 
     def error(self, message: str) -> CheckpointError:
         return CheckpointError(message, run=self.run, url=self.store.url)
@@ -50,16 +54,24 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> P
     Raises `CheckpointFenced`, or `CheckpointError` where rank 0 did not begin the term within ``within_s`` seconds.
     """
     known: dict[int, Term] = {}
+    damaged: dict[int, str] = {}
     for _ in polls(store, within_s):
         for number in term_numbers(store.names("terms")) - known.keys():
-            with suppress(FileNotFoundError):  # an old term that was just removed
+            try:
                 known[number] = Term.load(store.get(term_key(number)))
-        term = admission(world, rank, list(known.values()))
+            except FileNotFoundError:  # an old term that was just removed
+                continue
+            except Damaged as damage:  # read again at the next poll, unless this rank begins the next term
+                damaged[number] = str(damage)
+        unknown = [Term.unknown(number) for number in damaged.keys() - known.keys()]
+        term = admission(world, rank, [*known.values(), *unknown])
         if term is None:
             continue
         if term.world != world:
             raise _fenced(run, store, term)
         if term.number in known or store.create(term_key(term.number), term.dump()):
+            for each in unknown if rank == 0 else ():
+                _warn(store, run, each.number, damaged[each.number])
             return Participant(store, run, rank, term, within_s)
     raise CheckpointError(
         f"Rank 0 did not open the checkpoints of {run!r} at {store.url} within {within_s:g} s, and rank {rank} waits "
@@ -67,6 +79,15 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> P
         "save(). checkpoint(timeout=...) is how long they wait for each other.",
         run=run,
         url=store.url,
+    )
+
+
+def _warn(store: Store, run: str, number: int, damage: str) -> None:
+    warnings.warn(
+        f"{store.url}/{term_key(number)} is damaged ({damage}). It says who has saved checkpoints of {run!r} before; "
+        "this process takes over from them, and the checkpoints are used as they are. The file may be removed.",
+        RuntimeWarning,
+        stacklevel=2,
     )
 
 

@@ -102,7 +102,7 @@ class Record:
         try:
             facts = json.loads(data)
             return cls(**{each.name: facts[each.name] for each in fields(cls)})  # type: ignore[arg-type]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged(f"a {cls.__name__.lower()} cannot be read: {error!r}") from error
 
 
@@ -127,6 +127,11 @@ class Term(World):
     @classmethod
     def begin(cls, number: int, world: World) -> Term:
         return cls(**asdict(world), number=number)
+
+    @classmethod
+    def unknown(cls, number: int) -> Term:
+        """Stand in for a term whose file is damaged: of no world that anybody is of. The next term fences it."""
+        return cls("", 0, 0, 0, 0, "damaged", number=number)
 
     @property
     def world(self) -> World:

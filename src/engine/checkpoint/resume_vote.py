@@ -136,12 +136,16 @@ class ResumeVote:
 
     def _chosen(self, name: str) -> list[CheckpointId] | None:
         """The checkpoint of a proposal or the decision, or [] for none. None where rank 0 has not chosen yet."""
+        key = f"{self._folder}/{name}.json"
         try:
-            choice = json.loads(self._store.get(f"{self._folder}/{name}.json"))
+            choice = json.loads(self._store.get(key))
+            self._damage = choice.get("damage", self._damage)
+            return [] if choice["at"] is None else [CheckpointId(*choice["at"])]
         except FileNotFoundError:
             return None
-        self._damage = choice.get("damage", self._damage)
-        return [] if choice["at"] is None else [CheckpointId(*choice["at"])]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = f"{key}, by which ranks agree, is damaged ({error!r}); run it again, and another file is written"
+            raise self._error(reason) from error
 
     def _try(self, at: CheckpointId) -> tuple[Loaded | None, str]:
         try:

@@ -80,7 +80,7 @@ class CompletedCalls:
                         raise error
                 elif calls:
                     await asyncio.sleep(0)
-                elif not self._open and source.ended:
+                elif not self._open and source.is_exhausted():
                     return
                 else:
                     self._news.clear()

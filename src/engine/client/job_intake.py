@@ -152,7 +152,10 @@ class JobIntake:
             job.payload.flags |= RunFlag.FRESH
         on_loss, nodes = self.settings.on_loss, self.connector.facts
         try:
-            spec = broadcast_of(job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes, watch=watch)
+            failed = partial(self.observer.rank_failed, job.id, job.payload.name)
+            spec = broadcast_of(
+                job.id, job.payload, job.options, plugins, on_loss=on_loss, nodes=nodes, failed=failed, watch=watch
+            )
             if spec.on_loss is OnLoss.RESTART:
                 self.connector.checkpoints.expect(job.id)
             self.remaking.submit(

@@ -125,8 +125,11 @@ class SubmittedJob(Generic[R]):
             return future.cancelled()
         return isinstance(self.exception(), TaskStopped)
 
-    def exception(self) -> Exception | None:
+    def exception(self) -> BaseException | None:
         self.future.result()  # it is not done: InvalidStateError
+        for source in self.payload.inputs:
+            if source.fatal is not None:
+                return source.fatal
         try:
             self.result()
         except Exception as error:  # noqa: BLE001  whatever the task raised
@@ -299,10 +302,12 @@ def broadcast_of(
     *,
     on_loss: OnLossOption,
     nodes: Iterable[NodeFacts],
+    failed: Callable[[Ending], object] | None = None,
     watch: RankWatch | None = None,
 ) -> BroadcastSpec:
     """Return the broadcast of a call with these plugins. ``on_loss``: the pool's. ``nodes``: those that are ready now.
-    ``watch``: of ranks that stream, which run at most once, and end together as those of a collective.
+    ``failed``: called with each rank that fails, at once. ``watch``: of ranks that stream, which run at most once, and
+    end together as those of a collective.
 
     Raises:
         SpecError: the plugins contradict each other, or ask too much of a node.
@@ -338,6 +343,7 @@ def broadcast_of(
         max_restarts=options.max_restarts,
         needs=None if payload.needs is None else held_by_ranks(payload, most, nodes),
         stall=stall_of(payload, options),
+        failed=failed,
         watch=watch,
     )
 

@@ -1,43 +1,35 @@
-"""Calls that a thread has the loop of its pool make. What would end the loop, and with it the pool, as a `SystemExit`
-of the program's own code that runs there does, is handed to the thread in its place.
-"""
+"""Calls that a thread makes on the event loop of its pool."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, ParamSpec, TypeVar
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, Generic, TypeVar
 
-from ..api.errors import OutriderError
-
-P = ParamSpec("P")
 T = TypeVar("T")
 END: Any = object()
-
-
-class ExitOnLoop(OutriderError):
-    """Code of the program's own, such as a class that was unpickled, has raised ``exit`` where the pool runs."""
-
-    def __init__(self, exit: BaseException) -> None:  # noqa: A002
-        super().__init__(f"{type(exit).__name__} was raised by a value's own code, as it was pickled or unpickled.")
-        self.exit = exit
-
-
-async def contained(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-    """Call the function on the loop.
-
-    Raises:
-        ExitOnLoop: in place of what ends a loop of asyncio.
-    """
-    try:
-        return await function(*args, **options)
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise ExitOnLoop(error) from error
 
 
 async def called(function: Callable[[], T]) -> T:
     return function()
 
 
-async def following(iterator: AsyncIterator[T]) -> T:
-    """Return the next value, or `END`."""
-    return await anext(iterator, END)
+class Steps(Generic[T]):
+    """The steps of an async iterator that a thread asks for, one after another: also where the wait for one was
+    interrupted, and its step is still being cancelled.
+    """
+
+    def __init__(self, iterator: AsyncIterator[T]) -> None:
+        self._iterator = iterator
+        self._turn = asyncio.Lock()
+        self.closes = isinstance(iterator, AsyncGenerator)
+
+    async def next(self) -> T:
+        """Return the next value, or `END`."""
+        async with self._turn:
+            return await anext(self._iterator, END)
+
+    async def close(self) -> None:
+        if isinstance(self._iterator, AsyncGenerator):
+            async with self._turn:
+                await self._iterator.aclose()

@@ -182,7 +182,7 @@ class MapRun(Generic[T]):
                     waiting += await self._send_all(_Part(taken, items), news)
                     under_way += len(items)
                     taken += len(items)
-                if not waiting and source.ended:
+                if not waiting and source.is_exhausted():
                     return
                 sent = self._landed(waiting)
                 if sent is None:

@@ -31,6 +31,7 @@ from ..observe.observer import Observer
 from ..observe.surroundings import leaves_record, untracked
 from ..serialization.function_pickling import ImportableModules
 from ..serialization.pool_errors import BlockEnd, not_ready_error, pool_error
+from . import preloading
 from .budget import BudgetWatch
 from .cleanup import LastWord, add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
 from .from_settings import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements
@@ -65,8 +66,8 @@ class OpenPool(JobIntake):
     def __init__(self, settings: Settings, observer: Observer, pool: Pool, opening: Opening) -> None:
         super().__init__(settings, observer)
         self.pool, self._opening = pool, opening
-        if pool._sync is not None:
-            self.objects.reference = pool._sync._ref
+        if (sync := pool._sync) is not None:
+            self.objects.reference = lambda stored: sync._ref(stored)  # noqa: PLW0108  a bound method would keep it
         self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
@@ -92,6 +93,7 @@ class OpenPool(JobIntake):
         self._main: asyncio.Task[None] | None = None
         self._process = os.getpid()
         self._halted: Exception | None = None  # what somebody else has ended it with
+        self._preloading: asyncio.TimerHandle | None = None
         self._block_failed = False
         self._called_off = False
 
@@ -106,6 +108,7 @@ class OpenPool(JobIntake):
             await asyncio.shield(self._ready)
             if self._called_off:
                 raise PoolClosed(CALLED_OFF)
+            self._preloading = self.loop.call_later(preloading.AFTER_S, preloading.load_in_background)
         except BaseException as error:
             self._life.cancel()  # not the task: asyncio would cancel what is being undone as well, in spite of shields
             await finished(self._main)
@@ -178,6 +181,8 @@ class OpenPool(JobIntake):
                 if isinstance(error, asyncio.CancelledError):
                     raise
             finally:
+                if self._preloading is not None:
+                    self._preloading.cancel()
                 self._ref = None
                 self.remaking.close()
                 self._packer.definitions.clear()

@@ -20,7 +20,7 @@ import msgpack
 
 from ..wire import codec
 from ..wire import messages as wire
-from ..wire.checkpoint_messages import Kept, Stored
+from ..wire.checkpoint_messages import Joined, Kept, Stored
 from ..wire.codec import ProtocolError
 from . import after_call, fork_orders, limits, oom_kills
 from . import pipe as pipes
@@ -366,7 +366,7 @@ class WorkerPool:
                     self._scheduler.finished(connection.worker, attempt, body, now, interrupted=True)
                 case wire.Yield() | wire.Credit():
                     self._outbox.append(body)
-                case wire.Output() | wire.Logged() | wire.Profiled() | Kept() | Stored():
+                case wire.Output() | wire.Logged() | wire.Profiled() | Kept() | Stored() | Joined():
                     self._outbox.append(message)  # as messages they count among what is kept while the client is away
                 case _:  # user code that knows how to
                     pass

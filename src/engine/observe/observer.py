@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ...actors import events as ev
-from ...actors.interfaces import Settled, Verdict
+from ...actors.interfaces import GaveUp, Settled, Verdict
 from ...actors.late_nodes import Preparing
 from ...actors.seats import Seats
 from ...lazy_dataclass import dataclass
@@ -111,6 +111,7 @@ class Observer:
         self._numbers: dict[str, int] = {}  # of nodes, also of those that have ended, by their machine
         self._steps: dict[int, tuple[str, float, str]] = {}  # of preparing nodes: which, since when, its last line
         self._names: dict[int, str] = {}
+        self._failed_ranks: dict[int, Settled] = {}  # the first of each broadcast, which was reported
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
         self.logs = TaskLogs(lambda: self._record)
@@ -252,8 +253,21 @@ class Observer:
             return
         if type(ending) is Settled and ending.verdict is Verdict.RETURNED:
             return
+        reported = self._failed_ranks.pop(job, None)
+        if reported is not None and not isinstance(ending, Settled | GaveUp):
+            ending = [each for each in ending if each is not reported]
         for failure in failures(job, told or name, ending):
             self(failure)
+
+    def rank_failed(self, job: int, name: str, ending: Ending) -> None:
+        """Report a rank of a broadcast that fails, if it is the first: the others may go on for long."""
+        reported = self._failed_ranks.get(job)
+        if not isinstance(ending, Settled) or (reported is not None and reported.generation == ending.generation):
+            return
+        if job in self._names or self._record is not None:
+            self._failed_ranks[job] = ending
+            for failure in failures(job, name, [ending]):
+                self(failure)
 
     def item_failed(self, job: int, function: str, item: int, failed: Failed, node: int) -> None:
         if self.jobs:

@@ -1,9 +1,14 @@
-"""The client's end of streams: it advances iterables without blocking the event loop, and takes generators' values."""
+"""The client's end of streams: it advances iterables without blocking the event loop, and takes generators' values.
+
+INPUT-1: the input of a call ends in exactly one way: exhausted, failed with its own error, or closed by its consumer.
+INPUT-2: an input that was not exhausted never looks as if it had been. Its error comes after the items before it; what
+    is no `Exception`, such as a `KeyboardInterrupt`, may come before those that nobody has taken.
+INPUT-3: no input ends an event loop, or a thread in which it is advanced, whatever it raises.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import pickle
 import threading
 import time
 from collections import defaultdict, deque
@@ -18,21 +23,18 @@ from collections.abc import (
     Iterator,
 )
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from ...lazy_dataclass import dataclass
 from ...providers.threads import in_thread
-from ..node import exception_pickle
-from ..node.failure import text_of
-from ..wire import values
 from .frozen_items import FIXED
 from .payload import Received
 
 AHEAD = 16  # items a generator may be ahead of its consumer
 PULL_S = 0.002  # a chunk leaves unfilled when its items take longer than this to come
-_TEXT_CHARACTERS = 8 * 1024  # of an error that is told by its text
 
 _QUICK: tuple[Iterable[Any], ...] = ([], (), range(0), "", {}, set())
 _QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never block
@@ -83,30 +85,53 @@ def items_of(
     return PlainItems(iter(items), freezer)
 
 
+E = TypeVar("E", bound=BaseException)
+
+
+def as_input_error(error: E) -> E | RuntimeError:
+    """Return the error with which an input has failed. What ends an iteration in Python becomes a RuntimeError, as in
+    generators: whoever iterates over the items would take it for their end.
+    """
+    if not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    failure = RuntimeError(f"the input of a call raised {type(error).__name__}")
+    failure.__cause__ = error
+    return failure
+
+
 class PlainItems:
-    """The items of a plain iterable, which `take` advances. ``ended``: all items have been taken."""
+    """The items of a plain iterable, which `take` advances."""
 
     def __init__(self, iterator: Iterator[Any], freezer: Freezer | None = None) -> None:
         self._iterator = iterator
         self._freezer = None if isinstance(iterator, _QUICK_ITERATORS) else freezer  # those run no code of the user's
-        self.ended = False
+        self._exhausted = False
+        self._error: BaseException | None = None
 
     def take(self, count: int) -> list[Any]:
-        """Take the next ``count`` items or fewer; none: none has come yet, or there are no more.
+        """Take the next ``count`` items or fewer; none: none has come yet, or no more will, for `is_exhausted`.
 
         Raises:
-            Exception: the iterable's own, in its place.
+            BaseException: the iterable's own, where it is no `Exception`: at once.
         """
         items: list[Any] = []
         began = time.monotonic()
         while len(items) < count and (not items or time.monotonic() - began < PULL_S):
-            try:
-                item = next(self._iterator)
-            except StopIteration:
-                self.ended = True
+            if self._exhausted or self._error is not None:
                 break
-            items.append(item if self._freezer is None or type(item) in FIXED else self._frozen(self._freezer, item))
+            try:
+                items.append(self._next())
+            except StopIteration:
+                self._exhausted = True
+            except BaseException as error:
+                self._error = as_input_error(error)
+                if not isinstance(self._error, Exception):
+                    raise
         return items
+
+    def _next(self) -> Any:
+        item = next(self._iterator)
+        return item if self._freezer is None or type(item) in FIXED else self._frozen(self._freezer, item)
 
     def _frozen(self, freezer: Freezer, item: Any) -> Any:
         frozen = freezer.freeze(item)
@@ -115,6 +140,16 @@ class PlainItems:
             if copy is not None:
                 copy()
         return frozen
+
+    def is_exhausted(self) -> bool:
+        """Return whether there are no more items.
+
+        Raises:
+            BaseException: the iterable's own, when the items before it have been taken. Each call raises it.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._exhausted
 
     async def close(self) -> None:
         """Take no more. What an iterable is just waiting for is not waited for."""
@@ -134,19 +169,23 @@ class BufferedItems:
         self._taken = self._begun = self._wanted = 0  # items ever
         self._due = False  # what has come has waited
         self._timer: asyncio.TimerHandle | None = None
-        self._over = False
+        self._over = self._exhausted = self._closed = False
         self._error: BaseException | None = None
 
-    @property
-    def ended(self) -> bool:
-        return self._over and not self._buffer and self._error is None
+    def is_exhausted(self) -> bool:
+        """See `PlainItems.is_exhausted`."""
+        if self._buffer:
+            return False
+        if self._error is not None:
+            raise self._error
+        return self._exhausted
 
     def take(self, count: int) -> list[Any]:
+        """See `PlainItems.take`."""
         self._wanted = self._taken + count
         buffer = self._buffer
-        if not buffer and self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if not buffer and self._error is not None and not isinstance(self._error, Exception):
+            raise self._error
         if self._due or self._over or len(buffer) >= count:
             items = [buffer.popleft() for _ in range(min(count, len(buffer)))]
             self._taken += len(items)
@@ -167,6 +206,11 @@ class BufferedItems:
         """True if the item just read is the first that waits here, or the last that is wanted."""
         return len(self._buffer) == 1 or self._begun >= self._wanted
 
+    def _report(self, error: BaseException) -> None:
+        """Log what closing the input has raised: its consumer has left."""
+        context = {"message": "closing the input of a call has failed", "exception": error}
+        self._loop.call_exception_handler(context)
+
 
 class AsyncItems(BufferedItems):
     """The items of an async iterable, which one task advances and closes."""
@@ -177,8 +221,11 @@ class AsyncItems(BufferedItems):
         self._task = self._loop.create_task(self._read())
 
     async def _read(self) -> None:
+        """Read items until the first of the ends of INPUT-1. asyncio would let what is raised here, where it is a
+        `SystemExit`, end the loop as well (INPUT-3).
+        """
         try:
-            while True:
+            while not self._closed:
                 while self._begun >= self._wanted:
                     self._more.clear()
                     await self._more.wait()
@@ -190,18 +237,19 @@ class AsyncItems(BufferedItems):
                 if self._is_news:
                     self._news.set()
         except StopAsyncIteration:
-            pass
-        except asyncio.CancelledError as error:
-            if self._task.cancelling():
-                raise  # `close`
-            self._error = error  # the user's iterable waited for something that was cancelled
-        except Exception as error:  # noqa: BLE001  raised where its item would be
-            self._error = error
+            self._exhausted = True
+        except BaseException as error:  # noqa: BLE001  raised where its item would be; also where something else
+            self._error = as_input_error(error)  # cancels this task
+            if self._closed and not isinstance(error, asyncio.CancelledError):
+                self._report(error)
         finally:
             self._over = True
             self._news.set()
-            if isinstance(self._iterator, AsyncGenerator):
+        if isinstance(self._iterator, AsyncGenerator):
+            try:
                 await self._iterator.aclose()
+            except BaseException as error:  # noqa: BLE001  a generator that goes on, or raises as it ends
+                self._report(error)
 
     async def _frozen(self, freezer: Freezer, item: Any) -> Any:
         frozen = freezer.freeze(item)
@@ -212,6 +260,7 @@ class AsyncItems(BufferedItems):
         return frozen
 
     async def close(self) -> None:
+        self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -225,7 +274,6 @@ class ThreadItems(BufferedItems):
         self._packing: Future[Any] | None = None  # for which the thread waits
         self._context = copy_context()  # in which items are packed: that of whoever takes them
         super().__init__(news, self._more.set)
-        self._closed = False
         threading.Thread(target=self._read, name="outrider-items", daemon=True).start()
 
     def _read(self) -> None:
@@ -235,23 +283,26 @@ class ThreadItems(BufferedItems):
                     self._more.wait()
                     self._more.clear()
                 if self._closed:
-                    return
+                    break
                 self._begun += 1
                 item = next(self._iterator)
                 if self._freezer is not None and type(item) not in FIXED:
                     item = self._frozen(self._freezer, item)
                 self._buffer.append(item)
                 if self._is_news:
-                    self._notify()
+                    self._notify(self._news.set)
         except StopIteration:
-            pass
+            self._exhausted = True
         except BaseException as error:  # noqa: BLE001  raised where its item would be
-            self._error = error
+            self._error = as_input_error(error)
         finally:
             self._over = True
-            self._notify()
-            if self._closes and isinstance(self._iterator, Generator):
+            self._notify(self._news.set)
+        if self._closes and isinstance(self._iterator, Generator):
+            try:
                 self._iterator.close()
+            except BaseException as error:  # noqa: BLE001  a generator that goes on, or raises as it ends
+                self._notify(partial(self._report, error))
 
     def _frozen(self, freezer: Freezer, item: Any) -> Any:
         """Freeze an item. Where it has to be packed, wait until the loop has done that.
@@ -271,9 +322,9 @@ class ThreadItems(BufferedItems):
             copy()
         return frozen
 
-    def _notify(self) -> None:
+    def _notify(self, call: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody takes any more
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(call)
 
     async def close(self) -> None:
         self._closed = True
@@ -291,13 +342,6 @@ def _pack(packing: Future[Any], freezer: Freezer, item: Any) -> None:
 
 
 Items = PlainItems | AsyncItems | ThreadItems
-
-
-# Send one item of a stream to its task. None: there are no more, or (the second, pickled) the next one failed.
-Give = Callable[[values.Dumped | None, bytes | None], Awaitable[None]]
-
-# Pickle for the nodes of a pool during a block, which gets true if classes may have to be copied.
-ForNodes = Callable[[], AbstractContextManager[bool | None]]
 
 
 class Values(AsyncIterator[Received]):
@@ -362,72 +406,3 @@ def _retrieve(fetched: asyncio.Future[Received]) -> None:
     """Take note of the error of a value: asyncio logs those that nobody has asked for."""
     if not fetched.cancelled():
         fetched.exception()
-
-
-class Source:
-    """An iterable argument of the client's, consumed by a running task.
-
-    A plain iterator is advanced in a thread of its own, because its ``next`` may block; items keep their order.
-    """
-
-    def __init__(self, items: Iterable[Any] | AsyncIterable[Any], for_nodes: ForNodes = nullcontext) -> None:
-        self._items, self._for_nodes = items, for_nodes
-        self._wanted: asyncio.Queue[int] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-
-    def wanted(self, count: int, give: Give) -> None:
-        """Give the task ``count`` more items, and None at the end."""
-        self._wanted.put_nowait(count)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._serve(give))
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _serve(self, give: Give) -> None:
-        """Give the items. If anything goes wrong, tell the task, which would wait for ever."""
-        try:
-            await self._give_all(give)
-        except asyncio.CancelledError as error:
-            if self._task is None or self._task.cancelling():
-                raise  # `stop`
-            await give(None, self._error(error))  # what the user's iterator waited for was cancelled
-        except Exception as error:  # noqa: BLE001  the user's iterator failed, or an item cannot be pickled or placed
-            await give(None, self._error(error))
-
-    async def _give_all(self, give: Give) -> None:
-        news = asyncio.Event()
-        items = items_of(marked_blocking(self._items, closes=True), news)
-        try:
-            while True:
-                for _ in range(await self._wanted.get()):
-                    while not (taken := items.take(1)):
-                        if items.ended:
-                            await give(None, None)
-                            return
-                        await news.wait()
-                        news.clear()
-                    await give(self._item(taken[0]), None)
-        finally:
-            await items.close()
-
-    def _item(self, item: object) -> values.Dumped:
-        with self._for_nodes() as copies:
-            return values.dump(item, "item", by_reference=not copies)
-
-    def _error(self, error: BaseException) -> bytes:
-        with self._for_nodes():
-            return _pickled(error)
-
-
-def _pickled(error: BaseException) -> bytes:
-    """Pickle the error that the task will raise. If it cannot be pickled or loaded, or is too large for a frame, it
-    becomes its text.
-    """
-    text = pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))
-    with suppress(Exception):  # its class cannot be pickled
-        pickled = exception_pickle.either(exception_pickle.dumps(error, most_bytes=values.INLINE_BYTES // 2), text)
-        if len(pickled) <= values.INLINE_BYTES:
-            return pickled
-    return text

@@ -30,7 +30,11 @@ def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = Non
 
     Raises:
         Exception: the user's own, with where it happened; or an `OutriderError`.
+        BaseException: of one of its inputs, whatever the task has made of that.
     """
+    for source in payload.inputs:
+        if source.fatal is not None:
+            raise source.fatal
     if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
         return _result(ending, payload)
     raise error_of(ending, payload, queue_timeout_s)
@@ -42,7 +46,7 @@ def _result(ending: Settled, payload: Payload) -> Any:
         return payload.keep.result(received, f"{payload.name} on node {ending.node}")
     try:
         return values.load(received.data, received.sizes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise unloadable_error(error, f"The result of {_place(ending, payload)}", payload.name) from error
 
 
@@ -82,7 +86,7 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
 def load_value(received: Received, task: str) -> Any:
     try:
         return values.load(received.data, received.sizes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise unloadable_error(error, f"A value of {task}", task) from error
 
 
@@ -284,7 +288,7 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
     else:
         try:
             error = load()
-        except Exception as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
+        except (Exception, SystemExit) as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
             versions = package_versions(failed.kind, failed.version)
             known = "".join(
                 f"; {what} is {here} here" + (f" and {there} there" if there else "") for what, here, there in versions

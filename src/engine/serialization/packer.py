@@ -23,12 +23,12 @@ from ..wire import values
 from ..wire.captured import Watch
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
-from .client_streams import ForNodes, Source
 from .frozen_items import ItemPickler
 from .payload import Blob, Payload, Shared, pending_references, referred
 from .pickling_errors import cause_of, pickling_error
 from .script import Scripts
 from .stored_objects import packing
+from .task_sources import ForNodes, Source
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts

@@ -25,8 +25,9 @@ from .own_memory import AT_ONCE_BYTES, Filled, OwnMemory, copy_into, copy_of, hu
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
-    from .client_streams import RankValues, Source, Values
+    from .client_streams import RankValues, Values
     from .stored_objects import Keeps, StoredObject
+    from .task_sources import Source
 
 T = TypeVar("T")
 MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024

@@ -38,7 +38,10 @@ def cause_of(error: Exception) -> BaseException:
     return of_pickling(error.__cause__ if isinstance(error, Unpicklable) and error.__cause__ else error)
 
 
-def unloadable_error(error: Exception, what: str, task: str) -> errors.SerializationError:
+def unloadable_error(error: BaseException, what: str, task: str) -> errors.SerializationError:
+    if isinstance(error, SystemExit):  # which would end this program, perhaps with status 0
+        message = f"{what} calls exit() as it is unpickled, so it was not: return something else."
+        return errors.SerializationError(message, task=task, kind="SystemExit")
     said = f"{type(error).__name__}: {sentence(plainly(error))}"
     message = f"{what} cannot be unpickled here ({said}): its classes must be importable on both sides."
     return errors.SerializationError(message, task=task, kind=type(error).__name__)
@@ -58,7 +61,7 @@ def task_pickling_error(
         return errors.SerializationError(message, task=place.task, kind=failed.kind)
     found: object = None
     if load is not None:
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             found = load()
     path, kind, reason = _unpicklable(found or failed)
     what = f"The result of {place}, at {path}," if path else f"The result of {place}"

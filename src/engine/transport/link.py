@@ -12,6 +12,7 @@ from ...actors.interfaces import (
     AttemptId,
     Finished,
     JobId,
+    Joined,
     NodeId,
     Order,
     PortsFree,
@@ -140,9 +141,7 @@ class NodeLink(PlainOrders):
             self._held_back[order.attempt] = self._transfers.spawn(self._run_with_blobs(run, payload))
 
     def run_beside(self, payload: Payload, ended: Callable[[Finished | None], None]) -> AttemptId:
-        """Run a task of Outrider's own beside the slots, of which the pool's actor hears nothing. ``ended`` is called
-        once; with None, the node is lost, or was already.
-        """
+        """Run a task beside the slots, unknown to the actors. ``ended`` is called once; None: the node is lost."""
         attempt = AttemptId(self._next_beside)
         self._next_beside += 1
         if self._closed:
@@ -334,6 +333,8 @@ class NodeLink(PlainOrders):
                 self._logged(message)
             case parts.Kept(attempt) | parts.Stored(attempt):
                 self.replicas.received(message, self._orders.get(attempt) if self._runs(attempt) else None)
+            case parts.Joined(attempt):
+                return Joined(AttemptId(attempt)) if self._runs(attempt) else None
             case parts.Replicated():
                 self.replicas.received(message, None)
             case wire.Profiled():

@@ -265,6 +265,7 @@ class NodeObjects:
             raise ObjectLost(at.story)
         if at.fetching is None:
             at.fetching = asyncio.ensure_future(home.bring(at))
+            at.fetching.add_done_callback(_retrieve)
         try:
             received: Received = await asyncio.shield(at.fetching)
         except ConnectionError:
@@ -394,3 +395,9 @@ def size_of(sizes: tuple[int, ...]) -> int:
     for size in sizes:
         total += -total % ALIGN_BYTES + size
     return total
+
+
+def _retrieve(fetching: asyncio.Future[Received]) -> None:
+    """Take note of an error: asyncio logs those of which every waiter has been cancelled."""
+    if not fetching.cancelled():
+        fetching.exception()

@@ -59,6 +59,12 @@ class Stored(NamedTuple):
     step: Number
 
 
+class Joined(NamedTuple):
+    """Says that the ranks of the attempt's broadcast wait for each other from now on, as at their checkpoints."""
+
+    attempt: Number
+
+
 class Replicated(NamedTuple):
     """Answers `Replicate`. ``path``: by which others on the node's computer open the blob. ``said``: why the node does
     not have it as it should be, for people; empty: it has.

@@ -81,6 +81,7 @@ TAGS: dict[type[m.Message], int] = {
     checkpoint_messages.Kept: 47,
     checkpoint_messages.Stored: 48,
     checkpoint_messages.Replicated: 49,
+    checkpoint_messages.Joined: 70,
     m.Put: 50,
     m.Get: 51,
     m.Have: 52,

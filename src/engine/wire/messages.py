@@ -11,7 +11,7 @@ from enum import IntFlag, StrEnum
 from typing import Any
 
 from ...lazy_named_tuple import NamedTuple
-from .checkpoint_messages import Kept, Replicate, Replicated, Safe, Stored
+from .checkpoint_messages import Joined, Kept, Replicate, Replicated, Safe, Stored
 from .peer_messages import Arrived, Copy, Digest, GetRest, Keys, Pull, PutRest, Serve, Serving, Unserve
 from .ranges import Name, Number, Port, Quantity, Seconds, Share, Size, Stream, Text
 
@@ -456,7 +456,7 @@ _Blobs = Drop | Adopt | Lend | Refer | MoveToDisk | Replicate | Safe
 _Peers = Keys | Serve | Unserve | Pull | Copy | Digest
 ToNode = Hello | _Orders | _Blobs | _Peers | Bye | Input
 _Answers = Started | Done | Failed | Ended | Returned | Yield | Output | Logged | Sampled | Stacks | Profiled
-_Checkpoints = Kept | Stored | Replicated
+_Checkpoints = Kept | Stored | Joined | Replicated
 ToClient = Welcome | Refused | _Answers | Asked | Ports | Unfit | NotMoved | _Checkpoints | Serving | Arrived
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | PutRest | Get | Have | Missing

@@ -17,7 +17,7 @@ from ...lazy_named_tuple import NamedTuple
 from ..base import EntryPoints, LaunchRequest, MachineOffer
 from ..errors import BadRequest, JournalError, ProviderError, UnknownOption
 from ..option_names import checking_options
-from ..private import state_root
+from ..private import NotPrivate, state_root
 from .state import PoolDirectory
 from .supervisor_start import StartedSupervisor, start_supervisor
 
@@ -83,10 +83,12 @@ class Local:
             root = state_root(self.state)
         except OSError:  # which is the one that is told
             return str(error)
-        return (
-            f"{root} cannot be written ({error}): make room there, or name another directory, by "
-            "Local(state=...) or $OUTRIDER_STATE"
-        )
+        another = "or name another directory, by Local(state=...) or $OUTRIDER_STATE"
+        if isinstance(error, NotPrivate):
+            return (
+                f"{error.filename} is not used, as {error.why}: let this user alone write there (chmod 700), {another}"
+            )
+        return f"{root} cannot be written ({error}): make room there, {another}"
 
     @property
     def name(self) -> str:

@@ -205,6 +205,29 @@ def test_no_flipped_bit_of_the_data_is_loaded(root: str, tmp_path: Path) -> None
     assert checkpoint("run", root=root).load().step == 2
 
 
+DAMAGED = {"empty": b"", "cut": b'{"jo', "deep": b"[" * 100_000, "other": b"[]"}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_term_is_taken_over_with_a_warning(root: str, tmp_path: Path, damage: str) -> None:
+    train(root, 2)
+    (term,) = (tmp_path / "checkpoints/run/terms").glob("*.json")
+    term.write_bytes(DAMAGED[damage])
+    with pytest.warns(RuntimeWarning, match=rf"terms/{term.name} is damaged .* takes over"):
+        assert train(root, 1)[0] == 2
+    with pytest.warns(RuntimeWarning, match="is damaged"):
+        assert train(root, 0)[0] == 3
+
+
+def test_process_is_fenced_by_a_later_term_that_is_damaged(root: str, tmp_path: Path) -> None:
+    with checkpoint("run", root=root) as saving:
+        saving.load()
+        (tmp_path / "checkpoints/run/terms/00000007.json").write_bytes(b"")
+        saving.save(1, {})
+        with pytest.raises(CheckpointFenced, match="taken over by another process"):
+            saving.wait()
+
+
 def test_load_raises_when_all_checkpoints_are_damaged(root: str, tmp_path: Path) -> None:
     train(root, 20, every=10)
     for path in files(tmp_path, "*.distcp"):

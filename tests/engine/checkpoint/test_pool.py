@@ -6,13 +6,27 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from outrider import CheckpointError, Local, Pool, SpecError, checkpoint, compute, instance_info, plugins, should_stop
+from outrider import (
+    BroadcastFailed,
+    CheckpointError,
+    Local,
+    Pool,
+    SpecError,
+    checkpoint,
+    compute,
+    events,
+    instance_info,
+    plugins,
+    should_stop,
+)
+from outrider.actors import generations
 from outrider.engine.runs.checkpoints import saved_checkpoints
 from outrider.engine.runs.reader import found_runs
 
@@ -216,3 +230,40 @@ async def test_a_task_alone_saves_for_its_notice(tmp_path: Path) -> None:
         async with asyncio.timeout(PATIENCE_S):
             step = await training
     assert checkpoint("alone", root=tmp_path / "kept").load() == (step, step)
+
+
+@compute
+def fails_at(step: int, how: str) -> int:
+    """Rank 1 fails at a step while rank 0 waits for it, with the default timeout of 600 s."""
+    saving = checkpoint(f"fails-{how}", every=1)
+    begun, _ = saving.load()
+    for at in range(begun + 1, 50):
+        if instance_info().rank == 1 and at == step:
+            if how == "raise":
+                raise ValueError("bad luck")
+            os._exit(3) if how == "exit" else os.kill(os.getpid(), signal.SIGKILL)
+        saving.save(at, {"step": at})
+        saving.wait()
+    return 0
+
+
+async def test_failed_rank_ends_those_that_wait_at_their_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: list[tuple[str, Any, str]]
+    ways = [("raise", "auto", "bad luck"), ("exit", "restart", "exit status 3"), ("kill", "auto", "SIGKILL")]
+    monkeypatch.setattr(generations, "GRACE_S", 0.1)
+    async with Pool(provider=Local(), nodes=2, console="silent", checkpoints=tmp_path / "kept") as pool:
+        for how, on_loss, words in ways:
+            failures, subscribed = list[str](), pool.events()
+            with pytest.raises(BroadcastFailed, match=words) as caught:
+                await asyncio.wait_for(pool.broadcast(fails_at.with_(on_loss=on_loss)(3, how)), PATIENCE_S)
+            assert caught.value.first.rank == 1
+            async with aclosing(subscribed):
+                async for event in subscribed:
+                    if isinstance(event, events.JobFailed):
+                        failures.append(event.error)
+                        assert event.ranks == (1,)
+                    elif isinstance(event, events.BroadcastFinished):
+                        break
+            assert len(failures) == 1, "the first failure comes before the broadcast's end, and once"

@@ -178,6 +178,38 @@ def test_all_ranks_raise_when_all_checkpoints_are_damaged(cluster: Any, root: st
     assert sorted(said) == ["0", "1"]
 
 
+@pytest.mark.filterwarnings("ignore:.*is damaged:RuntimeWarning")
+def test_ranks_take_over_from_a_damaged_term(cluster: Any, root: str, tmp_path: Path) -> None:
+    cluster.broadcast(2, train(root, 2))
+    for path in tmp_path.glob("checkpoints/run/terms/*.json"):
+        path.write_bytes(b"")
+    assert [step for step, _ in cluster.broadcast(2, train(root, 1))] == [2, 2]
+    assert [step for step, _ in cluster.broadcast(2, train(root, 0))] == [3, 3]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"at": 3}', b"[]", b"[" * 100_000])
+def test_damaged_decision_is_named(cluster: Any, root: str, damage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.broadcast(2, train(root, 2))
+    get, errors = FileStore.get, list[str]()
+
+    def damaged(self: FileStore, key: str) -> bytes:
+        data = get(self, key)
+        return damage if key.endswith("/decision.json") else data
+
+    def rank_function(rank: int) -> None:
+        loading = checkpoint("run", root=root, timeout=60)
+        if rank:
+            with pytest.raises(CheckpointError, match=r"load-0000/decision.json, by which ranks agree, is damaged"):
+                loading.load()
+            errors.append("raised")
+        else:
+            loading.load()
+
+    monkeypatch.setattr(FileStore, "get", damaged)
+    cluster.broadcast(2, rank_function)
+    assert errors == ["raised"]
+
+
 # --- generations ------------------------------------------------------------------------------------------------------
 
 

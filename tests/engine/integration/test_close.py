@@ -18,6 +18,9 @@ import pytest
 from outrider import CleanupError, Local, Plugin, Pool, PoolClosed, SpecError, SyncPool, compute
 from outrider.engine import sync
 from outrider.engine.api.plugin import PluginContext
+from outrider.engine.client import loop_thread
+from outrider.engine.client.loop_calls import called
+from outrider.engine.client.loop_thread import LoopThread
 from outrider.engine.client.open_pool import OpenPool
 from outrider.providers.threads import in_thread
 
@@ -288,7 +291,7 @@ def test_a_second_thread_that_closes_waits_for_the_first() -> None:
         for each in others:
             each.result(PATIENCE_S)
             assert repr(pool).endswith("ended after 0 jobs>")
-            assert pool._portal is None
+            assert pool._thread is None
         first.result(PATIENCE_S)
     pool.close()
 
@@ -296,16 +299,16 @@ def test_a_second_thread_that_closes_waits_for_the_first() -> None:
 def test_the_pools_own_thread_is_refused_while_another_closes() -> None:
     slow = Slow()
     pool = SyncPool(Pool(provider=Local(), plugins=[slow], console="silent")).open()
-    portal = pool._portal
-    assert portal is not None
+    thread = pool._thread
+    assert thread is not None
     with pytest.raises(SpecError, match="cannot wait for itself"):
-        portal.call(pool.close)
+        thread.submit(called, pool.close).result()
     assert double(2) >> pool == 4
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(pool.close)
         assert slow.reached.wait(PATIENCE_S)
         with pytest.raises(SpecError, match="cannot wait for itself"):
-            portal.call(pool.close)
+            thread.submit(called, pool.close).result()
         slow.goes_on.set()
         first.result(PATIENCE_S)
 
@@ -314,13 +317,13 @@ def test_the_pools_own_thread_is_refused_while_another_closes() -> None:
 def test_a_thread_that_waits_is_told_of_machines_that_may_be_left(
     of_its_own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, wait_for = Slow(), sync._wait_for
+    slow, wait_for = Slow(), sync.wait_for
 
     def waiting(event: threading.Event) -> None:
         slow.goes_on.set()
         wait_for(event)
 
-    monkeypatch.setattr(sync, "_wait_for", waiting)
+    monkeypatch.setattr(sync, "wait_for", waiting)
     with ThreadPoolExecutor(1) as threads:
         with (
             pytest.raises(ValueError if of_its_own else CleanupError) as caught,
@@ -349,6 +352,9 @@ class Life:
             self.goes_on.set()
 
     def check_unopened(self) -> None: ...
+
+    def _take_thread(self) -> LoopThread:
+        return LoopThread()
 
     async def __aenter__(self) -> None: ...
 
@@ -410,7 +416,7 @@ def test_a_close_that_is_interrupted_wherever_it_is_leaves_no_pool_that_cannot_b
         assert not other.is_alive()
         pool.close()
         assert life.ends
-        assert pool._portal is None
+        assert pool._thread is None
         if not more:
             break
     assert number > 10
@@ -418,7 +424,7 @@ def test_a_close_that_is_interrupted_wherever_it_is_leaves_no_pool_that_cannot_b
 
 def test_one_that_waits_for_a_close_that_never_begins_closes_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     life = Life()
-    pool, waiting, wait_for = opened(life), threading.Event(), sync._wait_for
+    pool, waiting, wait_for = opened(life), threading.Event(), sync.wait_for
     start = pool._start
 
     def waited(event: threading.Event) -> None:
@@ -432,24 +438,24 @@ def test_one_that_waits_for_a_close_that_never_begins_closes_the_pool(monkeypatc
         raise KeyboardInterrupt
 
     others: list[Any] = []
-    monkeypatch.setattr(sync, "_wait_for", waited)
+    monkeypatch.setattr(sync, "wait_for", waited)
     pool._start = interrupted  # type: ignore[method-assign, assignment]
     with ThreadPoolExecutor(1) as threads:
         with pytest.raises(KeyboardInterrupt):
             pool.close()
         others[0].result(PATIENCE_S)
     assert life.ends == 1
-    assert pool._portal is None
+    assert pool._thread is None
 
 
 def test_one_that_waits_hears_a_signal_that_another_thread_has_got(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python leaves it to the main thread, which nothing wakes up."""
-    monkeypatch.setattr(sync, "_DEAF_S", 0.01)
+    monkeypatch.setattr(loop_thread, "DEAF_S", 0.01)
     life, heard, waits = Life(slow=True), threading.Event(), threading.get_ident()
     pool = opened(life)
 
     def get_signal() -> bool:
-        while callers(sys._current_frames()[waits])[:3] != ["wait", "wait", "_wait_for"]:  # a condition's, an event's
+        while callers(sys._current_frames()[waits])[:3] != ["wait", "wait", "wait_for"]:  # a condition's, an event's
             assert not life.goes_on.is_set()
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         told = heard.wait(PATIENCE_S)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider import Local, NotACall, OutriderError, Pool, SyncPool, compute
+from outrider import Local, NotACall, Pool, SerializationError, SyncPool, TaskFailed, compute
 
 
 @compute
@@ -44,10 +44,20 @@ def gives(how: str) -> Any:
     return ExitsWhereItArrives()
 
 
-@pytest.mark.parametrize("how", ["raised", "returned"])
-def test_what_exits_as_it_is_unpickled_ends_its_caller_and_not_the_pool(pool: SyncPool, how: str) -> None:
-    with pytest.raises(SystemExit, match="9"):
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ("raised", TaskFailed, "cannot be unpickled here: SystemExit: 9"),
+        ("returned", SerializationError, r"The result of gives .* calls exit\(\) as it is unpickled"),
+    ],
+)
+def test_exit_while_unpickling_is_an_error_of_the_call(
+    pool: SyncPool, how: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
         gives(how) >> pool
+    with pytest.raises(error, match=words):
+        (gives(how) > pool).result()
     assert double(2) >> pool == 4
 
 
@@ -57,15 +67,10 @@ def test_what_exits_as_it_is_pickled_ends_its_caller_and_not_the_pool(pool: Sync
     assert double(2) >> pool == 4
 
 
-def test_a_map_of_what_exits_ends_its_caller_and_not_the_pool(pool: SyncPool) -> None:
-    with pytest.raises(SystemExit, match="9"):
+def test_map_of_results_that_exit_while_unpickling_raises(pool: SyncPool) -> None:
+    with pytest.raises(SerializationError, match=r"calls exit\(\)"):
         list(pool.map(gives, ["returned"]))
     assert double(2) >> pool == 4
-
-
-def test_a_future_has_an_error_in_place_of_an_exit(pool: SyncPool) -> None:
-    with pytest.raises(OutriderError, match="SystemExit was raised by a value's own code"):
-        (gives("returned") > pool).result()
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from outrider import Local, Plugin, Pool, PoolClosed, Secret, SpecError, SyncPool, compute, plugins
-from outrider.engine import sync
 from outrider.engine.api.plugin import PluginContext
+from outrider.engine.client.loop_thread import LoopThread
 from outrider.providers.threads import in_thread
 
 PATIENCE_S = 60.0
@@ -202,12 +203,11 @@ def test_a_signal_handler_may_close_the_pool_that_its_thread_opens() -> None:
 def test_a_pool_for_threads_may_be_closed_before_its_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
-    def portal(backend: str) -> AbstractContextManager[BlockingPortal]:
+    def wait() -> None:
         begun.set()
         assert goes_on.wait(PATIENCE_S)
-        return start_blocking_portal(backend)
 
-    monkeypatch.setattr(sync, "start_blocking_portal", portal)
+    monkeypatch.setattr(Pool, "_take_thread", lambda _: LoopThread(wait))
     pool = SyncPool(Pool(provider=Local(), console="silent"))
     with ThreadPoolExecutor(2) as threads:
         opening = threads.submit(pool.open)
@@ -268,3 +268,39 @@ def test_a_second_open_is_refused_and_leaves_the_open_pool_alone() -> None:
         assert opened.run(double(2)) == 4
     with pytest.raises(PoolClosed):
         opened.run(double(2))
+
+
+def test_dropped_pool_is_ended_with_a_warning() -> None:
+    pool = SyncPool(Pool(provider=Local(), name="dropped", console="silent")).open()
+    inner, thread = pool._pool, pool._thread
+    assert thread is not None
+    future = pool.submit(double(3))
+    alive = weakref.ref(pool)
+    del pool
+    gc.collect()
+    assert future.result(PATIENCE_S) == 6, "a future keeps its pool"
+    assert alive() is not None
+    last = [future]
+    del future
+    with pytest.warns(ResourceWarning, match="'dropped' of local.* was dropped without close.*keep a reference"):
+        last.clear()
+    gc.collect()
+    assert alive() is None
+    assert thread._over.wait(PATIENCE_S)
+    assert inner._ended
+
+
+@pytest.mark.parametrize("how", ["closed", "block without a name"])
+def test_pool_that_is_closed_is_dropped_without_a_warning(how: str, recwarn: pytest.WarningsRecorder) -> None:
+    if how == "closed":
+        pool = SyncPool(Pool(provider=Local(), console="silent")).open()
+        pool.close()
+        del pool
+    else:
+        inner = Pool(provider=Local(), console="silent")
+        with inner:
+            gc.collect()
+            assert not inner._ended
+        del inner
+    gc.collect()
+    assert [each for each in recwarn if each.category is ResourceWarning] == []

@@ -347,11 +347,11 @@ CLOSED_BY_A_TASK = """
     """
 CLOSED_BY_A_THREAD = """
     from outrider.engine import sync
-    wait_for = sync._wait_for
+    wait_for = sync.wait_for
     def waiting(event):
         say("waiting")
         wait_for(event)
-    sync._wait_for = waiting
+    sync.wait_for = waiting
     try:
         with pool(Slow()) as it:
             say("up")

@@ -9,9 +9,9 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 import outrider as sky
+from outrider.engine.client.loop_thread import LoopThread
 
 
 @sky.compute
@@ -164,10 +164,11 @@ def test_a_verb_of_a_pool_that_another_thread_closes_meanwhile_says_so(
     ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = sky.SyncPool(sky.Pool(console="silent"))
-    with start_blocking_portal() as portal:
-        pass
-    pool._portal = portal
+    thread = LoopThread()
+    thread.start()
+    thread.stop()
+    pool._thread = thread
     if ended == "while it is used":
-        monkeypatch.setattr(pool, "_check_thread", lambda: setattr(pool, "_portal", None))
+        monkeypatch.setattr(pool, "_check_thread", lambda: setattr(pool, "_thread", None))
     with pytest.raises(sky.PoolClosed, match="has ended"):
         pool.snapshot()

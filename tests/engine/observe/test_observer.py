@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from outrider.actors import events as ev
-from outrider.actors.interfaces import NodeId, Settled, Verdict
+from outrider.actors.interfaces import GaveUp, NodeId, Reason, Settled, Verdict
 from outrider.actors.late_nodes import Preparing
 from outrider.engine.observe.observer import KEPT, Observer
 from outrider.engine.observe.sink import Sink
@@ -135,6 +135,32 @@ async def test_a_failure_is_told_with_the_functions_name(observer: Observer) -> 
     async with aclosing(events):
         event = await anext(events)
     assert replace(event, at=0.0) == ev.JobFailed(7, "train", "ValueError: bad luck", 2)
+
+
+@pytest.mark.anyio
+async def test_first_failed_rank_of_each_generation_is_reported_at_once_and_only_once(observer: Observer) -> None:
+    events = observer.subscribe()
+
+    def raised(rank: int, kind: str, generation: int) -> Settled:
+        return Settled(
+            Verdict.RAISED, (Failed(1, "call", kind, "x", "", None, 0), None), NodeId(rank), rank, 1, generation
+        )
+
+    observer.job(7, "train")
+    void, first, alike, other = raised(0, "A", 1), raised(1, "A", 2), raised(2, "A", 2), raised(3, "B", 2)
+    for ending in (void, first, alike, GaveUp(Reason.LOST, (), 0)):
+        observer.rank_failed(7, "train", ending)
+    observer.job_over(7, [first, alike, other])  # type: ignore[list-item]
+    observer.job(8, "train")
+    observer.job_over(8, [raised(0, "C", 1)])
+    reports = []
+    async with aclosing(events):
+        while len(reports) < 5:
+            event = await anext(events)
+            assert isinstance(event, ev.JobFailed)
+            reports.append((event.error, event.ranks))
+    assert reports == [("A: x", (0,)), ("A: x", (1,)), ("A: x", (2,)), ("B: x", (3,)), ("C: x", (0,))]
+    assert observer._failed_ranks == {}
 
 
 def test_where_nobody_looks_at_single_tasks_failures_are_not_told(observer: Observer) -> None:

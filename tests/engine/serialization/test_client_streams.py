@@ -307,7 +307,7 @@ def make(request: pytest.FixtureRequest, feed: Feed, news: asyncio.Event) -> Mak
 
 async def taken(items: Items, news: asyncio.Event, count: int) -> list[Any]:
     async with asyncio.timeout(60):
-        while not (some := items.take(count)) and not items.ended:
+        while not (some := items.take(count)) and not items.is_exhausted():
             news.clear()
             await news.wait()
     return some
@@ -336,7 +336,7 @@ async def test_a_chunk_leaves_when_it_is_full_or_its_first_item_has_waited(
     assert await taken(items, news, 8) == [6]
     feed.put(None)
     assert await taken(items, news, 3) == []
-    assert items.ended
+    assert items.is_exhausted()
     await items.close()
 
 
@@ -370,7 +370,8 @@ async def test_an_error_is_raised_in_its_items_place(make: Make, feed: Feed, new
     assert await taken(items, news, 3) == [1]
     with pytest.raises(KeyError, match="mine"):
         await taken(items, news, 3)
-    assert items.ended
+    with pytest.raises(KeyError, match="mine"):
+        items.is_exhausted()
     await items.close()
 
 
@@ -424,7 +425,7 @@ async def test_what_cannot_block_is_advanced_on_the_spot(news: asyncio.Event) ->
     for each in started:
         await each.close()
     here = items_of(range(5), news)
-    assert (here.take(3), here.take(3), here.ended) == ([0, 1, 2], [3, 4], True)
+    assert (here.take(3), here.take(3), here.is_exhausted()) == ([0, 1, 2], [3, 4], True)
 
 
 class Copies:

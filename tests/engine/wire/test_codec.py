@@ -79,6 +79,7 @@ GOLDEN: list[tuple[m.Message, str]] = [
     (checkpoint_messages.Safe(("b",)), "00000005 92 1c 91a162"),
     (checkpoint_messages.Kept(9, "r", 0, 3, 2, False, 8, 7, "b"), "0000000d 9a 2f 09 a172 00 03 02 c2 08 07 a162"),
     (checkpoint_messages.Stored(9, "r", 0, 3), "00000007 95 30 09 a172 00 03"),
+    (checkpoint_messages.Joined(9), "00000003 92 46 09"),
     (checkpoint_messages.Replicated("b", "/p", ""), "00000008 94 31 a162 a22f70 a0"),
     (m.Serving("t", None, "x"), "00000007 94 41 a174 c0 a178"),
     (m.Arrived("b", 8, "d", True, "x"), "0000000a 96 42 a162 08 a164 c3 a178"),

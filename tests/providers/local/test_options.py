@@ -60,7 +60,7 @@ async def test_a_state_directory_that_nodes_cannot_be_told_of_is_refused(tmp_pat
 async def test_a_state_directory_that_others_write_in_is_refused(tmp_path, entry_points, place):
     (tmp_path / "state" / "local").mkdir(mode=0o700, parents=True)
     (tmp_path / "state" / place).chmod(0o777)
-    with pytest.raises(JournalError, match=r"others may write in it"):
+    with pytest.raises(JournalError, match=r"is not used, as others may write in it \(mode 777\): .*chmod 700"):
         async with Local(state=tmp_path / "state").open("p", entry_points):
             pytest.fail("opened")
 

@@ -1,0 +1,99 @@
+"""Sources: iterables of the client's that running tasks consume as arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
+
+from ..node import exception_pickle
+from ..node.failure import text_of
+from ..wire import values
+from .client_streams import as_input_error, items_of, marked_blocking
+
+_TEXT_CHARACTERS = 8 * 1024  # of an error that is told by its text
+
+# Send one item of a stream to its task. None: there are no more, or (the second, pickled) the next one failed.
+Give = Callable[[values.Dumped | None, bytes | None], Awaitable[None]]
+
+# Pickle for the nodes of a pool during a block, which gets true if classes may have to be copied.
+ForNodes = Callable[[], AbstractContextManager[bool | None]]
+
+
+class Source:
+    """An iterable argument of the client's, consumed by a running task.
+
+    A plain iterator is advanced in a thread of its own, because its ``next`` may block; items keep their order.
+    """
+
+    def __init__(self, items: Iterable[Any] | AsyncIterable[Any], for_nodes: ForNodes = nullcontext) -> None:
+        self._items, self._for_nodes = items, for_nodes
+        self._wanted: asyncio.Queue[int] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.fatal: BaseException | None = None  # what is no `Exception`: it is for the call's caller
+
+    def wanted(self, count: int, give: Give) -> None:
+        """Give the task ``count`` more items, and None at the end."""
+        self._wanted.put_nowait(count)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve(give))
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _serve(self, give: Give) -> None:
+        """Give the items. If anything goes wrong, tell the task, which would wait for ever."""
+        try:
+            await self._give_all(give)
+        except BaseException as error:  # the user's iterator failed, or an item cannot be pickled or placed
+            if self._stopped:
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                return
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                self.fatal = error
+            with suppress(ConnectionError):  # the node is lost, as the call's caller learns
+                await give(None, self._error(as_input_error(error)))
+
+    async def _give_all(self, give: Give) -> None:
+        news = asyncio.Event()
+        items = items_of(marked_blocking(self._items, closes=True), news)
+        try:
+            while True:
+                for _ in range(await self._wanted.get()):
+                    while not (taken := items.take(1)):
+                        if items.is_exhausted():
+                            await give(None, None)
+                            return
+                        await news.wait()
+                        news.clear()
+                    await give(self._item(taken[0]), None)
+        finally:
+            await items.close()
+
+    def _item(self, item: object) -> values.Dumped:
+        with self._for_nodes() as copies:
+            return values.dump(item, "item", by_reference=not copies)
+
+    def _error(self, error: BaseException) -> bytes:
+        with self._for_nodes():
+            return _pickled(error)
+
+
+def _pickled(error: BaseException) -> bytes:
+    """Pickle the error that the task will raise. If it cannot be pickled or loaded, or is too large for a frame, it
+    becomes its text.
+    """
+    text = pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))
+    try:
+        pickled = exception_pickle.either(exception_pickle.dumps(error, most_bytes=values.INLINE_BYTES // 2), text)
+        if len(pickled) <= values.INLINE_BYTES:
+            return pickled
+    except BaseException:  # noqa: BLE001, S110  its class cannot be pickled, or exits as it is
+        pass
+    return text
