@@ -39,7 +39,7 @@ from enum import Enum, auto
 from . import events as ev
 from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded
 from .broadcast_seats import BroadcastSeats
-from .fencing import Gap, Gaps, KillRank, Losses, RankAttempts
+from .fencing import Gap, KillRank, Losses
 from .interfaces import (
     AttemptId,
     BroadcastSpec,
@@ -74,17 +74,15 @@ class Gang(BroadcastSeats):
     def __init__(
         self, spec: BroadcastSpec, pool: PoolSpec, *, minimum: int, wanted: int, attempts: Iterator[int]
     ) -> None:
-        super().__init__(spec, minimum=minimum, wanted=wanted)
+        super().__init__(spec, minimum=minimum, wanted=wanted, attempts=attempts)
         self.phase = Phase.WAITING
         self._wait = ReplacementWait(pool.replace_timeout_s)
         self._elastic = pool.scale is not None or pool.min < pool.desired  # may go on with fewer nodes
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
-        self._attempts = RankAttempts(attempts)
         self._endings: dict[int, Ending] = {}
         self._begun = 0  # generations of all ranks
         self._left: set[int] = set()  # ranks of which the caller wants no more
-        self._gaps = Gaps()
         self._losses = Losses(steady_s=spec.steady_s)
         self._killed = False  # whether the rest of this generation was killed, after its grace
         self._expires_at: float | None = None

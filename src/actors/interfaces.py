@@ -70,6 +70,10 @@ class World(NamedTuple):
     def head(self) -> NodeId:
         return self.nodes[0]
 
+    def port_of(self, rank: int) -> int:
+        """Return the port on which a rank is to listen; 0: it has none."""
+        return self.ports[rank] if self.ports else self.head_port if rank == 0 else 0
+
     def with_replaced(self, lost: NodeId, by: NodeId, address: str, ports: tuple[int, ...], generation: int) -> World:
         """Return this world as ``generation``, with another node in place of a lost one, and the ports it needs."""
         world = self._replace(nodes=tuple(by if node == lost else node for node in self.nodes), generation=generation)
@@ -146,8 +150,10 @@ class Returned(NamedTuple):
     attempts: tuple[AttemptId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PortsFree:
+class PortsFree(NamedTuple):
+    """All free ports that a node offers. ``first``: the number of the first of them, in the node's own count."""
+
+    first: int
     ports: tuple[int, ...]
 
 
@@ -232,6 +238,13 @@ class Link(Protocol):
         """Look what runs on the node; the answer is `Looked`. What has given a sign within ``quiet_s`` is disturbed no
         further.
         """
+
+    def is_sent(self, attempt: AttemptId) -> bool:
+        """Return whether an attempt that was given to `run` was sent: its arguments may still be on their way."""
+        ...
+
+    def compare_ports(self, taken: int) -> None:
+        """Send the node how many of its ports were taken; the answer is `PortsFree`."""
 
     def stop_at(self, stop: StopAt) -> None:
         """Send the node the question at which its ranks of a generation are to stop."""

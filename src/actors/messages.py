@@ -77,6 +77,8 @@ class NodeState:
     away: bool  # its connection is lost and being tried again
     rank: int | None  # None: takes no new work
     load: int  # attempts and ranks it holds
+    ports_taken: int = 0  # by generations, since the node was reached
+    ports_free: int = 0  # that the next generations may take
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,8 +200,8 @@ class PoolActor:
             match report:
                 case Finished():
                     rare = self._broadcasts.finished(node, report, now) or rare
-                case PortsFree(ports):
-                    self._nodes.ports_free(node, ports)
+                case PortsFree():
+                    self._nodes.ports_free(node, report)
                     self._broadcasts.ports_free(node, now)
                     rare = True
                 case PreemptionNotice():
@@ -426,7 +426,16 @@ class PoolActor:
         phase = machines.controller.nodes.get
         return PoolState(
             nodes=tuple(
-                NodeState(m.id, m.machine, phase(m.id), m.away_since is not None, rank(m.id), ledger.load(m.id))
+                NodeState(
+                    m.id,
+                    m.machine,
+                    phase(m.id),
+                    m.away_since is not None,
+                    rank(m.id),
+                    ledger.load(m.id),
+                    m.ports.taken,
+                    len(m.ports),
+                )
                 for m in self._nodes.members.values()
             ),
             queued=ledger.queued,

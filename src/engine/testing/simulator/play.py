@@ -290,6 +290,7 @@ class _User:
         sim.referee.nodes.rested()
         sim.referee.scaling.rested()
         sim.referee.costs.rested()
+        sim.referee.ports.rested(state.nodes)
         ranks = {node.machine.id: node.rank for node in state.nodes if node.rank is not None}
         for machine, rank in list(ranks.items())[:: max(1, len(ranks) // 64)]:
             daemon = sim.hosts[machine].daemon

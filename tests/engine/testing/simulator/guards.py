@@ -28,12 +28,28 @@ from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
 from outrider.engine.client.lineage import Lineage, Need, State
 from outrider.engine.client.remaking import Run, Waiting
+from outrider.engine.node.port_book import PortBook
 from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.serialization.stored_objects import StoredObject
+from outrider.engine.testing.simulator.daemon import Daemon
 from outrider.engine.transport.node_objects import NodeObjects
 
 Patch = pytest.MonkeyPatch
+
+
+def compares_no_ports(patch: Patch) -> None:
+    patch.setattr(Membership, "compare_ports", lambda *_: None)
+
+
+def keeps_ports_of_ended_ranks(patch: Patch) -> None:
+    patch.setattr(Daemon, "_over", lambda *_: None)
+
+
+def asks_for_ports_once(patch: Patch) -> None:
+    """A node that offers no more ports when few are left, as one that has missed its client's count."""
+    patch.setattr(PortBook, "is_short", False)
+    patch.setattr(Membership, "compare_ports", lambda *_: None)
 
 
 def holds_what_is_not_there(patch: Patch) -> None:

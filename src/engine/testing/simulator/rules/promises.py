@@ -42,4 +42,5 @@ PROMISES = {
     "SIM-37": "a kept result is the right one, or `NodeLost` says what had made it",
     "SIM-38": "a lost result is made again for whoever waits for it, once for all, as often as allowed",
     "SIM-39": "what nobody refers to is not kept",
+    "SIM-40": "a node's free ports are counted alike by the pool and by the node",
 }
