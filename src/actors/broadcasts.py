@@ -150,11 +150,21 @@ class Broadcasts:
         for gang in self._each(now):
             gang.unreplaceable(now, ready=len(self._nodes.roster))
 
-    def cancel(self, job: JobId, now: float) -> None:
+    def cancel(self, job: JobId, now: float, ending: GaveUp) -> None:
         gang = self._gangs.get(job)
         if gang is not None:
-            gang.cancel()
+            gang.cancel(ending.reason, ending.why, ending.limit_s)
             self._carry_out(gang, now)
+
+    def place_of(self, job: JobId) -> str:
+        """Return where a broadcast is, for people; empty: it is over."""
+        gang = self._gangs.get(job)
+        if gang is None:
+            return ""
+        if text := self._waited_for(gang):
+            return f"it was waiting for {text}"
+        ranks = [f"rank {rank} on node {node}" for rank, node in sorted(gang.running.values())]
+        return f"{', '.join(ranks[:3])}{f' and {len(ranks) - 3} others' if len(ranks) > 3 else ''} had not ended"
 
     def refuse(self, job: JobId, why: str, now: float) -> None:
         """End a broadcast that needs more of its nodes than they have. ``why``: for people."""

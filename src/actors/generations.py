@@ -34,6 +34,7 @@ GANG-16: seats that do not suffice for a generation, be it the first, are held f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 
 from . import events as ev
@@ -209,8 +210,8 @@ class Gang(BroadcastSeats):
         if self.phase is Phase.WAITING:
             self._want()
 
-    def cancel(self, reason: Reason = Reason.CANCELLED, why: str = "") -> None:
-        self._end_with(reason, why)
+    def cancel(self, reason: Reason = Reason.CANCELLED, why: str = "", limit_s: float | None = None) -> None:
+        self._end_with(reason, why, limit_s)
 
     def leave_rank(self, rank: int) -> None:
         """Handle that the caller wants no more of a rank of a broadcast that it watches."""
@@ -337,13 +338,14 @@ class Gang(BroadcastSeats):
             self.effects.append(EndAll(endings, self.generation))
             self._over()
 
-    def _end_with(self, reason: Reason, why: str = "") -> None:
+    def _end_with(self, reason: Reason, why: str = "", limit_s: float | None = None) -> None:
         """Give up. Ranks that have ended keep their endings, unless their generation was lost."""
         if self.phase in {Phase.ENDING, Phase.OVER}:
             return
         keep = self._endings if self.phase is Phase.RUNNING else {}
         ranks = range(max(1, self._world.size))
-        endings = tuple(keep.get(rank) or GaveUp(reason, self._losses.all, rank, why=why) for rank in ranks)
+        gave_up = GaveUp(reason, self._losses.all, why=why, limit_s=limit_s)
+        endings = tuple(keep.get(rank) or replace(gave_up, rank=rank) for rank in ranks)
         self.effects += [WithdrawClaim(), EndAll(endings, self.generation)]
         self._drop_gaps()
         self._stop_waiting()

@@ -108,6 +108,7 @@ class Task(NamedTuple):
     needs: Amounts | None = None  # what it holds of its node while it runs; None: a slot alone
     stall: Stall | None = None
     near: Callable[[], NodeId | None] | None = None  # the node that has most of what it needs, asked when it may begin
+    has_deadline: bool = False  # its nodes report when it begins, so that an error can say where it was
 
 
 class Order(NamedTuple):
@@ -371,6 +372,7 @@ class Reason(StrEnum):
     NO_PORTS = auto()  # more ranks of a broadcast need a port each than one of its nodes keeps free
     TOO_LARGE = auto()  # it needs more than any node of the pool has
     STALLED = auto()  # it gave no sign of life for too long, and was run again as often as it may be
+    DEADLINE = auto()  # it was not done so long after its submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +382,7 @@ class GaveUp:
     rank: int = 0
     failure: Exception | None = None  # why the last node failed to come; None once one has come since. CLOSED: why
     why: str = ""  # with NO_PORTS, TOO_LARGE, STALLED, for people: which node, and how many; what is needed
+    limit_s: float | None = None  # with DEADLINE, whose ``why`` says where the job was
 
 
 Ending = Settled | GaveUp

@@ -45,9 +45,14 @@ class Broadcast(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """End a job: it settles as CANCELLED at once, its processes are killed, its slot is free when they are gone."""
+    """End a job: it settles with this reason at once, its processes are killed, its slot is free when they are gone.
+
+    ``limit_s``: with DEADLINE, how long it had.
+    """
 
     job: JobId
+    reason: Reason = Reason.CANCELLED
+    limit_s: float | None = None
 
 
 class LeaveRank(NamedTuple):

@@ -16,6 +16,7 @@ QUEUED = 0.15  # of the pools that are not large: their machines wait in a queue
 SCALED = 0.25  # of the pools that are not large: their number of nodes follows the work
 HOLDING = 0.25  # of them: some of their tasks hold processors
 STALLING = 0.25  # of them: some of their jobs are watched for signs of life
+LIMITED = 0.15  # of them: jobs that have a deadline
 HASTY = 0.1  # of them: many broadcasts, most of them cancelled at once, while connections are lost
 KEEPING = 0.3  # of them: some of their tasks keep results, which others are given
 LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
@@ -55,7 +56,8 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
     scaled = _with_amounts(_by_load(scenario, Random(f"scale {seed}")), Random(f"amounts {seed}"))  # noqa: S311
     stalling = _with_hangs(_with_stalls(scaled, Random(f"stalls {seed}")), Random(f"hangs {seed}"))  # noqa: S311
     keeping = _with_kept(stalling, lasts_s, Random(f"kept {seed}"))  # noqa: S311
-    hasty = _with_haste(keeping, lasts_s, Random(f"haste {seed}"))  # noqa: S311
+    limited = _with_deadlines(keeping, Random(f"deadlines {seed}"))  # noqa: S311
+    hasty = _with_haste(limited, lasts_s, Random(f"haste {seed}"))  # noqa: S311
     return _queued(hasty, Random(f"queue {seed}"))  # noqa: S311
 
 
@@ -150,6 +152,14 @@ def _with_kept(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
         kept += [job.id] * job.keep
     deaths = tuple(_death_of_kept(dice, lasts_s) for _ in range(dice.choice((2, 4, 6, 8))))
     return replace(scenario, jobs=tuple(jobs), faults=(*scenario.faults, *deaths))
+
+
+def _with_deadlines(scenario: Scenario, dice: Random) -> Scenario:
+    """Return the scenario, or the same with jobs that have a deadline."""
+    if dice.random() >= LIMITED:
+        return scenario
+    jobs = (replace(job, deadline_s=dice.choice((None, 0.0, 0.5, 5.0, 60.0, 300.0))) for job in scenario.jobs)
+    return replace(scenario, jobs=tuple(jobs))
 
 
 def _with_haste(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:

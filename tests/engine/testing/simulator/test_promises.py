@@ -114,6 +114,7 @@ FALLS_AT: dict[Callable[[Patch], None], int] = {
         ("SIM-35", guards.lets_what_is_given_up_run_on),
         ("SIM-36", guards.knows_no_timeout),
         ("SIM-36", guards.knows_no_queue_timeout),
+        ("SIM-36", guards.knows_no_deadline),
         ("SIM-9", guards.forgets_whoever_waits_for_a_result),
         ("SIM-37", guards.gives_up_what_it_may_make_again),
         ("SIM-37", guards.mixes_the_sizes_of_two_makings),
