@@ -5,18 +5,18 @@ These are pure decisions. `generations` says when seats are claimed, taken and g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .broadcast_effects import Effect, NeedPorts
-from .fencing import Gap
-from .interfaces import BroadcastSpec, NodeFacts, NodeId, World
+from .fencing import Gap, Gaps, RankAttempts
+from .interfaces import AttemptId, BroadcastSpec, NodeFacts, NodeId, World
 from .placement import Claim, ReleaseSeat
 
 
 class BroadcastSeats:
     """The base of `Gang`, which adds the generations."""
 
-    def __init__(self, spec: BroadcastSpec, *, minimum: int, wanted: int) -> None:
+    def __init__(self, spec: BroadcastSpec, *, minimum: int, wanted: int, attempts: Iterator[int]) -> None:
         self.spec = spec
         self.minimum = minimum  # nodes the pool must have
         self.wanted = wanted  # nodes the pool is to have
@@ -29,11 +29,42 @@ class BroadcastSeats:
         self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its ports
         self._each = 1  # ranks on each of them
         self._asked: list[NeedPorts] = []  # requests for ports that are not met yet
+        self._attempts = RankAttempts(attempts)
+        self._gaps = Gaps()
         self._world = World(0, (), 1, "", 0)
 
     def size(self) -> int:
         """Return how many nodes the next generation should have: as many as the last, but no more than wanted."""
         return max(1, min(self.wanted, len(self._world.nodes)) if self.generation else self.minimum)
+
+    # --- what it waits for ----------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Mapping[AttemptId, tuple[int, NodeId]]:
+        """The attempts of its ranks that may run, each with its rank and node."""
+        return self._attempts.running
+
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether ranks of lost nodes are to run again alone, and do not yet."""
+        return bool(self._asked or self._gaps.waiting)
+
+    @property
+    def asked(self) -> Sequence[NeedPorts]:
+        """The requests for ports that are not met yet."""
+        return tuple(self._asked)
+
+    def listens_on(self, node: NodeId) -> bool:
+        """Return whether a rank of the present generation has a port of ``node``."""
+        world = self._world
+        return node in world.nodes and (bool(world.ports) or node == world.head)
+
+    def lacking_nodes(self, ready: int) -> str:
+        """Return, for people, which nodes the next generation lacks, while so many are ready."""
+        needed = self._needed
+        if ready < needed:
+            return f"{needed - ready} of {needed} nodes to be ready"
+        return f"a free slot on {max(1, needed - len(self.seats))} of {needed} nodes"
 
     # --- claims ---------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import assert_never
 
 from ..providers.base import PreemptionNotice
@@ -30,10 +29,13 @@ from .interfaces import (
     Verdict,
 )
 from .ledger import Ledger
+from .long_waits import LongWaits
 from .membership import Membership
 from .placement import Claim, ReleaseSeat, WithdrawClaim
 from .stalls import StallWatch
 from .stop_agreement import StopAgreement
+
+_WAITS = {Phase.WAITING, Phase.PORT, Phase.FENCING}  # in which a broadcast waits for something before its ranks run
 
 
 class Broadcasts:
@@ -57,6 +59,8 @@ class Broadcasts:
         self.failure: Exception | None = None  # why the last node failed to come; None once one has come since
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
+        self._compare_ports: dict[NodeId, None] = {}  # with these nodes, as soon as what was decided is carried out
+        self._waits = LongWaits()
         self._stop_agreement = StopAgreement()
         self._stalls = StallWatch() if stalls is None else stalls
 
@@ -91,6 +95,8 @@ class Broadcasts:
         if gang is None or not gang.finished(node, report.attempt, report.verdict, report.outcome, now):
             return False
         del self._attempts[report.attempt]
+        if report.verdict is not Verdict.RETURNED and gang.listens_on(node):
+            self._compare_ports[node] = None  # it may not have been sent, or not have been begun
         self._carry_out(gang, now)
         if report.verdict is not Verdict.RETURNED or gang.wake_at() is not None:
             return True
@@ -107,11 +113,12 @@ class Broadcasts:
 
     def ports_free(self, node: NodeId, now: float) -> None:
         for gang, asked in self._want_ports.pop(node, ()):
-            self._give_ports(gang, asked, now)
+            self._give_ports(gang, asked, now, again=True)
             self._carry_out(gang, now)
 
     def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
         self._want_ports.pop(node, None)
+        self._compare_ports.pop(node, None)
         self._stalls.lost(node, now)
         self._stop_agreement.lost(node, now)
         self._send_agreements()
@@ -153,11 +160,21 @@ class Broadcasts:
         for gang in self._each(now):
             gang.unreplaceable(now, ready=len(self._nodes.roster))
 
-    def cancel(self, job: JobId, now: float) -> None:
+    def cancel(self, job: JobId, now: float, ending: GaveUp) -> None:
         gang = self._gangs.get(job)
         if gang is not None:
-            gang.cancel()
+            gang.cancel(ending.reason, ending.why, ending.limit_s)
             self._carry_out(gang, now)
+
+    def place_of(self, job: JobId) -> str:
+        """Return where a broadcast is, for people; empty: it is over."""
+        gang = self._gangs.get(job)
+        if gang is None:
+            return ""
+        if text := self._waited_for(gang):
+            return f"it was waiting for {text}"
+        ranks = [f"rank {rank} on node {node}" for rank, node in sorted(gang.running.values())]
+        return f"{', '.join(ranks[:3])}{f' and {len(ranks) - 3} others' if len(ranks) > 3 else ''} had not ended"
 
     def refuse(self, job: JobId, why: str, now: float) -> None:
         """End a broadcast that needs more of its nodes than they have. ``why``: for people."""
@@ -187,9 +204,12 @@ class Broadcasts:
     def tick(self, now: float) -> None:
         for gang in self._each(now):
             gang.tick(now, ready=len(self._nodes.roster))
+        for job in self._waits.due(now):
+            self._wait_is_due(self._gangs[job], now)
 
     def wake_at(self) -> float | None:
-        return min((at for gang in self._gangs.values() if (at := gang.wake_at()) is not None), default=None)
+        times = [at for gang in self._gangs.values() if (at := gang.wake_at()) is not None]
+        return min((*times, at) if (at := self._waits.wake_at()) is not None else times, default=None)
 
     def _each(self, now: float) -> Iterator[Gang]:
         """Yield each gang, and carry out what it has decided when the caller is done with it."""
@@ -201,6 +221,7 @@ class Broadcasts:
 
     def _carry_out(self, gang: Gang, now: float) -> None:  # noqa: PLR0912 (a table)
         ledger, links, job, watch = self._ledger, self._nodes.links, gang.spec.job, gang.spec.watch
+        began = False
         while gang.effects:
             effects, gang.effects = gang.effects, []
             for effect in effects:
@@ -232,6 +253,7 @@ class Broadcasts:
                         self._stop_agreement.ended(job)
                         self._settles.pop(job)(tuple(map(self._explained, endings)), generation)
                     case GenerationStarted(world, ranks):
+                        began = True
                         if watch is not None:
                             watch.began(world.size)
                         self._nodes.send_views(named=True)
@@ -248,6 +270,62 @@ class Broadcasts:
                         assert_never(effect)
         if gang.phase is Phase.OVER and self._gangs.pop(job, None) is not None:
             self._attempts = {attempt: of for attempt, of in self._attempts.items() if of is not gang}
+        while self._compare_ports:
+            self._nodes.compare_ports(self._compare_ports.popitem()[0])
+        if began or gang.has_gaps or gang.phase is not Phase.RUNNING:
+            self._see_wait(job, self._wait_of(gang), now)
+
+    def _wait_of(self, gang: Gang) -> Hashable | None:
+        """Return what `LongWaits` is to know of what a broadcast waits for; None: its ranks run, or it is over."""
+        if gang.phase is not Phase.RUNNING or gang.has_gaps:
+            return (gang.phase, gang.has_gaps) if gang.has_gaps or gang.phase in _WAITS else None
+        return "its arguments" if self._unsent(gang) else None
+
+    def _unsent(self, gang: Gang) -> set[NodeId]:
+        """Return the nodes of ranks that wait for their arguments."""
+        return {node for attempt, (_, node) in gang.running.items() if not self._nodes.is_sent(node, attempt)}
+
+    def _see_wait(self, job: JobId, of: Hashable | None, now: float) -> None:
+        ended = self._waits.see(job, of, now)
+        if ended is not None:
+            self._observe(ev.BroadcastWaits(int(job), ended.text, now - ended.since, ended=True))
+
+    def _wait_is_due(self, gang: Gang, now: float) -> None:
+        """Report a wait that has become long, or twice as long, and ask again for what is waited for."""
+        job, text = gang.spec.job, self._waited_for(gang)
+        if not text:  # its ranks run
+            self._see_wait(job, None, now)
+            return
+        if (waited_s := self._waits.report(job, text, now)) is not None:
+            self._observe(ev.BroadcastWaits(int(job), text, waited_s))
+        for asked in gang.asked:
+            self._ask_again(gang, asked, now)
+
+    def _waited_for(self, gang: Gang) -> str:
+        """Return what a broadcast waits for before its ranks run, for people; empty: for nothing."""
+        match gang.phase:
+            case Phase.WAITING:
+                return gang.lacking_nodes(len(self._nodes.roster))
+            case Phase.FENCING:
+                rank, node = next(iter(gang.running.values()), (0, 0))
+                return f"rank {rank} on node {node} to end, which ran before"
+            case Phase.PORT | Phase.RUNNING if gang.asked:
+                nodes = sorted({node for asked in gang.asked for node, _ in asked.of})
+                return f"free ports of {'nodes' if len(nodes) > 1 else 'node'} {', '.join(map(str, nodes))}"
+            case Phase.RUNNING if gang.has_gaps:
+                return "a node on which ranks of a lost one can run again"
+            case Phase.RUNNING:
+                unsent = self._unsent(gang)
+                return f"its arguments to reach {len(unsent)} of its nodes, node {min(unsent)} first" if unsent else ""
+            case _:
+                return ""
+
+    def _ask_again(self, gang: Gang, asked: NeedPorts, now: float) -> None:
+        """Look for free ports anew, and compare with the nodes that lack them."""
+        for waiting in self._want_ports.values():
+            waiting[:] = [each for each in waiting if each[0] is not gang or each[1] != asked]
+        self._give_ports(gang, asked, now)
+        self._carry_out(gang, now)
 
     def _explained(self, ending: Ending) -> Ending:
         if isinstance(ending, GaveUp) and ending.reason is Reason.NO_REPLACEMENT:
@@ -265,8 +343,11 @@ class Broadcasts:
         agreement.notices.clear()
         agreement.stops.clear()
 
-    def _give_ports(self, gang: Gang, asked: NeedPorts, now: float) -> None:
-        """Give ``gang`` all the free ports it asked for, now or when the node that has too few reports more."""
+    def _give_ports(self, gang: Gang, asked: NeedPorts, now: float, *, again: bool = False) -> None:
+        """Give ``gang`` all the free ports it asked for, now or when the node that has too few reports more.
+
+        That node is asked at once. ``again``: it has just answered, and is asked again when the wait has become long.
+        """
         given: list[tuple[int, ...]] = []
         for node, count in asked.of:
             member = self._nodes.members.get(node)
@@ -274,9 +355,10 @@ class Broadcasts:
                 return
             if len(member.ports) < count:
                 self._want_ports.setdefault(node, []).append((gang, asked))
+                if not again:
+                    self._compare_ports[node] = None
                 return
-            given.append(tuple(islice(member.ports, count)))
+            given.append(member.ports.first(count))
         if gang.ports(asked, given, now):
             for node, count in asked.of:
-                for _ in range(count):
-                    self._nodes.members[node].ports.popleft()
+                self._nodes.members[node].ports.take(count)

@@ -12,6 +12,7 @@ from .event_bases import Event, JobEvent, NodeEvent
 from .job_events import (
     BroadcastFinished,
     BroadcastSubmitted,
+    BroadcastWaits,
     GenerationLost,
     GenerationStarted,
     JobFailed,
@@ -58,6 +59,7 @@ from .observing import Observe
 __all__ = [
     "BroadcastFinished",
     "BroadcastSubmitted",
+    "BroadcastWaits",
     "BudgetMostlySpent",
     "Event",
     "GenerationLost",

@@ -33,12 +33,13 @@ GANG-17: once ranks wait for each other (`collective`, `joined`), a failure ends
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 
 from . import events as ev
 from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded, RankFailed
 from .broadcast_seats import BroadcastSeats
-from .fencing import Gap, Gaps, KillRank, Losses, RankAttempts
+from .fencing import Gap, KillRank, Losses
 from .interfaces import (
     AttemptId,
     BroadcastSpec,
@@ -73,18 +74,16 @@ class Gang(BroadcastSeats):
     def __init__(
         self, spec: BroadcastSpec, pool: PoolSpec, *, minimum: int, wanted: int, attempts: Iterator[int]
     ) -> None:
-        super().__init__(spec, minimum=minimum, wanted=wanted)
+        super().__init__(spec, minimum=minimum, wanted=wanted, attempts=attempts)
         self.phase = Phase.WAITING
         self._wait = ReplacementWait(pool.replace_timeout_s)
         self._elastic = pool.scale is not None or pool.min < pool.desired  # may go on with fewer nodes
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
-        self._attempts = RankAttempts(attempts)
         self._collective = spec.collective  # ranks wait for each other
         self._endings: dict[int, Ending] = {}
         self._begun = 0  # generations of all ranks
         self._left: set[int] = set()  # ranks of which the caller wants no more
-        self._gaps = Gaps()
         self._losses = Losses(steady_s=spec.steady_s)
         self._killed = False  # whether the rest of this generation was killed, after its grace
         self._expires_at: float | None = None
@@ -218,8 +217,8 @@ class Gang(BroadcastSeats):
         if self.phase is Phase.WAITING:
             self._want()
 
-    def cancel(self, reason: Reason = Reason.CANCELLED, why: str = "") -> None:
-        self._end_with(reason, why)
+    def cancel(self, reason: Reason = Reason.CANCELLED, why: str = "", limit_s: float | None = None) -> None:
+        self._end_with(reason, why, limit_s)
 
     def leave_rank(self, rank: int) -> None:
         """Handle that the caller wants no more of a rank of a broadcast that it watches."""
@@ -344,13 +343,14 @@ class Gang(BroadcastSeats):
             self.effects.append(EndAll(endings, self.generation))
             self._over()
 
-    def _end_with(self, reason: Reason, why: str = "") -> None:
+    def _end_with(self, reason: Reason, why: str = "", limit_s: float | None = None) -> None:
         """Give up. Ranks that have ended keep their endings, unless their generation was lost."""
         if self.phase in {Phase.ENDING, Phase.OVER}:
             return
         keep = self._endings if self.phase is Phase.RUNNING else {}
         ranks = range(max(1, self._world.size))
-        endings = tuple(keep.get(rank) or GaveUp(reason, self._losses.all, rank, why=why) for rank in ranks)
+        gave_up = GaveUp(reason, self._losses.all, why=why, limit_s=limit_s)
+        endings = tuple(keep.get(rank) or replace(gave_up, rank=rank) for rank in ranks)
         self.effects += [WithdrawClaim(), EndAll(endings, self.generation)]
         self._drop_gaps()
         self._stop_waiting()

@@ -70,6 +70,10 @@ class World(NamedTuple):
     def head(self) -> NodeId:
         return self.nodes[0]
 
+    def port_of(self, rank: int) -> int:
+        """Return the port on which a rank is to listen; 0: it has none."""
+        return self.ports[rank] if self.ports else self.head_port if rank == 0 else 0
+
     def with_replaced(self, lost: NodeId, by: NodeId, address: str, ports: tuple[int, ...], generation: int) -> World:
         """Return this world as ``generation``, with another node in place of a lost one, and the ports it needs."""
         world = self._replace(nodes=tuple(by if node == lost else node for node in self.nodes), generation=generation)
@@ -104,6 +108,7 @@ class Task(NamedTuple):
     needs: Amounts | None = None  # what it holds of its node while it runs; None: a slot alone
     stall: Stall | None = None
     near: Callable[[], NodeId | None] | None = None  # the node that has most of what it needs, asked when it may begin
+    has_deadline: bool = False  # its nodes report when it begins, so that an error can say where it was
 
 
 class Order(NamedTuple):
@@ -146,8 +151,10 @@ class Returned(NamedTuple):
     attempts: tuple[AttemptId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PortsFree:
+class PortsFree(NamedTuple):
+    """All free ports that a node offers. ``first``: the number of the first of them, in the node's own count."""
+
+    first: int
     ports: tuple[int, ...]
 
 
@@ -238,6 +245,13 @@ class Link(Protocol):
         """Look what runs on the node; the answer is `Looked`. What has given a sign within ``quiet_s`` is disturbed no
         further.
         """
+
+    def is_sent(self, attempt: AttemptId) -> bool:
+        """Return whether an attempt that was given to `run` was sent: its arguments may still be on their way."""
+        ...
+
+    def compare_ports(self, taken: int) -> None:
+        """Send the node how many of its ports were taken; the answer is `PortsFree`."""
 
     def stop_at(self, stop: StopAt) -> None:
         """Send the node the question at which its ranks of a generation are to stop."""
@@ -366,6 +380,7 @@ class Reason(StrEnum):
     NO_PORTS = auto()  # more ranks of a broadcast need a port each than one of its nodes keeps free
     TOO_LARGE = auto()  # it needs more than any node of the pool has
     STALLED = auto()  # it gave no sign of life for too long, and was run again as often as it may be
+    DEADLINE = auto()  # it was not done so long after its submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +390,7 @@ class GaveUp:
     rank: int = 0
     failure: Exception | None = None  # why the last node failed to come; None once one has come since. CLOSED: why
     why: str = ""  # with NO_PORTS, TOO_LARGE, STALLED, for people: which node, and how many; what is needed
+    limit_s: float | None = None  # with DEADLINE, whose ``why`` says where the job was
 
 
 Ending = Settled | GaveUp

@@ -54,6 +54,21 @@ class TaskGaveUp(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class BroadcastWaits(Event):
+    """A broadcast has waited for ``waited_s`` before its ranks run. It is told of after 10 s, and whenever the wait has
+    doubled.
+
+    ``reason``: what it waits for, such as "free ports of node 3". ``ended``: it waits no more, or is over.
+    """
+
+    job: int
+    reason: str
+    waited_s: float
+    function: str = ""
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
     """A job's function raised, or the process that ran it died. ``error``: a line such as "ValueError: bad luck". Of a
     map each item is told of: its ``function`` is "item 3 of f", and its ``job`` the task that it shared with others.

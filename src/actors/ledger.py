@@ -33,6 +33,7 @@ LEDGER-19: a task for any node, with a slot alone, begins where most of what it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from .amounts import NOTHING, Amounts
 from .backlog import backlog
@@ -60,6 +61,8 @@ from .queues import Queues
 from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
 from .task_queue import TaskQueue
 from .waiting_line import Lane, WaitingLine
+
+CANCELLED = GaveUp(Reason.CANCELLED)
 
 
 class Ledger:
@@ -130,10 +133,10 @@ class Ledger:
             self._changed(host, now)
         return others
 
-    def cancel(self, job: JobId, now: float = 0.0, reason: Reason = Reason.CANCELLED) -> bool:
+    def cancel(self, job: JobId, now: float = 0.0, ending: GaveUp = CANCELLED) -> bool:
         if (entry := self._entries.get(job)) is None:
             return False
-        self._give_up(entry, reason)
+        self._give_up(entry, ending)
         if self.line.stirred:  # others need not wait any more for what was saved for it
             self._assign(now)
         return True
@@ -291,7 +294,7 @@ class Ledger:
 
     def tick(self, now: float) -> None:
         for entry in self._expiries.take(now):
-            self._give_up(entry, Reason.QUEUE_TIMEOUT)
+            self._give_up(entry, GaveUp(Reason.QUEUE_TIMEOUT))
         if self.line.stirred:
             self._assign(now)
         if not self._queue:
@@ -316,6 +319,9 @@ class Ledger:
     def load(self, node: NodeId) -> int:
         host = self.placement.hosts.get(node)
         return 0 if host is None else host.load
+
+    def of_job(self, job: JobId) -> Entry | None:
+        return self._entries.get(job)
 
     def entry(self, node: NodeId, attempt: AttemptId) -> Entry | None:
         host = self.placement.hosts.get(node)
@@ -434,7 +440,7 @@ class Ledger:
             host.attempts[attempt] = entry
             self.placement.place(host)
             task = entry.task
-            announce = self.announce or task.queue_timeout_s is not None
+            announce = self.announce or task.queue_timeout_s is not None or task.has_deadline
             self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
 
     def _near(self, task: Task) -> Host | None:
@@ -480,10 +486,10 @@ class Ledger:
 
     # --- endings --------------------------------------------------------------------------------------------------
 
-    def _give_up(self, entry: Entry, reason: Reason) -> None:
+    def _give_up(self, entry: Entry, ending: GaveUp) -> None:
         if entry.state == LEASED and entry.host is not None and entry.attempt is not None:
             self.decisions.kills.append((entry.host.id, entry.attempt))
-        self._end(entry, GaveUp(reason, entry.losses))
+        self._end(entry, replace(ending, losses=entry.losses))
 
     def _end(self, entry: Entry, ending: GaveUp) -> None:
         queued, entry.state, task = entry.state == QUEUED, OVER, entry.task

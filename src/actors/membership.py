@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from heapq import heappop, heappush
-from itertools import islice
 from typing import Generic, TypeVar
 
 from ..lazy_dataclass import dataclass
 from ..providers.base import Machine, MachineId
 from .amounts import NOTHING, Amounts
-from .interfaces import Link, NodeFacts, NodeId, Unfit
+from .interfaces import AttemptId, Link, NodeFacts, NodeId, PortsFree, Unfit
+from .offered_ports import OfferedPorts
 
 K = TypeVar("K")
 SMALL = 32  # nodes; up to so many are told of every change at once
 NAMED_MOST = 1024  # nodes; where there are more, only those that work together are told of each other (decision 81)
 VIEW_DELAY_LIMIT_S = 10.0
-PORTS_KEPT = 64  # of one node; it has 32
 SOURCES_KEPT = 16  # sources of a node's notices; there are seven kinds
 
 
@@ -31,7 +29,7 @@ class Member:
     machine: Machine
     link: Link | None = None
     facts: NodeFacts | None = None
-    ports: deque[int] = field(default_factory=deque)  # free there
+    ports: OfferedPorts = field(default_factory=OfferedPorts)
     notices: dict[str, None] = field(default_factory=dict)  # the sources of the notices that stand
     away_since: float | None = None  # since when its connection is lost and being tried again
     dropped_by: str = ""  # why its connection was last lost
@@ -88,11 +86,19 @@ class Membership:
     def of(self, machine: MachineId) -> Member | None:
         return self._by_machine.get(machine)
 
-    def ports_free(self, node: NodeId, ports: Sequence[int]) -> None:
+    def ports_free(self, node: NodeId, free: PortsFree) -> None:
         member = self.members.get(node)
         if member is not None:
-            new = dict.fromkeys(port for port in ports if port not in member.ports)
-            member.ports.extend(islice(new, max(0, PORTS_KEPT - len(member.ports))))
+            member.ports.offer(free.first, free.ports)
+
+    def is_sent(self, node: NodeId, attempt: AttemptId) -> bool:
+        """Return whether a node was sent an attempt; where the node is lost, its loss follows."""
+        return node not in self.links or self.links[node].is_sent(attempt)
+
+    def compare_ports(self, node: NodeId) -> None:
+        """Compare with a node how many of its ports were taken. It sends all that are free."""
+        if node in self.links:
+            self.links[node].compare_ports(self.members[node].ports.taken)
 
     def joined(self, member: Member) -> None:
         """Give a node that is ready for new work a rank. It hears of the ready nodes with all others, or before its

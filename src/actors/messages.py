@@ -45,9 +45,14 @@ class Broadcast(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """End a job: it settles as CANCELLED at once, its processes are killed, its slot is free when they are gone."""
+    """End a job: it settles with this reason at once, its processes are killed, its slot is free when they are gone.
+
+    ``limit_s``: with DEADLINE, how long it had.
+    """
 
     job: JobId
+    reason: Reason = Reason.CANCELLED
+    limit_s: float | None = None
 
 
 class LeaveRank(NamedTuple):
@@ -77,6 +82,8 @@ class NodeState:
     away: bool  # its connection is lost and being tried again
     rank: int | None  # None: takes no new work
     load: int  # attempts and ranks it holds
+    ports_taken: int = 0  # by generations, since the node was reached
+    ports_free: int = 0  # that the next generations may take
 
 
 @dataclass(frozen=True, slots=True)

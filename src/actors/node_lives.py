@@ -138,7 +138,7 @@ class NodeLives:
             return  # it is being dismissed already
         member = self._nodes.members[node]
         member.facts = connection.facts
-        member.ports.extend(connection.facts.ports)
+        member.ports.offer(0, connection.facts.ports)
         member.link = self._nodes.links[node] = connection.link
         self.detector.connected(node, now)
         self.stragglers.ready(node, now)
@@ -219,6 +219,7 @@ class NodeLives:
         if node not in self._controller.nodes or member.away_since is None:
             return
         member.away_since = None
+        self._nodes.compare_ports(node)
         self._observe(ev.NodeResumed(node))
         self.detector.connected(node, now)
         if node in self._nodes.roster:

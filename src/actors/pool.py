@@ -131,7 +131,7 @@ class PoolActor:
         elif isinstance(message, Submit):
             rare = self._submit(message, now)
         elif isinstance(message, Cancel):
-            rare = self._cancel(message.job, now)
+            rare = self._cancel(message, now)
         else:
             rare = True
             self._rarely(message, now)
@@ -187,11 +187,25 @@ class PoolActor:
         machines = self._machines
         self._broadcasts.start(spec, settle_all, now, minimum=machines.minimum, wanted=machines.controller.wanted)
 
-    def _cancel(self, job: JobId, now: float) -> bool:
-        if self._ledger.cancel(job, now):
+    def _cancel(self, message: Cancel, now: float) -> bool:
+        job, reason, limit_s = message
+        ending = GaveUp(reason, why=self._place_of(job) if reason is Reason.DEADLINE else "", limit_s=limit_s)
+        if self._ledger.cancel(job, now, ending):
             return self._machines.busy
-        self._broadcasts.cancel(job, now)
+        self._broadcasts.cancel(job, now, ending)
         return True
+
+    def _place_of(self, job: JobId) -> str:
+        """Return where a job is, for people."""
+        entry = self._ledger.of_job(job)
+        if entry is None:
+            return self._broadcasts.place_of(job)
+        if entry.host is None or entry.attempt is None:
+            return "it was queued"
+        node = entry.host.id
+        if not self._nodes.is_sent(node, entry.attempt):
+            return f"it was being sent to node {node}"
+        return f"it was running on node {node}" if entry.began else f"it was queued on node {node}"
 
     def _received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
         if self._observe.tasks:
@@ -201,8 +215,8 @@ class PoolActor:
             match report:
                 case Finished():
                     rare = self._broadcasts.finished(node, report, now) or rare
-                case PortsFree(ports):
-                    self._nodes.ports_free(node, ports)
+                case PortsFree():
+                    self._nodes.ports_free(node, report)
                     self._broadcasts.ports_free(node, now)
                     rare = True
                 case PreemptionNotice():
@@ -429,7 +443,16 @@ class PoolActor:
         phase = machines.controller.nodes.get
         return PoolState(
             nodes=tuple(
-                NodeState(m.id, m.machine, phase(m.id), m.away_since is not None, rank(m.id), ledger.load(m.id))
+                NodeState(
+                    m.id,
+                    m.machine,
+                    phase(m.id),
+                    m.away_since is not None,
+                    rank(m.id),
+                    ledger.load(m.id),
+                    m.ports.taken,
+                    len(m.ports),
+                )
                 for m in self._nodes.members.values()
             ),
             queued=ledger.queued,

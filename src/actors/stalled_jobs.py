@@ -8,7 +8,7 @@ from typing import assert_never
 from . import events as ev
 from .broadcasts import Broadcasts
 from .events import Observe
-from .interfaces import AttemptId, Finished, Looked, NodeId, Reason, Report, Returned
+from .interfaces import AttemptId, Finished, GaveUp, Looked, NodeId, Reason, Report, Returned
 from .ledger import Ledger
 from .membership import Membership
 from .stalls import AskNode, HasStalled, StallWatch
@@ -78,7 +78,7 @@ class StalledJobs:
         if entry is None or entry.task.at_most_once:
             return False
         if not entry.may_restart():
-            self._ledger.cancel(effect.job, now, Reason.STALLED)
+            self._ledger.cancel(effect.job, now, GaveUp(Reason.STALLED))
             return False
         entry.stalled = True
         self._nodes.links[place.node].kill(place.attempt)

@@ -47,6 +47,7 @@ from outrider.actors.interfaces import (
 from outrider.actors.kernel import Ref
 from outrider.actors.late_nodes import Preparing
 from outrider.actors.pool import supervise
+from outrider.engine.node.port_book import PortBook
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine, PreemptionNotice, Provider
 from outrider.providers.fake import Fake, Script
 
@@ -95,6 +96,8 @@ class PlayedNode:
     quiet_s: float = 0.0  # since they have given a sign
     texts: dict[int, str] = field(default_factory=dict)  # of their stacks, by rank
     looked: list[int] = field(default_factory=list)
+    unsent: set[AttemptId] = field(default_factory=set)  # their arguments are on their way
+    compared: list[int] = field(default_factory=list)  # counts of taken ports
 
     # the port `Connection`
 
@@ -131,10 +134,11 @@ class PlayedNode:
         if self.dead:
             return
         if order.world is not None:
-            port = order.world.ports[order.rank] if order.world.ports else order.rank == 0 and order.world.head_port
-            if port in self.site.ports[self.node]:
-                self.site.ports[self.node].remove(port)
-                self.more_ports()
+            book = self.site.ports[self.node]
+            book.named(order.attempt, order.world.port_of(order.rank))
+            book.close_for(order.attempt)
+            if book.is_short:
+                self.offer_ports()
             self.begin(order)
         else:
             self.waiting.append(order)
@@ -205,10 +209,18 @@ class PlayedNode:
                 self.say(Finished(order.attempt, work.verdict, f"{order.task.id}@{self.node}", work.takes_s))
                 self.next()
 
-    def more_ports(self) -> None:
-        port = next(self.site.numbers)
-        self.site.ports[self.node].append(port)
-        self.site.start(self.say_later, PortsFree((port,)))
+    def is_sent(self, attempt: AttemptId) -> bool:
+        return attempt not in self.unsent
+
+    def compare_ports(self, taken: int) -> None:
+        self.compared.append(taken)
+        self.site.ports[self.node].compare(taken, ())
+        self.offer_ports()
+
+    def offer_ports(self) -> None:
+        book = self.site.ports[self.node]
+        book.fill()
+        self.site.start(self.say_later, PortsFree(book.taken, tuple(book.offered)))
 
     async def say_later(self, report: Report) -> None:
         await anyio.sleep(0.01)
@@ -252,7 +264,7 @@ class Site:
         self.start = start
         self.nodes: dict[NodeId, PlayedNode] = {}
         self.ran: list[tuple[NodeId, Order]] = []
-        self.ports: dict[NodeId, list[int]] = {}
+        self.ports: dict[NodeId, PortBook] = {}
         self.numbers = iter(range(20_000, 65_536))
         self.ports_each = 2
         self.refuse: dict[NodeId, list[ConnectFailed]] = {}
@@ -279,8 +291,11 @@ class Site:
             raise ConnectFailed("the connection was lost")
         if node in self.prepare_s:
             await anyio.sleep(self.prepare_s[node])
-        self.ports[node] = [next(self.numbers) for _ in range(self.ports_each)]
-        facts = NodeFacts(f"host{node}", machine.private_address, tuple(self.ports[node]))
+        self.ports[node] = PortBook(
+            lambda: next(self.numbers), lambda port: None, most=self.ports_each, few=self.ports_each - 1
+        )
+        self.ports[node].fill()
+        facts = NodeFacts(f"host{node}", machine.private_address, tuple(self.ports[node].offered))
         self.nodes[node] = PlayedNode(self, node, machine, reports, facts)
         return self.nodes[node]
 

@@ -21,6 +21,7 @@ from outrider.actors.interfaces import (
     Verdict,
 )
 from outrider.actors.ledger import Ledger
+from outrider.actors.long_waits import LONG_S
 from outrider.actors.membership import Membership
 from outrider.providers.base import Address, Machine, MachineId
 
@@ -37,6 +38,9 @@ class Link:
         self.attempts.append(order.attempt)
         self.jobs.append(order.task.job)
 
+    def is_sent(self, attempt: AttemptId) -> bool:
+        return True
+
     def __getattr__(self, _: str) -> Any:
         return lambda *_: None
 
@@ -50,7 +54,7 @@ def test_a_wait_that_begins_when_a_rank_returns_has_its_alarm() -> None:
     for number, link in enumerate(links):
         member = nodes.add(Machine(MachineId(f"m{number}"), Address("h"), ""))
         member.facts, member.link = FACTS, link
-        member.ports.append(1)
+        member.ports.offer(0, (1,))
         nodes.links[member.id] = link
         nodes.joined(member)
         ledger.node_ready(member.id, 0.0)
@@ -65,7 +69,9 @@ def test_a_wait_that_begins_when_a_rank_returns_has_its_alarm() -> None:
     assert broadcasts.finished(NodeId(1), Finished(lost, Verdict.TERMINATED, None, 0.0), 1.0)
     assert broadcasts.wake_at() is None  # the other rank of this world's node may still end
     assert broadcasts.finished(NodeId(1), Finished(last, Verdict.RETURNED, None, 0.0), 2.0)
-    assert broadcasts.wake_at() == 602.0
+    (gang,) = broadcasts._gangs.values()
+    assert gang.wake_at() == 602.0
+    assert broadcasts.wake_at() == 2.0 + LONG_S
 
 
 class Pool:
@@ -83,7 +89,7 @@ class Pool:
         member = self.nodes.add(Machine(MachineId(f"m{len(self.links)}"), Address("h"), ""))
         self.links.append(link := Link())
         member.facts, member.link = FACTS, link
-        member.ports.extend(range(ports))
+        member.ports.offer(0, range(ports))
         self.nodes.links[member.id] = link
         self.nodes.joined(member)
         self.ledger.node_ready(member.id, self.now)

@@ -209,6 +209,53 @@ async def test_growing_launches_and_shrinking_lets_tasks_finish(rig, work):
         assert len(pool.all_endings[after][0]) == 1
 
 
+async def at_deadline(pool, job):
+    """End a job as its deadline does; return the text that says where it was."""
+    pool.ref.tell(m.Cancel(job, Reason.DEADLINE, 30.0))
+    await pool.settled(job)
+    endings = pool.all_endings[job][0] if job in pool.all_endings else [pool.endings[job]]
+    assert {(each.reason, each.limit_s) for each in endings} == {(Reason.DEADLINE, 30.0)}
+    return endings[0].why
+
+
+async def test_deadline_ends_a_task_wherever_it_is(rig, work):
+    async with rig(desired=1, slots=1) as pool:
+        await pool.ready()
+        (node,) = pool.site.nodes.values()
+        running, next_one = (pool.submit(work(takes_s=100), has_deadline=True) for _ in range(2))
+        await anyio.sleep(1)
+        queued = pool.submit()
+        assert await at_deadline(pool, queued) == "it was queued"
+        assert await at_deadline(pool, next_one) in {"it was queued", "it was queued on node 0"}
+        node.unsent.add(node.orders[0].attempt)
+        assert await at_deadline(pool, running) == "it was being sent to node 0"
+        node.unsent.clear()
+        running = pool.submit(work(takes_s=100), has_deadline=True)
+        await anyio.sleep(1)
+        assert await at_deadline(pool, running) == "it was running on node 0"
+        assert len(node.killed) >= 2
+        await anyio.sleep(1)
+        assert not node.running
+
+
+async def test_deadline_ends_a_broadcast_wherever_it_is(rig, work):
+    async with rig(desired=2, slots=1) as pool:
+        await pool.ready()
+        task = pool.submit(work(takes_s=20), on=0)
+        job = pool.broadcast(work(takes_s=100))
+        await anyio.sleep(1)
+        assert await at_deadline(pool, job) == "it was waiting for a free slot on 2 of 2 nodes"
+        await pool.settled(task)
+        job = pool.broadcast(work(takes_s=100))
+        await anyio.sleep(1)
+        where = await at_deadline(pool, job)
+        assert where.startswith("rank 0 on node ")
+        assert where.endswith(" had not ended")
+        await anyio.sleep(1)
+        assert not any(node.running for node in pool.site.nodes.values())
+        assert (await pool.state()).broadcasts == 0
+
+
 async def test_a_queue_timeout_ends_what_has_not_begun(rig, work):
     async with rig(desired=1) as pool:
         await pool.ready()

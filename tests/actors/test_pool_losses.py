@@ -10,6 +10,7 @@ import pytest
 from outrider.actors import messages as m
 from outrider.actors.fleet_controller import ANEW_S, UNFIT_NODES, NodePhase
 from outrider.actors.interfaces import (
+    AttemptId,
     Finished,
     GaveUp,
     OnLoss,
@@ -20,8 +21,8 @@ from outrider.actors.interfaces import (
     Unfit,
     Verdict,
 )
-from outrider.actors.membership import PORTS_KEPT, SOURCES_KEPT, Membership
-from outrider.providers.base import Address, Machine, MachineId, PreemptionNotice
+from outrider.actors.membership import SOURCES_KEPT
+from outrider.providers.base import PreemptionNotice
 from outrider.providers.fake import Script
 
 pytestmark = pytest.mark.anyio
@@ -450,11 +451,42 @@ async def test_a_head_without_a_free_port_is_waited_for(rig, work):
     async with rig(prepare=no_ports, desired=2) as pool:
         await pool.ready()
         job = pool.broadcast()
-        await anyio.sleep(10)
+        began = anyio.current_time()
+        await anyio.sleep(25)
         assert pool.seen.all("generation_started") == []
-        for node in pool.site.nodes.values():
-            node.more_ports()
+        (head,) = [node for node in pool.site.nodes.values() if node.compared]
+        assert head.compared == [0, 0, 0], "asked at once, and every 10 s"
+        pool.site.ports[head.node]._most = 1
+        head.offer_ports()
         await pool.settled(job, within_s=1)
+        assert [round(at - began) for at in pool.seen.at("broadcast_waits")] == [10, 20, 25]
+        waits = pool.seen.all("broadcast_waits")
+        assert {wait["reason"] for wait in waits} == {f"free ports of node {head.node}"}
+        assert [wait["ended"] for wait in waits] == [False, False, True]
+
+
+async def test_broadcast_whose_arguments_do_not_arrive_is_reported(rig, work):
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        for node in pool.site.nodes.values():
+            node.unsent.add(AttemptId(2))
+        job = pool.broadcast(work(takes_s=30))
+        await anyio.sleep(15)
+        (wait,) = pool.seen.all("broadcast_waits")
+        assert wait["reason"].startswith("its arguments to reach 1 of its nodes, node ")
+        for node in pool.site.nodes.values():
+            node.unsent.clear()
+        await pool.settled(job)
+        assert [wait["ended"] for wait in pool.seen.all("broadcast_waits")] == [False, True]
+
+
+async def test_broadcast_that_waits_for_busy_nodes_is_reported(rig, work):
+    async with rig(desired=2, slots=1) as pool:
+        await pool.ready()
+        tasks = [pool.submit(work(takes_s=15)) for _ in range(2)]
+        job = pool.broadcast()
+        await pool.settled(job, *tasks)
+        assert [wait["reason"] for wait in pool.seen.all("broadcast_waits")] == ["a free slot on 2 of 2 nodes"] * 2
 
 
 async def test_on_loss_fail_and_at_most_once_keep_the_other_outcomes(rig, work):
@@ -704,19 +736,12 @@ async def test_what_a_node_says_of_itself_is_kept_within_bounds(rig):
         await pool.ready()
         said = pool.site.nodes[0]
         for first in range(1, 60_000, 1000):
-            said.say(PortsFree((first, first, *range(first, first + 1000))))
+            said.say(PortsFree(first, (first, first, *range(first, first + 1000))))
+            said.say(PortsFree(first, tuple(range(first, first + 1000))))
         for number in range(1000):
             said.notice(f"source {number}", 30.0)
         await anyio.sleep(1)
         assert len({told["source"] for told in pool.seen.all("node_noticed")}) <= SOURCES_KEPT
-
-
-def test_a_nodes_ports_are_kept_once_and_not_without_end():
-    nodes = Membership()
-    member = nodes.add(Machine(MachineId("m"), Address("h"), ""))
-    nodes.ports_free(member.id, (4000, 4000, *range(4000, 9000)))
-    nodes.ports_free(member.id, range(1, 3000))
-    assert list(member.ports) == list(range(4000, 4000 + PORTS_KEPT))
 
 
 async def lose_as_unfit(pool, *, has_run):

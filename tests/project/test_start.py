@@ -90,6 +90,7 @@ RUNNING = (
     "engine.node.limits",
     "engine.node.notices.sources",
     "engine.node.pipe",
+    "engine.node.port_book",
     "engine.node.task_hints",
     "engine.node.worker_streams",
     "engine.observe",

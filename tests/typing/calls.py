@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -35,7 +36,7 @@ def train(epochs: int, rate: float = 0.1) -> float:
     return epochs * rate
 
 
-@compute(timeout=3, retry="never", on_loss="fail", name="the name")
+@compute(timeout=3, queue_timeout=2, deadline=9, retry="never", on_loss="fail", name="the name")
 def named(x: int) -> str:
     return str(x)
 
@@ -327,3 +328,4 @@ async def results_that_stay(pool: Pool, sync: SyncPool) -> None:
     assert_type(sync.run(train(1), keep=True), SyncRef[float])
     assert_type(await (await pool.run(kept(1))).get(), bytes)
     assert_type(await kept_too.local(1), bytes)
+    assert_type(await pool.run(named.with_(deadline=timedelta(minutes=1))(1)), str)

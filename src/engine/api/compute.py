@@ -346,7 +346,8 @@ def compute(
 ) -> Any:
     """Make a function one that pools can run: calling it makes a pending call instead of running it.
 
-    Bare, or with options: ``timeout`` (of running) and ``queue_timeout`` (of waiting) in seconds or as a timedelta,
+    Bare, or with options: ``timeout`` (of running), ``queue_timeout`` (of waiting) and ``deadline`` (from the
+    submission to the end, with all waits, transfers and further attempts) in seconds or as a timedelta,
     ``retries`` (further attempts when a node is lost: 3), ``retry="never"`` (at most one attempt), ``max_restarts``
     (further attempts when the function raises or its process dies, in a broadcast on any rank: 0), ``on_loss``
     ("auto", "restart", "resend", "fail": what a broadcast does when it loses a rank), ``name`` (shown instead of the

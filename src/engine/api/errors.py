@@ -281,6 +281,25 @@ class QueueTimeout(TaskError, TimeoutError):
     """The task waited longer than its ``queue_timeout`` for a free slot; it never ran."""
 
 
+class DeadlineExceeded(TaskError, TimeoutError):
+    """The call was not done within its ``deadline`` after it was submitted; what ran of it was ended.
+
+    ``where``: what it was at, in words. ``outcomes``: of a broadcast, each rank's.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        deadline_s: float | None = None,
+        where: str = "",
+        outcomes: Sequence[Outcome] = (),
+        **attempted: Unpack[_Attempted],
+    ) -> None:
+        super().__init__(message, **attempted)
+        self.deadline_s, self.where, self.outcomes = deadline_s, where, tuple(outcomes)
+
+
 class TaskKilled(TaskError):
     """The task's process died: by ``exit_code``, by ``signal``, or (both None) perhaps ``out_of_memory``."""
 

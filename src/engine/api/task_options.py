@@ -22,6 +22,7 @@ OnStallOption = Literal["report", "restart"]
 class TaskOptions(TypedDict, total=False):
     timeout: float | timedelta | None
     queue_timeout: float | timedelta | None
+    deadline: float | timedelta | None
     retries: int
     max_restarts: int
     retry: Literal["on_loss", "never"]
@@ -38,6 +39,7 @@ class TaskOptions(TypedDict, total=False):
 class Options:
     timeout_s: float | None = None  # of running
     queue_timeout_s: float | None = None  # of waiting for a slot
+    deadline_s: float | None = None  # from the submission to the end
     retries: int = 3  # further attempts when the node is lost
     max_restarts: int = 0  # further attempts when one failed by itself: of a task, or of all ranks of a broadcast
     at_most_once: bool = False  # retry="never"
@@ -60,7 +62,7 @@ class Options:
         changes: dict[str, Any] = {}
         for option, value in options.items():
             match option:
-                case "timeout" | "queue_timeout" | "stall":
+                case "timeout" | "queue_timeout" | "deadline" | "stall":
                     changes[f"{option}_s"] = None if value is None else seconds(option, value)
                 case "retries" | "max_restarts":
                     count(option, value, least=0)

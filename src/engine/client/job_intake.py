@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from ...actors.interfaces import Ending, JobId, NodeId, OnLoss, RankWatch
+from ...actors.interfaces import Ending, GaveUp, JobId, NodeId, OnLoss, RankWatch, Reason
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, LeaveRank, Resize, Submit
 from ...lazy_named_tuple import NamedTuple
@@ -175,6 +175,14 @@ class JobIntake:
         if self._ref is not None and not self.remaking.cancel(job):
             with suppress(ActorStopped):  # then everything is settled
                 self._ref.tell(Cancel(job))
+
+    def expire(self, job: JobId, deadline_s: float) -> None:
+        """End a job that is not done so long after its submission."""
+        where = "a kept result that it was given was being made again"
+        ending = GaveUp(Reason.DEADLINE, why=where, limit_s=deadline_s)
+        if self._ref is not None and not self.remaking.cancel(job, ending):
+            with suppress(ActorStopped):
+                self._ref.tell(Cancel(job, Reason.DEADLINE, deadline_s))
 
     def leave_rank(self, job: JobId, rank: int) -> None:
         if self._ref is not None:

@@ -53,7 +53,7 @@ class SubmittedJob(Generic[R]):
     value is unpickled when it is asked for.
     """
 
-    __slots__ = ("_core", "_loading", "_settled", "_value", "future", "id", "options", "payload")
+    __slots__ = ("_core", "_deadline", "_loading", "_settled", "_value", "future", "id", "options", "payload")
 
     def __init__(self, core: OpenPool, payload: Payload, options: Options) -> None:
         self._core, self.payload, self.options = core, payload, options
@@ -65,6 +65,9 @@ class SubmittedJob(Generic[R]):
         self._value: Any = _UNASKED
         self._settled = False
         self._loading: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        if options.deadline_s is not None:
+            self._deadline = core.loop.call_later(options.deadline_s, self._expire)
 
     def __await__(self) -> Generator[Any, None, R]:
         if not self.future.done():
@@ -92,6 +95,9 @@ class SubmittedJob(Generic[R]):
             return False
         self._core.cancel(self.id)
         return True
+
+    def _expire(self) -> None:
+        self._core.expire(self.id, self.options.deadline_s or 0.0)
 
     async def load_if_long(self) -> None:
         """Unpickle a large value in a thread, once for all who wait: the event loop goes on meanwhile. Raises nothing:
@@ -175,6 +181,8 @@ class SubmittedJob(Generic[R]):
         Nobody may be waiting any more; the blob is released all the same.
         """
         self._settled = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._core.observer.job_over(self.id, ending, self.payload.name)
         if self.payload.blob is not None or self.payload.shared or self.payload.objects:
             self._core.release(self.payload)
@@ -184,6 +192,8 @@ class SubmittedJob(Generic[R]):
     def refused(self) -> None:
         """End a job that was never submitted: nobody waits for it."""
         self._settled = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._core.observer.job_over(self.id)
         self._core.release(self.payload)
 
@@ -268,6 +278,7 @@ def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> T
         payload.needs,
         None if options.stall_s is None else stall_of(payload, options),
         partial(home_of, payload.objects) if payload.objects else None,
+        options.deadline_s is not None,
     )
 
 

@@ -51,7 +51,7 @@ CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back
 
 MapItems = Iterable[Any] | AsyncIterable[Any]
 ErrorsOption = Literal["raise", "return"]
-OF_ITEMS = {Reason.LOST, Reason.QUARANTINED, Reason.QUEUE_TIMEOUT}  # the other reasons are the pool's
+OF_ITEMS = {Reason.LOST, Reason.QUARANTINED, Reason.QUEUE_TIMEOUT, Reason.DEADLINE}  # the other reasons are the pool's
 
 
 class MapOptions(TypedDict, total=False):
@@ -111,7 +111,8 @@ class MapRun(Generic[T]):
         self._failed = 0
         asynchronous = isinstance(function, AsyncCompute)
         self._options = options = function.options
-        self._alone = options.timeout_s is not None or options.max_restarts > 0  # these are an item's, and a task's
+        limited = options.timeout_s is not None or options.deadline_s is not None
+        self._alone = limited or options.max_restarts > 0  # these are an item's, and a task's
         if self._returns_errors and (options.at_most_once or not options.retries):
             self._alone = True  # an item whose task dies must not have others run again
         chunk = (AsyncChunk if asynchronous else Chunk)(

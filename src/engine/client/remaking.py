@@ -138,12 +138,12 @@ class Remaking:
         """
         Waiting(self, job, objects, send, settle).begin()
 
-    def cancel(self, job: JobId) -> bool:
-        """Cancel a job that waits here; return False if it does not."""
+    def cancel(self, job: JobId, ending: GaveUp | None = None) -> bool:
+        """End a job that waits here, as cancelled or with ``ending``; return False if it does not wait here."""
         waiting = self.waiting.get(job)
         if waiting is None:
             return False
-        waiting.give_up(GaveUp(Reason.CANCELLED))
+        waiting.give_up(ending or GaveUp(Reason.CANCELLED))
         return True
 
     def close(self) -> None:

@@ -53,18 +53,7 @@ class Caller:
 
     def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
         """Run one attempt and return its answer; raises nothing but `Interrupted`, when it comes late."""
-        fields, text = self._info.of(run.job, run.number, run.world, thread)
-        task = context.TaskContext(
-            run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread, loading=True
-        )
-        task.keeping = after_call.keeping if self._alone and run.world is not None else None
-        context.enter(task, alone=self._alone)
-        self.tasks[run.attempt] = task, get_ident()
-        self._variable.set(text)
-        if run.world is not None and self._alone:  # threads share one environment, and may be ranks of several worlds
-            self._ranks.set(fields)
-        elif self._ranks.present:
-            self._ranks.clear()
+        task = self._entered(run, streams, thread)
         is_first_call = run.function not in self._programs
         began = perf_counter_ns()
 
@@ -96,10 +85,7 @@ class Caller:
         except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
             raised = task.raised_ns or perf_counter_ns()
             answer, blob = _failed(run.attempt, phase, error, _microseconds(began))
-            if task.keeping is not None:
-                after_call.hold(error)
-            else:
-                release_frames(error)
+            (release_frames if task.keeping is None else after_call.hold)(error)
             return aged(answer, raised), blob
         finally:
             self.tasks.pop(run.attempt, None)
@@ -112,6 +98,22 @@ class Caller:
                 os.close(fds.pop())
             if perf_counter_ns() - began > 1_000_000:  # to find one takes 15 us: too long for each
                 self._info.release_port()
+
+    def _entered(self, run: Run, streams: Streams | None, thread: int) -> context.TaskContext:
+        """Return the task of an attempt, which this process, or this thread of it, runs from now on."""
+        fields, text = self._info.of(run.job, run.number, run.world, thread)
+        task = context.TaskContext(
+            run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread, loading=True
+        )
+        task.keeping = after_call.keeping if self._alone and run.world is not None else None
+        context.enter(task, alone=self._alone)
+        self.tasks[run.attempt] = task, get_ident()
+        self._variable.set(text)
+        if run.world is not None and self._alone:  # threads share one environment, and may be ranks of several worlds
+            self._ranks.set(fields)
+        elif self._ranks.present:
+            self._ranks.clear()
+        return task
 
     def _program(self, function: bytes) -> Program:
         if (program := self._programs.get(function)) is not None:

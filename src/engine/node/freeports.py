@@ -15,42 +15,63 @@ from pathlib import Path
 
 import msgpack
 
+from ..wire.messages import Ports, PortsTaken, Run, RunFlag
+from .port_book import PortBook
+
 PORTS = range(20000, 30000)  # below Linux's own, 32768 to 60999, and Kubernetes' from 30000 on
 TRIES = 64
 KEPT = 32  # and no more than an eighth of the descriptors that this process may have
-FEW = 16  # so many are left, and more are told: one message for many generations. None takes more of one node
+_LISTENS = int(RunFlag.LISTENS)
+FEW = 16  # so few are offered, and others are opened: one message for many generations. None takes more of one node
 
 
 class FreePorts:
+    """The sockets of the ports that a `PortBook` offers and keeps."""
+
     def __init__(self) -> None:
-        self._kept: dict[int, socket.socket] = {}
+        self._sockets: dict[int, socket.socket] = {}
         self._others = _given_by_the_kernel()
-        self._most = max(2, min(KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
+        most = max(2, min(KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
+        self._asked = False  # by the client, for an offer
+        self.book = PortBook(self._keep, self._close, most=most, few=FEW * most // KEPT)
 
     def open(self) -> tuple[int, ...]:
-        while len(self._kept) < self._most:
-            self._keep()
-        return tuple(self._kept)
+        """Open the first ports, unless that was done before; return the ports that are offered."""
+        if not self._sockets:
+            self.book.fill()
+        return tuple(self.book.offered)
 
-    def release_for(self, world: bytes) -> tuple[int, ...]:
-        """Release the port of a rank that is about to run here; return the ports that are kept instead."""
-        fields = msgpack.unpackb(world)
+    def named(self, run: Run) -> None:
+        """Keep the port on which a rank is to listen until its attempt is delivered, or over."""
+        if run.world is None or not run.flags & _LISTENS:
+            return
+        fields = msgpack.unpackb(run.world)
         try:
             port = fields["peers"][fields["rank"]]["port"] if "peers" in fields else fields["head_port"]
-            sock = self._kept.pop(port, None)
         except (LookupError, TypeError):  # a client of another kind, that names none
-            return ()
-        if sock is None:
-            return ()
-        sock.close()
-        if len(self._kept) > FEW * self._most // KEPT:
-            return ()
-        return tuple(self._keep() for _ in range(self._most - len(self._kept)))
+            return
+        if isinstance(port, int):
+            self.book.named(run.attempt, port)
+
+    def compare(self, message: PortsTaken) -> None:
+        self.book.compare(message.taken, message.unsent)
+        self._asked = True
+
+    def offer(self) -> Ports | None:
+        """Return the offer that is due now, as the client has asked for it or few ports were left; None: none is."""
+        if not self._asked and not self.book.is_short:
+            return None
+        self._asked = False
+        self.book.fill()
+        return Ports(self.book.taken, tuple(self.book.offered))
 
     def close(self) -> None:
-        for sock in self._kept.values():
+        for sock in self._sockets.values():
             sock.close()
-        self._kept.clear()
+        self._sockets.clear()
+
+    def _close(self, port: int) -> None:
+        self._sockets.pop(port).close()
 
     def _keep(self) -> int:
         """Keep a port that is free, and return it. Raises OSError where this host has none left."""
@@ -63,7 +84,7 @@ class FreePorts:
         # Or whoever it is kept for could not bind it for a minute after it has served a connection.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         port: int = sock.getsockname()[1]
-        self._kept[port] = sock
+        self._sockets[port] = sock
         return port
 
     def _bind(self, sock: socket.socket) -> None:

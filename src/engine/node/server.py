@@ -216,7 +216,7 @@ class ExecutorServer:
             return "another session is in charge of this executor"
         return objection(hello)
 
-    def _obey(self, message: Message, body: bytes) -> None:
+    def _obey(self, message: Message, body: bytes) -> None:  # noqa: PLR0912 (a table)
         if self._workers.obey(message, body) or self._peers.obey(message):
             return
         match message:
@@ -238,6 +238,8 @@ class ExecutorServer:
                 self._stacks.asked(message)
             case wire.Profile():
                 self._profiles.asked(message)
+            case wire.PortsTaken():
+                self._ports.compare(message)
             case wire.Ping(sent_ms):
                 self._session.send(wire.Pong(sent_ms, time.time_ns() // 1000))
                 self._workers.look_at_kills()

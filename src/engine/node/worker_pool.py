@@ -37,8 +37,6 @@ from .stack_reader import UnderWay
 from .worker_connection import WorkerConnection
 from .worker_scheduler import WorkerScheduler
 
-_LISTENS = int(wire.RunFlag.LISTENS)
-
 ToClient = wire.Message | bytes  # a message, or the body of one
 
 
@@ -125,6 +123,8 @@ class WorkerPool:
         match message:
             case wire.Run(attempt):
                 self._open_slots()
+                if message.world is not None:
+                    self._free_ports.named(message)
                 if not self._deliveries.expect(message):
                     self._forget(attempt)
                     self._outbox.append(lacking(attempt, limits.story()))
@@ -250,6 +250,8 @@ class WorkerPool:
                         self._fail(reason)
                     case _:
                         assert_never(effect)
+        if (offer := self._free_ports.offer()) is not None:
+            self._outbox.append(offer)
         due = scheduler.due()
         if due is not None and (self._timer is None or due < self._timer.when()):
             if self._timer is not None:
@@ -312,8 +314,7 @@ class WorkerPool:
         self._scheduler.gone(worker, wire.Cause.EXIT, 1, why, now)
 
     def _deliver(self, connection: WorkerConnection, run: wire.Run, body: bytes) -> None:
-        if run.world is not None and run.flags & _LISTENS and (more := self._free_ports.release_for(run.world)):
-            self._outbox.append(wire.Ports(more))
+        self._free_ports.book.close_for(run.attempt)
         self._deliveries.deliver(connection, run, body)
 
     def _forget(self, *attempts: int) -> None:
@@ -321,6 +322,7 @@ class WorkerPool:
         for attempt in attempts:
             self._deliveries.forget(attempt)
             self._holdings.ended(attempt)
+            self._free_ports.book.close_for(attempt)
 
     def _take_back(self, connection: WorkerConnection) -> None:
         """Take back what a worker has not read, then receive its results: what is left has begun and has not ended."""

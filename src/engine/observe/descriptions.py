@@ -22,17 +22,30 @@ class Descriptions:
     def __init__(self) -> None:
         self._told: dict[str, str] = {}  # cause -> of what it was told
         self._queue = _Queue()
+        self._waits: dict[int, str] = {}  # what broadcasts wait for that have a line, by their job
 
     def line(self, event: ev.Event) -> str | None:
         if isinstance(event, ev.NodeFailed):
             event = replace(event, cause=self._once(event.cause, f"node {event.node}"))
         elif isinstance(event, ev.LaunchFailed):
             event = replace(event, error=self._once(event.error, "an earlier launch"))
+        elif isinstance(event, ev.BroadcastWaits) and not self._is_new(event):
+            return None
         elif isinstance(event, ev.NodeQueued):
             return self._queue.line(event)
         elif isinstance(event, ev.NodeStarted | ev.NodeReady | ev.NodeFailed | ev.NodeDismissed):
             self._queue.left(event)
         return describe(event)
+
+    def _is_new(self, event: ev.BroadcastWaits) -> bool:
+        """Return whether a wait has a line: one broadcast's alone, of those that wait for the same."""
+        has_line = event.job in self._waits
+        if event.ended:
+            self._waits.pop(event.job, None)
+        elif has_line or event.reason not in self._waits.values():
+            self._waits[event.job] = event.reason
+            return True
+        return has_line
 
     def _once(self, cause: str, subject: str) -> str:
         """Return the cause, with a reference in place of what has been told: all of it, or the part that explains."""
@@ -129,6 +142,11 @@ def _of_pool(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return pool_use(event)
         case ev.Stalled():
             return _stalled(event)
+        case ev.BroadcastWaits():
+            what = f"broadcast {one_line(event.function) or event.job}"
+            if event.ended:
+                return f"{what} waits no more: after {seconds(event.waited_s)} for {_line(event.reason)}"
+            return f"{what} has waited {seconds(event.waited_s)} for {_line(event.reason)}"
         case ev.RecordFailed():
             return f"this run is not recorded: {_line(event.error)}; OUTRIDER_RUNS=0 turns records off"
         case ev.TrackerBehind():

@@ -35,6 +35,7 @@ _WARNINGS = (
     ev.NodeFailed,
     ev.NodeLost,
     ev.NetworkSilent,
+    ev.BroadcastWaits,
     ev.Stalled,
     ev.TaskRetried,
     ev.GenerationLost,

@@ -71,6 +71,7 @@ class PoolSnapshot:
     nodes: tuple[NodeState, ...]
     submitted: int
     finished: int
+    waits: tuple[ev.BroadcastWaits, ...] = ()  # broadcasts that have waited for 10 s and more: for what, and how long
 
     @property
     def ready(self) -> int:
@@ -85,7 +86,8 @@ class PoolSnapshot:
         state = "" if self.state == "ready" else f"{self.state}, "
         open_jobs = self.submitted - self.finished
         jobs = f", {count(open_jobs, 'job')} open" if open_jobs else ""
-        return f"{state}{self.ready} of {count(self.desired, 'node')} ready{jobs}"
+        waits = f", {count(len(self.waits), 'broadcast')} waiting for {self.waits[0].reason}" if self.waits else ""
+        return f"{state}{self.ready} of {count(self.desired, 'node')} ready{jobs}{waits}"
 
     def __repr__(self) -> str:
         return f"<pool {self.pool!r}: {self.described}>"
@@ -112,6 +114,7 @@ class Observer:
         self._steps: dict[int, tuple[str, float, str]] = {}  # of preparing nodes: which, since when, its last line
         self._names: dict[int, str] = {}
         self._failed_ranks: dict[int, Settled] = {}  # the first of each broadcast, which was reported
+        self._waits: dict[int, ev.BroadcastWaits] = {}  # of broadcasts that have waited for long, by their job
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
         self.logs = TaskLogs(lambda: self._record)
@@ -174,7 +177,7 @@ class Observer:
 
     def _known(self, event: ev.Event, now: float) -> dict[str, Any]:
         match event:
-            case ev.TaskSubmitted() | ev.BroadcastSubmitted():
+            case ev.TaskSubmitted() | ev.BroadcastSubmitted() | ev.BroadcastWaits():
                 return {"function": self._names.get(event.job, "")}
             case ev.NodeReady():
                 return {"took_s": now - self._launched.pop(event.node, now)}
@@ -203,6 +206,10 @@ class Observer:
                 self._pool, self._desired, self._began = event.pool, event.wanted, event.at
             case ev.PoolResized() | ev.PoolScaled():
                 self._desired = event.wanted
+            case ev.BroadcastWaits():
+                self._waits.pop(event.job, None)
+                if not event.ended:
+                    self._waits[event.job] = event
             case ev.NodeEvent() if type(event) in STATES:
                 self._change(event.node, state=STATES[type(event)])
                 if isinstance(event, ev.NodePreparing):
@@ -315,9 +322,10 @@ class Observer:
         return max(1, self._slots_each * sum(node.state == "ready" for node in self._nodes.values()))
 
     def snapshot(self) -> PoolSnapshot:
-        ranks = self._seats.ranks()
+        ranks, now = self._seats.ranks(), time.time()
         nodes = tuple([replace(node, rank=ranks[at]) if at in ranks else node for at, node in self._nodes.items()])
-        return PoolSnapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished)
+        waits = tuple(replace(each, waited_s=each.waited_s + max(0.0, now - each.at)) for each in self._waits.values())
+        return PoolSnapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished, waits)
 
     def subscribe(self) -> AsyncGenerator[ev.Event, None]:
         """Iterate over events from this call on, until the pool has closed."""

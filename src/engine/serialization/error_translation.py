@@ -24,6 +24,8 @@ from .pickling_errors import how_to_import, task_pickling_error, unloadable_erro
 from .pool_errors import no_node_error
 from .versions import package_versions
 
+_FAILURES = {Verdict.RAISED, Verdict.DIED, Verdict.TERMINATED, Verdict.TIMED_OUT}  # of a rank's own
+
 
 def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:
     """Return the task's value.
@@ -67,6 +69,7 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
     Raises:
         BroadcastFailed: some ranks failed; each rank's outcome is on it.
         NodeLost, CapacityError: some ranks were lost, and not replaced; the same.
+        DeadlineExceeded: some ranks had not ended at the deadline, and none had failed; the same.
         OutriderError: the broadcast as a whole could not be run.
     """
     if all(isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED for ending in endings):
@@ -80,6 +83,10 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
     if lost is not None:
         lost.outcomes = tuple(outcomes)
         raise lost
+    late = next((each.error for each in outcomes if isinstance(each.error, errors.DeadlineExceeded)), None)
+    if late is not None and not any(isinstance(each, Settled) and each.verdict in _FAILURES for each in endings):
+        late.outcomes = tuple(outcomes)
+        raise late
     raise broadcast_error(payload.name, outcomes, _failed_at(endings))
 
 
@@ -207,6 +214,10 @@ def gave_up_error(  # noqa: PLR0911, PLR0912  one for each reason
         case Reason.QUEUE_TIMEOUT:
             limit = "its queue_timeout" if queue_timeout_s is None else f"its queue_timeout of {queue_timeout_s:g} s"
             return errors.QueueTimeout(f"{task} waited longer than {limit} for a free slot and never ran.", task=task)
+        case Reason.DEADLINE:
+            limit = "its deadline" if ending.limit_s is None else f"its deadline of {ending.limit_s:g} s"
+            message = f"{task} was not done at {limit} and was ended: {ending.why}. Give it more, or less to do."
+            return errors.DeadlineExceeded(message, deadline_s=ending.limit_s, where=ending.why, **where)
         case Reason.CANCELLED:
             return errors.TaskStopped(f"{task} was cancelled.", **where)
         case Reason.CLOSED:

@@ -314,8 +314,8 @@ class NodeLink(PlainOrders):
                 self.objects.not_moved(blob)
             case wire.Serving() | wire.Arrived():
                 self.objects.end.received(message)
-            case wire.Ports(ports):
-                return PortsFree(ports)
+            case wire.Ports(first, ports):
+                return PortsFree(first, ports)
             case wire.Unfit(reason, has_run):
                 self.unfit = reason
                 return Unfit(reason, has_run)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ...actors.interfaces import AttemptId, Looked, NodeFacts, NodeId, Peer, Report, StopAt
+from ...actors.interfaces import AttemptId, Looked, NodeFacts, NodeId, Order, Peer, Report, StopAt
 from ...providers.base import PreemptionNotice
 from ..wire import messages as wire
 from ..wire.codec import SharedFrame
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ..wire.session import Session
     from .instance_views import InstanceViews
     from .node_profiles import NodeProfiles
@@ -24,6 +26,8 @@ class PlainOrders:
     stacks: NodeStacks
     profiles: NodeProfiles
     _views: InstanceViews
+    orders: dict[int, Order]
+    _held_back: dict[int, asyncio.Task[None]]
     _named = False  # whether the last view of the node named its peers
     _pool_reports: Callable[[Sequence[Report]], None]
 
@@ -58,6 +62,14 @@ class PlainOrders:
 
     def stop_at(self, stop: StopAt) -> None:
         self.send(wire.StopAt(*stop))
+
+    def is_sent(self, attempt: AttemptId) -> bool:
+        return attempt not in self._held_back
+
+    def compare_ports(self, taken: int) -> None:
+        unsent = (order for order in map(self.orders.get, self._held_back) if order is not None)
+        ports = (order.world.port_of(order.rank) for order in unsent if order.world is not None)
+        self.send(wire.PortsTaken(taken, tuple(port for port in ports if port)))
 
     def ping(self) -> None:
         self.session.send(self.profiles.ping())

@@ -53,6 +53,7 @@ TAGS: dict[type[m.Message], int] = {
     m.MoveToDisk: 26,
     checkpoint_messages.Replicate: 27,
     checkpoint_messages.Safe: 28,
+    m.PortsTaken: 29,
     m.Keys: 60,
     m.Serve: 61,
     m.Unserve: 62,

@@ -15,7 +15,7 @@ from .checkpoint_messages import Joined, Kept, Replicate, Replicated, Safe, Stor
 from .peer_messages import Arrived, Copy, Digest, GetRest, Keys, Pull, PutRest, Serve, Serving, Unserve
 from .ranges import Name, Number, Port, Quantity, Seconds, Share, Size, Stream, Text
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 LOST = "lost: "  # begins the name of a blob that is nowhere, and says why: the node had no room for it
 
 
@@ -195,6 +195,16 @@ class Profile(NamedTuple):
     seconds: Seconds
 
 
+class PortsTaken(NamedTuple):
+    """Says how many of the node's ports the client has taken, in the order of their numbers; answered by `Ports`.
+
+    ``unsent``: those of them whose attempts will still come.
+    """
+
+    taken: Number
+    unsent: tuple[Port, ...]
+
+
 class Bye(NamedTuple):
     """Ends the pool: the node kills what runs, leaves nothing, exits."""
 
@@ -234,7 +244,9 @@ class Welcome(NamedTuple):
     # hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses, accelerators: [[type, memory_gb], ...]
     facts: dict[str, Any]
     blobs: tuple[str, ...]  # that this node holds
-    ports: tuple[Port, ...]  # free TCP ports kept (bound, not listening) for generations whose head is this node
+    # Free TCP ports kept (bound, not listening) for generations whose head is this node; the first has the number 0,
+    # or on a reconnect that of `Ports`, which the node sends when it is asked.
+    ports: tuple[Port, ...]
 
 
 class Refused(NamedTuple):
@@ -355,8 +367,9 @@ class Unfit(NamedTuple):
 
 
 class Ports(NamedTuple):
-    """More free ports, as in `Welcome`."""
+    """All free ports that the node offers now. It numbers ports in the order in which it opens them, from 0 on."""
 
+    first: Number  # the number of the first of these ports
     ports: tuple[Port, ...]
 
 
@@ -451,7 +464,7 @@ class Missing(NamedTuple):
     blob: str
 
 
-_Orders = View | Define | Run | Kill | Recall | Hold | StopAt | ShowStacks | Profile
+_Orders = View | Define | Run | Kill | Recall | Hold | StopAt | ShowStacks | Profile | PortsTaken
 _Blobs = Drop | Adopt | Lend | Refer | MoveToDisk | Replicate | Safe
 _Peers = Keys | Serve | Unserve | Pull | Copy | Digest
 ToNode = Hello | _Orders | _Blobs | _Peers | Bye | Input

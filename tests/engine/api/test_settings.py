@@ -157,7 +157,14 @@ def test_an_image_keeps_its_own_copy_of_the_environment() -> None:
 
 
 def test_options_cross_to_nodes_as_they_are() -> None:
-    given: dict[str, Any] = {"timeout": 3.0, "queue_timeout": 2.0, "retry": "never", "on_loss": "fail", "name": "n"}
+    given: dict[str, Any] = {
+        "timeout": 3.0,
+        "queue_timeout": 2.0,
+        "deadline": 9.0,
+        "retry": "never",
+        "on_loss": "fail",
+        "name": "n",
+    }
     chosen = Options().changed(**given)
     assert pickle.loads(pickle.dumps(chosen)) == chosen != Options()
     assert Options().changed(timeout=timedelta(seconds=3)).timeout_s == 3
@@ -167,6 +174,8 @@ def test_options_cross_to_nodes_as_they_are() -> None:
 def test_times_that_mean_nothing_are_refused(seconds: Any) -> None:
     with pytest.raises(SpecError, match="timeout"):
         Options().changed(timeout=seconds)
+    with pytest.raises(SpecError, match="deadline"):
+        Options().changed(deadline=seconds)
 
 
 def test_placement_takes_head_or_a_rank() -> None:

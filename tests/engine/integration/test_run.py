@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from outrider import InstanceInfo, Local, Pool, SpecError, Worker, compute, gather, instance_info, shard
+from outrider import (
+    DeadlineExceeded,
+    InstanceInfo,
+    Local,
+    Pool,
+    SpecError,
+    Worker,
+    compute,
+    gather,
+    instance_info,
+    shard,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +42,11 @@ async def triple(x: int) -> int:
 @compute
 def hang() -> None:
     threading.Event().wait()
+
+
+@compute(deadline=0.2)
+def late_item(_: int) -> None:
+    hang.local()
 
 
 @compute
@@ -96,6 +112,24 @@ async def test_a_job_whose_awaiter_was_cancelled_says_so(pool: Pool) -> None:
     assert (job.done(), job.cancelled()) == (True, True)
     with pytest.raises(asyncio.CancelledError):
         job.exception()
+
+
+async def test_deadline_ends_a_call_and_frees_its_slot(pool: Pool) -> None:
+    late = hang.with_(deadline=0.2, queue_timeout=60)
+    for call in (pool.run(late()), pool.broadcast(late()), pool.map(late_item, [1])):
+        with pytest.raises(DeadlineExceeded) as raised:
+            await call
+        assert isinstance(raised.value, TimeoutError)
+        assert raised.value.deadline_s == 0.2
+        assert raised.value.where
+    assert [*await pool.broadcast(double(2))] == [4] * 4
+
+
+async def test_deadline_does_not_end_what_is_done_before(pool: Pool) -> None:
+    job = pool.submit(double.with_(deadline=600)(2))
+    assert await job == 4
+    assert job._deadline is not None  # type: ignore[attr-defined]
+    assert job._deadline.cancelled()  # type: ignore[attr-defined]
 
 
 async def test_a_group_that_is_submitted_is_one_job(pool: Pool) -> None:

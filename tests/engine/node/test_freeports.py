@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 from outrider.engine.node.freeports import KEPT, FreePorts
+from outrider.engine.wire.messages import Ports, PortsTaken, Run, RunFlag, Value
 
 
 @pytest.fixture
@@ -27,13 +28,31 @@ def test_a_process_that_may_have_few_descriptors_keeps_few_ports(ports: FreePort
     assert len(ports.open()) == 8 < KEPT
 
 
-def test_ports_are_made_up_for_before_the_last_is_taken(ports: FreePorts) -> None:
-    kept = list(ports.open())
-    for _ in range(100):
-        kept += ports.release_for(msgpack.packb({"head_port": kept.pop(0)}))
-        assert kept
+def run(attempt: int, world: object, flags: RunFlag = RunFlag.LISTENS) -> Run:
+    return Run(attempt, b"f", Value(b""), 1, 1, None, int(flags), msgpack.packb(world))
 
 
-def test_more_are_told_when_half_of_them_are_left(ports: FreePorts) -> None:
-    told = [len(ports.release_for(msgpack.packb({"head_port": port}))) for port in ports.open()[:4]]
-    assert told == [0, 0, 0, 4]
+def test_others_are_offered_when_half_of_them_are_left(ports: FreePorts) -> None:
+    offers = list[Ports | None]()
+    for attempt, port in enumerate(ports.open()[:4]):
+        ports.named(run(attempt, {"head_port": port}))
+        offers.append(ports.offer())
+    assert offers[:3] == [None, None, None]
+    assert offers[3] is not None
+    assert (offers[3].first, len(offers[3].ports)) == (4, 8)
+    assert ports.offer() is None
+
+
+def test_comparison_is_answered_with_all_that_are_offered(ports: FreePorts) -> None:
+    first = ports.open()
+    ports.compare(PortsTaken(2, ()))
+    assert ports.offer() == Ports(2, (*first[2:], *ports.open()[-2:]))
+
+
+def test_port_of_a_task_that_does_not_listen_stays_offered(ports: FreePorts) -> None:
+    kept = ports.open()
+    ports.named(run(1, {"head_port": kept[0]}, RunFlag(0)))
+    for world in ({"rank": 1, "peers": [{"port": kept[0]}, {"port": 0}]}, {"rank": 0, "peers": []}, {}, {"peers": 3}):
+        ports.named(run(2, world))
+    ports.named(run(3, {"head_port": "http"}))
+    assert ports.open() == kept

@@ -65,20 +65,36 @@ async def test_a_generations_port_is_let_go_for_its_head_and_replaced(make: Any)
     for port in used:
         world = msgpack.packb({"rank": 1, "peers": [{"port": 0}, {"port": port}]})
         assert await client.call(listen, port, world=world, flags=RunFlag.LISTENS) is True
-    more = (await client.expect(m.Ports)).ports
-    assert len(more) == len(used)
-    assert not {*more} & {*welcome.ports[len(used) :]}  # those used have been let go, and may come again
+    first, ports = await client.expect(m.Ports)
+    assert (first, len(ports)) == (len(used), KEPT)
+    assert ports[:FEW] == welcome.ports[len(used) :]
     client.cut()
-    assert set((await client.connect()).ports) == {*welcome.ports[len(used) :], *more}
+    assert (await client.connect()).ports == ports
 
 
-def test_another_ranks_port_is_kept_and_a_world_without_any_does_no_harm() -> None:
-    ports = FreePorts()
-    kept = ports.open()
-    for world in ({"rank": 1, "peers": [{"port": kept[0]}, {"port": 0}]}, {"rank": 0, "peers": []}, {}, {"peers": 3}):
-        assert ports.release_for(msgpack.packb(world)) == ()
-    assert ports.open() == kept
-    ports.close()
+async def test_port_of_a_rank_that_is_killed_unread_is_let_go(make: Any) -> None:
+    """A rank that waits for its worker to start is ended: nobody would ever have let its port go."""
+    client = await make(connect=False, kind="process")
+    welcome = await client.connect()
+    taken, unsent, last = welcome.ports[:3]
+    ranks = [
+        client.order(os.getpid, world=msgpack.packb({"head_port": port}), flags=RunFlag.LISTENS | RunFlag.FRESH)
+        for port in (taken, last)
+    ]
+    client.send(*ranks, *(m.Kill(rank.attempt) for rank in ranks))
+    for rank in ranks:
+        assert isinstance(await client.answer(rank.attempt), m.Ended)
+    client.send(m.PortsTaken(3, (unsent,)))
+    await client.until(lambda: m.Ports in map(type, client.heard))
+    assert client.heard[-1].first == 3
+    client.heard.clear()
+    with socket.socket() as sock, pytest.raises(OSError, match="in use"):
+        sock.bind(("127.0.0.1", unsent))
+    client.send(m.PortsTaken(3, ()))
+    await client.expect(m.Ports)
+    for port in (taken, unsent, last):
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
 
 
 def test_kept_ports_are_none_that_the_kernel_gives_to_whoever_connects() -> None:

@@ -51,6 +51,11 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
         (ev.GenerationLost(7, 1, (2, 3), "gone"), "broadcast 7 lost nodes 2, 3: gone"),
         (ev.GenerationStarted(7, 2, (0, 1), (0, 1)), "broadcast 7 runs again on 2 ranks, generation 2"),
         (ev.GenerationStarted(7, 1, (0, 1), (0, 1)), None),
+        (ev.BroadcastWaits(7, "free ports of node 3", 10.0), "broadcast 7 has waited 10.0 s for free ports of node 3"),
+        (
+            ev.BroadcastWaits(7, "2 of 4 nodes to be ready", 75.0, "train", ended=True),
+            "broadcast train waits no more: after 1:15 for 2 of 4 nodes to be ready",
+        ),
         (ev.NodeLost(1), "node 1 lost: unknown cause"),
         (ev.NodeLost(1, "two\nlines\x1b[2J"), "node 1 lost: two; lines"),
         (
@@ -70,6 +75,16 @@ def test_what_the_machines_of_one_job_wait_for_is_told_once() -> None:
     assert [lines.line(ev.NodeQueued(node, "Resources")) for node in range(2)] == ["in the queue: Resources", None]
     assert lines.line(ev.NodeStarted(0)) is None
     assert lines.line(ev.NodeQueued(5, "Resources")) == "in the queue: Resources", "of another job"
+
+
+def test_broadcasts_that_wait_for_the_same_have_one_line() -> None:
+    lines = Descriptions()
+
+    def waits(job: int, waited_s: float, reason: str = "a slot", *, ended: bool = False) -> bool:
+        return lines.line(ev.BroadcastWaits(job, reason, waited_s, ended=ended)) is not None
+
+    assert [waits(1, 10.0), waits(2, 10.0), waits(3, 10.0, "ports"), waits(1, 20.0)] == [True, False, True, True]
+    assert [waits(1, 25.0, ended=True), waits(2, 26.0, ended=True), waits(4, 10.0)] == [True, False, True]
 
 
 def test_what_a_scheduler_recalculates_for_many_machines_has_a_line_at_times() -> None:

@@ -260,6 +260,7 @@ def test_facts_of_an_end_are_attributes() -> None:
         (Reason.QUARANTINED, errors.TaskQuarantined),
         (Reason.LOSING, errors.NodeLost),
         (Reason.QUEUE_TIMEOUT, errors.QueueTimeout),
+        (Reason.DEADLINE, errors.DeadlineExceeded),
         (Reason.CANCELLED, errors.TaskStopped),
         (Reason.CLOSED, errors.PoolClosed),
         (Reason.NO_REPLACEMENT, errors.CapacityError),
@@ -275,6 +276,27 @@ def test_each_reason_to_give_up_has_its_error(reason: Reason, kind: type[Excepti
     if isinstance(error, errors.NodeLost):
         assert error.losses == ((3, "killed by signal 9"),)
         assert "node 3: killed by signal 9" in str(error)
+
+
+def test_deadline_says_where_the_call_was() -> None:
+    ending = GaveUp(Reason.DEADLINE, why="it was running on node 3", limit_s=30.0)
+    error = gave_up_error(ending, "train")
+    assert isinstance(error, errors.DeadlineExceeded)
+    assert isinstance(error, TimeoutError)
+    assert (error.deadline_s, error.where) == (30.0, "it was running on node 3")
+    assert str(error).startswith("train was not done at its deadline of 30 s and was ended: it was running on node 3.")
+
+
+def test_deadline_of_a_broadcast_gives_way_to_a_rank_that_failed() -> None:
+    late = GaveUp(Reason.DEADLINE, rank=1, why="rank 1 on node 1 had not ended", limit_s=30.0)
+    done = Settled(Verdict.RETURNED, Received(b"", None), NodeId(0), 0, 1, 1)
+    failed = Settled(Verdict.DIED, Ended(1, Cause.EXIT, 3, ""), NodeId(0), 0, 1, 1)
+    with pytest.raises(errors.DeadlineExceeded) as raised:
+        unpack_all([done, late], PAYLOAD)
+    assert [type(each.error) for each in raised.value.outcomes] == [type(None), errors.DeadlineExceeded]
+    with pytest.raises(errors.BroadcastFailed) as group:
+        unpack_all([failed, late], PAYLOAD)
+    assert group.value.first.rank == 0
 
 
 WRONG_KEY = ConnectFailed("h1 shows another host key.", systematic=True)

@@ -327,6 +327,9 @@ class PlayedConnection:
     async def get(self, name: str, progress: TransferProgress) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
+            attempt = name.removeprefix("kept-by-")  # which whoever asked for it may have given up meanwhile
+            if attempt != name and self._sim.referee.kept.is_free(self._sim.orders[int(attempt)].task.job):
+                raise LookupError(name)
             self._sim.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")
         return daemon.blobs[name]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from ....actors.interfaces import AttemptId
 from ...node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from ...node.output import Backlog
+from ...node.port_book import PortBook
 from ...node.worker_scheduler import WorkerScheduler
 from ...wire import codec
 from ...wire.messages import (
@@ -29,6 +30,7 @@ from ...wire.messages import (
     Ping,
     Pong,
     Ports,
+    PortsTaken,
     PreemptionNotice,
     Recall,
     Refer,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 FORGED = b"forged"  # the result of another node's attempt
 PORTS_KEPT = 32
 PORTS_FEW = 16
+NO_PORT = 0
 _LISTENS = int(RunFlag.LISTENS)
 
 
@@ -69,7 +72,9 @@ class Daemon:
         self.workers: dict[int, Process] = {}
         self.blobs: dict[str, bytes] = {}
         self._lent: dict[int, dict[str, Value]] = {}  # to attempts: kept results, by the names of references
-        self.ports = [host.free_port() for _ in range(PORTS_KEPT)]
+        self.ports = PortBook(host.free_port, lambda port: None, most=PORTS_KEPT, few=PORTS_FEW)  # noqa: ARG005
+        self.ports.fill()
+        self._asked_for_ports = False
         self.let_go: dict[int, int] = {}  # port -> the attempt that it is for, which may need another worker
         self.view = b""
         self.views: dict[int, bytes] = {}  # of ranks' attempts: the view that their world goes with
@@ -129,7 +134,7 @@ class Daemon:
             "cpus": self.host.cpus,
         }
         welcome = Welcome(
-            PROTOCOL_VERSION, resumed, self._session.received, facts, tuple(sorted(self.blobs)), tuple(self.ports)
+            PROTOCOL_VERSION, resumed, self._session.received, facts, tuple(sorted(self.blobs)), (*self.ports.offered,)
         )
         circuit.send(IN, codec.encode(welcome) + self._session.flush())
         self.check_hearing()
@@ -147,6 +152,8 @@ class Daemon:
             case Run():
                 if message.world is not None:
                     self.views[message.attempt] = self.view
+                    if message.flags & _LISTENS:
+                        self.ports.named(message.attempt, self._port_of(message))
                 self.core.submitted(message, body)
             case Define(function, _, blob):
                 self._functions[function] = blob
@@ -163,6 +170,9 @@ class Daemon:
                 self.view = view
             case ShowStacks(number, quiet_us):
                 self._show_stacks(number, quiet_us)
+            case PortsTaken(taken, unsent):
+                self.ports.compare(taken, unsent)
+                self._asked_for_ports = True
             case Ping(sent_ms):
                 self._session.send(Pong(sent_ms))
                 self._flush()
@@ -228,6 +238,7 @@ class Daemon:
                     case Relay(body):
                         self._send(body)
                     case Answer(message):
+                        self._over(*(message.attempts if isinstance(message, Returned) else (message.attempt,)))
                         self._send(message)
                     case Steal(worker):
                         core.stolen(worker, self.workers[worker].take_back(), loop.now)
@@ -245,6 +256,10 @@ class Daemon:
                         raise AssertionError("no threads are played")
                     case _:
                         assert_never(effect)
+        if not self._ended and (self._asked_for_ports or self.ports.is_short):
+            self._asked_for_ports = False
+            self.ports.fill()
+            self._send(Ports(self.ports.taken, tuple(self.ports.offered)))
         due = core.due()
         if due is not None and (self._timer is None or due < self._timer.when()):
             if self._timer is not None:
@@ -271,12 +286,18 @@ class Daemon:
 
     def _deliver(self, process: Process, run: Run, body: bytes) -> None:
         self.sim.referee.delivered(self, run, known=self._functions)
-        order = self.sim.orders[AttemptId(run.attempt)]
-        if order.world is not None and run.flags & _LISTENS:
-            port = order.world.ports[order.rank] if order.world.ports else order.world.head_port
-            self._let_go_of(port)
-            self.let_go.setdefault(port, run.attempt)
+        if run.world is not None and run.flags & _LISTENS:
+            self.let_go.setdefault(self._port_of(run), run.attempt)
+            self.ports.close_for(run.attempt)
         process.deliver(run, body)
+
+    def _port_of(self, run: Run) -> int:
+        order = self.sim.orders[AttemptId(run.attempt)]
+        return NO_PORT if order.world is None else order.world.port_of(order.rank)
+
+    def _over(self, *attempts: int) -> None:
+        for attempt in attempts:
+            self.ports.close_for(attempt)
 
     def given_to(self, run: Run) -> tuple[int, list[str]]:
         """Return the job that was submitted first, and the values that it finds in its arguments, or kept."""
@@ -289,15 +310,6 @@ class Daemon:
         args = run.args.data if run.args.blob is None else self.blobs[run.args.blob]
         given = Given.of(args)
         return given.job, given.found(lent)
-
-    def _let_go_of(self, port: int) -> None:
-        """Give a port to its rank; find more when few are left."""
-        if port in self.ports:
-            self.ports.remove(port)
-            if len(self.ports) <= PORTS_FEW:
-                more = tuple(self.host.free_port() for _ in range(PORTS_KEPT - len(self.ports)))
-                self.ports += more
-                self._send(Ports(more))
 
     def _end_worker(self, process: Process) -> None:
         kill_s = self.sim.dice.within(self.sim.scenario.cloud.kill_s, "kill", self.host.number)

@@ -16,6 +16,8 @@ QUEUED = 0.15  # of the pools that are not large: their machines wait in a queue
 SCALED = 0.25  # of the pools that are not large: their number of nodes follows the work
 HOLDING = 0.25  # of them: some of their tasks hold processors
 STALLING = 0.25  # of them: some of their jobs are watched for signs of life
+LIMITED = 0.15  # of them: jobs that have a deadline
+HASTY = 0.1  # of them: many broadcasts, most of them cancelled at once, while connections are lost
 KEEPING = 0.3  # of them: some of their tasks keep results, which others are given
 LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
 EVENTS = (
@@ -54,7 +56,9 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
     scaled = _with_amounts(_by_load(scenario, Random(f"scale {seed}")), Random(f"amounts {seed}"))  # noqa: S311
     stalling = _with_hangs(_with_stalls(scaled, Random(f"stalls {seed}")), Random(f"hangs {seed}"))  # noqa: S311
     keeping = _with_kept(stalling, lasts_s, Random(f"kept {seed}"))  # noqa: S311
-    return _queued(keeping, Random(f"queue {seed}"))  # noqa: S311
+    limited = _with_deadlines(keeping, Random(f"deadlines {seed}"))  # noqa: S311
+    hasty = _with_haste(limited, lasts_s, Random(f"haste {seed}"))  # noqa: S311
+    return _queued(hasty, Random(f"queue {seed}"))  # noqa: S311
 
 
 def _queued(scenario: Scenario, dice: Random) -> Scenario:
@@ -148,6 +152,37 @@ def _with_kept(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
         kept += [job.id] * job.keep
     deaths = tuple(_death_of_kept(dice, lasts_s) for _ in range(dice.choice((2, 4, 6, 8))))
     return replace(scenario, jobs=tuple(jobs), faults=(*scenario.faults, *deaths))
+
+
+def _with_deadlines(scenario: Scenario, dice: Random) -> Scenario:
+    """Return the scenario, or the same with jobs that have a deadline."""
+    if dice.random() >= LIMITED:
+        return scenario
+    jobs = (replace(job, deadline_s=dice.choice((None, 0.0, 0.5, 5.0, 60.0, 300.0))) for job in scenario.jobs)
+    return replace(scenario, jobs=tuple(jobs))
+
+
+def _with_haste(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
+    """Return the scenario, or the same with users who are in haste: each port of a node has its turn."""
+    if dice.random() >= HASTY:
+        return scenario
+    return hasty(scenario, dice.uniform(0.0, lasts_s), dice, resets=dice.choice((0, 3, 10)))
+
+
+def hasty(scenario: Scenario, at_s: float, dice: Random, *, resets: int) -> Scenario:
+    """Add broadcasts that are cancelled within milliseconds of their start, or are as short, and lost connections."""
+    jobs, faults = [*scenario.jobs], [*scenario.faults]
+    for _ in range(dice.choice((20, 60, 120))):
+        at_s += dice.choice((0.0, 0.002, 0.05, 0.3))
+        cancel_after_s = dice.choice((None, 0.0, 0.001, 0.004, 0.02, 0.2))
+        job = Job(
+            id=len(jobs) + 1, at_s=at_s, takes_s=0.001, ranks=1, cancel_after_s=cancel_after_s,
+            large=dice.random() < 0.2, listens=dice.random() < 0.2, collective=dice.random() < 0.5, retries=50,
+        )  # fmt: skip
+        jobs.append(job)
+        if len(jobs) % 10 < resets:
+            faults.append(f.Reset(at_s=round(at_s + dice.uniform(0.0, 0.2), 4), who=dice.choice(("head", 0.0, 0.6))))
+    return replace(scenario, jobs=tuple(jobs), faults=tuple(faults))
 
 
 def _death_of_kept(dice: Random, lasts_s: float) -> f.Death:

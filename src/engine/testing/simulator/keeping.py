@@ -148,7 +148,7 @@ class Keeping:
         self._sim.referee.kept.submitted(job, given)
         options = Options(
             retries=job.retries, at_most_once=job.once, queue_timeout_s=job.queue_timeout_s, timeout_s=job.timeout_s,
-            needs=payload.needs,
+            needs=payload.needs, deadline_s=job.deadline_s,
         )  # fmt: skip
         played = PlayedJob(self.intake, payload, options, job)
         if job.cancel_after_s is not None:

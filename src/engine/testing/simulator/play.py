@@ -32,6 +32,7 @@ from ....actors.interfaces import (
     Ending,
     JobId,
     PoolSpec,
+    Reason,
     ScaleByLoad,
     Stall,
     Task,
@@ -290,6 +291,7 @@ class _User:
         sim.referee.nodes.rested()
         sim.referee.scaling.rested()
         sim.referee.costs.rested()
+        sim.referee.ports.rested(state.nodes)
         ranks = {node.machine.id: node.rank for node in state.nodes if node.rank is not None}
         for machine, rank in list(ranks.items())[:: max(1, len(ranks) // 64)]:
             daemon = sim.hosts[machine].daemon
@@ -364,11 +366,14 @@ class _User:
         else:
             task = Task(
                 TaskId(job.id), JobId(job.id), function, payload, job.on, job.retries, job.once, job.queue_timeout_s,
-                needs=payload.needs, stall=_stall(job),
+                needs=payload.needs, stall=_stall(job), has_deadline=job.deadline_s is not None,
             )  # fmt: skip
             self._tell(Submit(task, lambda ending: self._settle(job, ending)))
         if job.cancel_after_s is not None:
             self._sim.loop.call_later(job.cancel_after_s, self._tell, Cancel(JobId(job.id)))
+        if job.deadline_s is not None:
+            expire = Cancel(JobId(job.id), Reason.DEADLINE, job.deadline_s)
+            self._sim.loop.call_later(job.deadline_s, self._tell, expire)
 
     def _payload(self, job: Job) -> Payload:
         function = f"{job.takes_s}{job.ends}{job.ranks}{job.large}{job.cpus}".encode()

@@ -24,6 +24,7 @@ from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
 from .rules.kept import KeptRules
 from .rules.nodes import NodeRules
+from .rules.ports import PortRules
 from .rules.queues import QueueRules
 from .rules.scaling import ScalingRules
 from .rules.time_limits import TimeLimitRules
@@ -62,6 +63,7 @@ class Referee:
         self.queues = QueueRules(sim)
         self.time_limits = TimeLimitRules(sim)
         self.kept = KeptRules(sim)
+        self.ports = PortRules(sim)
         self.least_wanted = sim.scenario.nodes
 
     # --- of the pool ------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Job:
     queue_timeout_s: float | None = None
     timeout_s: float | None = None
     cancel_after_s: float | None = None
+    deadline_s: float | None = None
     large: bool = False  # its arguments and its result travel as blobs
     fresh: bool = False  # in a process of its own
     cpus: int = 0  # that it holds of its node; a broadcast's ranks each

@@ -20,6 +20,7 @@ from outrider.actors.messages import NodeMessage, Queued
 from outrider.actors.node import NodeActor
 from outrider.actors.node_lives import NodeLives
 from outrider.actors.placement import Placement
+from outrider.actors.pool import PoolActor
 from outrider.actors.queue_timeouts import Expiries
 from outrider.actors.retries import Entry
 from outrider.actors.stalls import StallWatch
@@ -28,12 +29,35 @@ from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
 from outrider.engine.client.lineage import Lineage, Need, State
 from outrider.engine.client.remaking import Run, Waiting
+from outrider.engine.node.port_book import PortBook
 from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.serialization.stored_objects import StoredObject
+from outrider.engine.testing.simulator.daemon import Daemon
 from outrider.engine.transport.node_objects import NodeObjects
 
 Patch = pytest.MonkeyPatch
+
+
+def compares_no_ports(patch: Patch) -> None:
+    patch.setattr(Membership, "compare_ports", lambda *_: None)
+
+
+def keeps_ports_of_ended_ranks(patch: Patch) -> None:
+    patch.setattr(Daemon, "_over", lambda *_: None)
+
+
+def knows_no_deadline(patch: Patch) -> None:
+    cancel = PoolActor._cancel
+    patch.setattr(
+        PoolActor, "_cancel", lambda self, message, now: message.limit_s is None and cancel(self, message, now)
+    )
+
+
+def asks_for_ports_once(patch: Patch) -> None:
+    """A node that offers no more ports when few are left, as one that has missed its client's count."""
+    patch.setattr(PortBook, "is_short", False)
+    patch.setattr(Membership, "compare_ports", lambda *_: None)
 
 
 def holds_what_is_not_there(patch: Patch) -> None:
@@ -372,7 +396,7 @@ def takes_a_wait_for_over_that_ended_before_the_fence(patch: Patch) -> None:
 
 
 def lets_what_is_given_up_run_on(patch: Patch) -> None:
-    patch.setattr(Ledger, "_give_up", lambda self, entry, reason: self._end(entry, GaveUp(reason, entry.losses)))
+    patch.setattr(Ledger, "_give_up", lambda self, entry, ending: self._end(entry, GaveUp(ending.reason, entry.losses)))
 
 
 def knows_no_timeout(patch: Patch) -> None:

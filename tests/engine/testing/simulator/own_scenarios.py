@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from outrider.actors.interfaces import OnLoss
 from outrider.engine.testing.simulator import faults as f
+from outrider.engine.testing.simulator.draw import hasty
 from outrider.engine.testing.simulator.scenario import CloudSpec, Job, Scenario
 
 
@@ -76,3 +79,9 @@ def fenced_late(seed: int) -> Scenario:
     cloud = CloudSpec(launch_s=(0.2, 1.0), boot_s=(5.0, 10.0), kill_s=(1.0, 1.0))
     job = Job(id=1, at_s=0.0, takes_s=60.0, ranks=1, retries=10)
     return Scenario(seed=seed, nodes=3, min=3, max=3, replace_timeout_s=30.0, cloud=cloud, jobs=(job,), faults=faults)
+
+
+def hasty_broadcasts(seed: int) -> Scenario:
+    """One of ten: many broadcasts, most of them cancelled within milliseconds, while connections are lost."""
+    scenario = Scenario(seed=seed, nodes=2, min=2, max=2, slots=2, cloud=CloudSpec(boot_s=(1.0, 2.0)))
+    return hasty(scenario, 10.0, Random(seed), resets=5)

@@ -29,6 +29,9 @@ BY_HAND: dict[Callable[[Patch], None], Callable[[int], Scenario]] = {
     guards.waits_for_no_queue: own_scenarios.queued,
     guards.counts_no_late_machine_that_is_being_ended: own_scenarios.late_one_after_another,
     guards.takes_a_wait_for_over_that_ended_before_the_fence: own_scenarios.fenced_late,
+    guards.compares_no_ports: own_scenarios.hasty_broadcasts,
+    guards.keeps_ports_of_ended_ranks: own_scenarios.hasty_broadcasts,
+    guards.asks_for_ports_once: own_scenarios.hasty_broadcasts,
 }
 # The seeds at which those fall that take the search seconds. Where one does not any more, the search finds another.
 FALLS_AT: dict[Callable[[Patch], None], int] = {
@@ -111,6 +114,7 @@ FALLS_AT: dict[Callable[[Patch], None], int] = {
         ("SIM-35", guards.lets_what_is_given_up_run_on),
         ("SIM-36", guards.knows_no_timeout),
         ("SIM-36", guards.knows_no_queue_timeout),
+        ("SIM-36", guards.knows_no_deadline),
         ("SIM-9", guards.forgets_whoever_waits_for_a_result),
         ("SIM-37", guards.gives_up_what_it_may_make_again),
         ("SIM-37", guards.mixes_the_sizes_of_two_makings),
@@ -119,6 +123,9 @@ FALLS_AT: dict[Callable[[Patch], None], int] = {
         ("SIM-38", guards.makes_again_what_nobody_waits_for),
         ("SIM-39", guards.keeps_what_is_let_go),
         ("SIM-39", guards.remembers_calls_for_ever),
+        ("SIM-40", guards.compares_no_ports),
+        ("SIM-40", guards.keeps_ports_of_ended_ranks),
+        ("SIM-9", guards.asks_for_ports_once),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -73,6 +73,10 @@ class KeptRules:
         if job not in self._held and not self._wanted(job):
             self._kept_on.pop(job, None)
 
+    def is_free(self, job: int) -> bool:
+        """Return whether nobody refers to the result of a job of the user's, or waits for it."""
+        return job in self._inputs and job not in self._held and not self._wanted(job)
+
     def _wanted(self, job: int) -> bool:
         return bool(self._asked[job] or self._given[job])
 

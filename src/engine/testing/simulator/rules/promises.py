@@ -38,8 +38,9 @@ PROMISES = {
     "SIM-33": "late machines are no more than half of the nodes, until they have ended",
     "SIM-34": "each lost node of a broadcast has the whole `replace_timeout` for its replacement",
     "SIM-35": "what has settled is ended where it still runs",
-    "SIM-36": "`timeout` and `queue_timeout` are kept, and not too early",
+    "SIM-36": "`timeout`, `queue_timeout` and `deadline` are kept, and not too early",
     "SIM-37": "a kept result is the right one, or `NodeLost` says what had made it",
     "SIM-38": "a lost result is made again for whoever waits for it, once for all, as often as allowed",
     "SIM-39": "what nobody refers to is not kept",
+    "SIM-40": "a node's free ports are counted alike by the pool and by the node",
 }

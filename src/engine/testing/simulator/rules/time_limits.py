@@ -4,7 +4,8 @@ SIM-34: a broadcast ends for want of a node only when ``replace_timeout_s`` has 
     generation lacks was lost, and none before that for the want of any; or when the pool asks for no machine any more.
 SIM-35: nothing of what has settled runs on for longer than `SOON_S` on a machine that is reached and undisturbed.
 SIM-36: what runs longer than its ``timeout_s`` is ended within `SOON_S`, on a machine that is undisturbed. What has not
-    begun within its ``queue_timeout_s`` settles by then, and not before.
+    begun within its ``queue_timeout_s`` settles by then, and not before; and so does what is not done within its
+    ``deadline_s``, wherever it is, and that is told.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class TimeLimitRules:
         if job.queue_timeout_s is not None:
             self._sim.loop.call_later(job.queue_timeout_s + SOON_S, self._should_have_begun, job)
 
+        if job.deadline_s is not None:
+            self._sim.loop.call_later(job.deadline_s + SOON_S, self._should_have_settled, job)
+
     def ordered(self, order: Order) -> None:
         self._sent.add(order.task.job)
 
@@ -52,6 +56,10 @@ class TimeLimitRules:
         due_s = float("inf") if job.queue_timeout_s is None else job.queue_timeout_s - ROUNDING_S
         if waited_s < due_s and any(each.reason is Reason.QUEUE_TIMEOUT for each in gave_up):
             story = f"job {job.id} is given up after {waited_s:g} s of its queue_timeout, {job.queue_timeout_s}"
+            self._sim.broken("SIM-36", story)
+        late = [each for each in gave_up if each.reason is Reason.DEADLINE]
+        if late and (waited_s < (job.deadline_s or 0.0) - ROUNDING_S or not all(each.why for each in late)):
+            story = f"job {job.id} ends after {waited_s:g} s of its deadline, {job.deadline_s}: {late[0].why!r}"
             self._sim.broken("SIM-36", story)
         if job.ranks and any(each.reason is Reason.NO_REPLACEMENT for each in gave_up):
             self._check_patience(job, gave_up)
@@ -77,6 +85,11 @@ class TimeLimitRules:
         begun = job.id in self._sent if job.ranks else referee.jobs.has_begun(job.id)
         if not begun and job.id not in referee.jobs.settled and not referee.nodes.closing:
             self._sim.broken("SIM-36", f"job {job.id} has not begun, and waits beyond its {job.queue_timeout_s} s")
+
+    def _should_have_settled(self, job: Job) -> None:
+        referee = self._sim.referee
+        if job.id not in referee.jobs.settled and not referee.nodes.closing:
+            self._sim.broken("SIM-36", f"job {job.id} has not settled at its deadline, {job.deadline_s} s")
 
     def _should_have_timed_out(self, host: Host, attempt: AttemptId) -> None:
         referee = self._sim.referee

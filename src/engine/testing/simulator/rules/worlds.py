@@ -94,7 +94,8 @@ class WorldRules:
             self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} gets {here}")
         self._check_peers(daemon, order, sent.get("peers"))
         port = _port_of(order)
-        if port is not None and port not in daemon.ports and daemon.let_go.get(port) != run.attempt:
+        kept = daemon.ports.kept.get(run.attempt)
+        if port is not None and port != kept and daemon.let_go.get(port) != run.attempt:
             self._broken("SIM-4", f"port {port} was not free on node {daemon.host.number}")
 
     def _check_peers(self, daemon: Daemon, order: Order, named: list[dict[str, Any]] | None) -> None:

@@ -1,0 +1,66 @@
+"""The broadcasts that wait for something before their ranks run, and since when. Pure.
+
+WAITS-1: a broadcast that waits for the same for `LONG_S` is due then, and again every `LONG_S`, until it waits no more.
+WAITS-2: a long wait is reported when it is first due, each time that it has doubled, and at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from ..lazy_dataclass import dataclass
+from .interfaces import JobId
+
+LONG_S = 10.0  # after so long what is waited for is asked for again, and people read of it
+
+
+@dataclass(slots=True)
+class Wait:
+    """The wait of one broadcast. ``of``: what it waits for; another value is another wait."""
+
+    of: Hashable
+    since: float
+    due_at: float
+    report_s: float = LONG_S  # how long it has lasted when it is reported next
+    text: str = ""  # the last report's: what it waits for, for people; empty: there was none
+
+
+class LongWaits:
+    def __init__(self) -> None:
+        self.waits: dict[JobId, Wait] = {}
+
+    def see(self, job: JobId, of: Hashable | None, now: float) -> Wait | None:
+        """Handle what a broadcast waits for now; None: for nothing. Return the reported wait that has ended."""
+        wait = self.waits.get(job)
+        if wait is None:
+            if of is not None:
+                self.waits[job] = Wait(of, now, now + LONG_S)
+            return None
+        if wait.of == of:
+            return None
+        if of is None:
+            del self.waits[job]
+        else:
+            self.waits[job] = Wait(of, now, now + LONG_S)
+        return wait if wait.text else None
+
+    def due(self, now: float) -> list[JobId]:
+        """Return the broadcasts whose waits are due, and set when they are due again."""
+        due = [job for job, wait in self.waits.items() if wait.due_at <= now]
+        for job in due:
+            self.waits[job].due_at = now + LONG_S
+        return due
+
+    def report(self, job: JobId, text: str, now: float) -> float | None:
+        """Return how long a wait has lasted, if that is to be reported now. ``text``: what is waited for."""
+        wait = self.waits[job]
+        waited_s = now - wait.since
+        if waited_s < wait.report_s - LONG_S / 2:  # clocks round, and it is looked at every `LONG_S`
+            return None
+        while wait.report_s < waited_s + LONG_S / 2:
+            wait.report_s *= 2
+        wait.text = text
+        return waited_s
+
+    def wake_at(self) -> float | None:
+        return min((wait.due_at for wait in self.waits.values()), default=None)

@@ -1,0 +1,43 @@
+"""The free ports that one node offers, as the pool counts them. Pure; `engine.node.port_book` is the other side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+PORTS_MOST = 64  # of one node that are remembered; a node offers 32
+
+
+class OfferedPorts:
+    """The ports of one node that no generation has taken yet, in the order of their numbers.
+
+    OFFER-1: a port is taken once; an offer that comes twice, or after a later one, changes nothing.
+    OFFER-2: every port that the node offers, from the first one that was not taken, is known after its offer.
+    """
+
+    def __init__(self) -> None:
+        self.taken = 0  # how many were taken: the number of the first free one
+        self._free: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def offer(self, first: int, ports: Sequence[int]) -> None:
+        """Add the ports of an offer that are new. ``first``: the number of its first port."""
+        end = self.taken + len(self._free)
+        if len(set(ports)) < len(ports):  # no honest node names a port twice
+            return
+        if first > end:  # the node counts more ports as taken: those in between are gone
+            self._free.clear()
+            self.taken = end = first
+        self._free.extend(islice(ports, end - first, max(end - first, self.taken + PORTS_MOST - first)))
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """Take ``count`` ports, of which there are so many."""
+        self.taken += count
+        return tuple(self._free.popleft() for _ in range(count))
+
+    def first(self, count: int) -> tuple[int, ...]:
+        """Return the next ``count`` ports without taking them."""
+        return tuple(islice(self._free, count))

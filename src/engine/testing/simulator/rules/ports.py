@@ -1,0 +1,33 @@
+"""The rule about the free ports of nodes: SIM-40.
+
+SIM-40: at rest the pool and each ready node count the same ports: those that the next generations may take are those
+    that the node offers, and it keeps no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .....actors.fleet_controller import NodePhase
+
+if TYPE_CHECKING:
+    from .....actors.messages import NodeState
+    from ..simulation import Simulation
+
+
+class PortRules:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+
+    def rested(self, nodes: Iterable[NodeState]) -> None:
+        for node in nodes:
+            daemon = self._sim.hosts[node.machine.id].daemon
+            if daemon is None or node.away or node.phase not in {NodePhase.READY, NodePhase.SPARE}:
+                continue
+            book = daemon.ports
+            pool, there = (node.ports_taken, node.ports_free), (book.taken, len(book.offered))
+            if pool != there or book.awaiting or book.kept:
+                counts = f"the pool has taken {pool[0]} ports and may take {pool[1]}"
+                kept = f"it has given {there[0]}, offers {there[1]}, and keeps {[*book.awaiting, *book.kept.values()]}"
+                self._sim.broken("SIM-40", f"node {node.node}: {counts}; {kept}")
