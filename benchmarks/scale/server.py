@@ -10,7 +10,6 @@ import pickle
 import resource
 import sys
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 from outrider.engine.node.facts import facts
@@ -32,7 +31,7 @@ class PlayedNode:
         self._write, self._close, self._facts = write, close, said
         self._session = Session(FOR_NODES)
         self._splitter: Splitter | None = Splitter()  # until the client has said hello
-        self._ports = count(FIRST_PORT + PORTS)
+        self._taken = 0  # of its ports
 
     def received(self, data: bytes) -> None:
         if self._splitter is not None:
@@ -42,8 +41,7 @@ class PlayedNode:
             hello = decode(head)
             assert isinstance(hello, wire.Hello)
             data, self._splitter = self._splitter.tail, None
-            ports = tuple(range(FIRST_PORT, FIRST_PORT + PORTS))
-            self._write(encode(wire.Welcome(hello.version, True, 0, self._facts, (), ports)))
+            self._write(encode(wire.Welcome(hello.version, True, 0, self._facts, (), self._offer().ports)))
             self._session.resume(0)
         for message in self._session.feed(data):
             match message:
@@ -51,8 +49,11 @@ class PlayedNode:
                     if flags & ANNOUNCE:
                         self._session.send(wire.Started(attempt))
                     if flags & LISTENS:
-                        self._session.send(wire.Ports((next(self._ports),)))
+                        self._taken += 1
+                        self._session.send(self._offer())
                     self._session.send(wire.Done(attempt, NOTHING, 1))
+                case wire.PortsTaken():
+                    self._session.send(self._offer())
                 case wire.Ping(sent_ms):
                     self._session.send(wire.Pong(sent_ms))
                 case wire.Recall():
@@ -61,6 +62,10 @@ class PlayedNode:
                     self._close()
         if answers := self._session.flush():
             self._write(answers)
+
+    def _offer(self) -> wire.Ports:
+        first = FIRST_PORT + self._taken
+        return wire.Ports(self._taken, tuple(range(first, first + PORTS)))
 
 
 class UnixNode(asyncio.Protocol):
