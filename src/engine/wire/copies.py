@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from . import captured, script_modules
+from . import captured, class_copies, script_modules
 from .script_modules import MAIN
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
         return reduced
     make, args, state, _, _, set_attributes = reduced
     number = args[-2]
-    if (before := script_modules.known_classes.setdefault(number, kind)) is not kind:
+    if (before := class_copies.known_classes.setdefault(number, kind)) is not kind:
         raise pickle.PicklingError(f"{kind} has the number of {before}")
-    is_own = kind not in script_modules.received_classes
+    is_own = kind not in class_copies.received_classes
     if pickler.watch is not None:
         pickler.watch.kind(kind)
     attributes: Any = dict(state[0])
@@ -165,20 +165,20 @@ def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
             for name, value in attributes.items()
             if name != "__slots__" and not isinstance(value, MemberDescriptorType)
         }
-    version = captured.version_of(kind) if is_own else script_modules.received_classes[kind]
+    version = captured.version_of(kind) if is_own else class_copies.received_classes[kind]
     found = None
     if is_found(kind, kind.__module__, kind.__qualname__):
         first, dot, _ = kind.__qualname__.partition(".")
         found = kind.__module__, first, getattr(sys.modules[kind.__module__], first) if dot else None
     if isinstance(kind, enum.EnumMeta):  # cloudpickle's members have only values
-        set_attributes, attributes = script_modules.set_enum, (set_attributes, _attributes_of_members(kind), attributes)
+        set_attributes, attributes = class_copies.set_enum, (set_attributes, _attributes_of_members(kind), attributes)
     return (
-        script_modules.make_class,
+        class_copies.make_class,
         (number, make, args, kind.__qualname__),
         (set_attributes, (attributes, *state[1:]), is_own, version, found),
         None,
         None,
-        script_modules.set_class,
+        class_copies.set_class,
     )
 
 

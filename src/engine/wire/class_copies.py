@@ -1,0 +1,80 @@
+"""Classes that travel as copies: each is made once in a process, and keeps what it is in its own program.
+
+A class is known again by a number. Its metaclass and the hooks of its base classes, where these are the program's too,
+have run when the program made it, and do not run again.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any
+
+from . import script_modules
+
+known_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # by the number that travels
+received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDictionary()  # each with its version
+
+
+def make_class(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
+    """Return the class that has this number, if it has come before or is this program's, or a new one."""
+    kind = known_classes.get(number)
+    if kind is None:
+        kind = _own_metaclass(*args[:4]) if args[0] in received_classes else _subclass(make, args)
+        kind.__qualname__ = qualname
+        known_classes[number] = kind
+        received_classes[kind] = None
+    return kind
+
+
+def _own_metaclass(metaclass: Any, name: str, bases: tuple[Any, ...], attributes: dict[str, Any]) -> type:
+    """Make a class of a metaclass of the program, which has run once, there."""
+    resolved = types.resolve_bases(bases)
+    if resolved is not bases:
+        attributes["__orig_bases__"] = bases
+    make = next(each for each in metaclass.__mro__ if each not in received_classes).__new__
+    return _subclass(make, (metaclass, name, resolved, attributes))
+
+
+def _subclass(make: Any, args: tuple[Any, ...]) -> type:
+    """Make a class. Hooks of base classes of the program do not run: they have, there, with arguments of their own."""
+    bases = next((each for each in args[:3] if isinstance(each, tuple)), ())
+    kinds = {kind for base in bases if isinstance(base, type) for kind in base.__mro__ if kind in received_classes}
+    hooks = {kind: vars(kind)["__init_subclass__"] for kind in kinds if "__init_subclass__" in vars(kind)}
+    try:
+        for kind in hooks:
+            kind.__init_subclass__ = classmethod(_do_nothing)  # type: ignore[method-assign, assignment]
+        made: type = make(*args)
+    finally:
+        for kind, hook in hooks.items():
+            kind.__init_subclass__ = hook  # type: ignore[method-assign]
+    return made
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
+    """Set a class's attributes, unless it is this program's own or has them already.
+
+    ``state``: the function that sets them and what to give it, whether they come from the program that made the class,
+    the version, and the module, name and object under which it is found; None: under none.
+    """
+    set_attributes, attributes, is_from_its_program, version, found = state
+    if kind in received_classes:
+        before = received_classes[kind]
+        if before is None or (is_from_its_program and (version is None or version != before)):
+            set_attributes(kind, attributes)
+            received_classes[kind] = version if version is not None else 0
+    if found is not None:
+        module, name, outermost = found
+        script_modules.place(kind if outermost is None else outermost, module, name)
+
+
+def set_enum(kind: Any, state: tuple[Any, ...]) -> None:
+    """Set the attributes of an enumeration and of its members."""
+    (set_attributes, members, attributes), *others = state
+    set_attributes(kind, (attributes, *others))
+    for name, values in members.items():
+        vars(kind[name]).update(values)
