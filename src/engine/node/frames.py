@@ -24,7 +24,7 @@ def release_frames(error: BaseException) -> None:
         _clear(error.__traceback__)
         with suppress(Exception):  # the user's class may say otherwise
             error.__traceback__ = None
-        errors += filter(None, (error.__cause__, error.__context__))
+        errors += [each for each in (error.__cause__, error.__context__) if each is not None]
         if isinstance(error, BaseExceptionGroup):
             errors += error.exceptions
 

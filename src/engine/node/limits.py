@@ -93,6 +93,7 @@ _CHANGES = {
     "os": ("nice", "setpriority", "sched_setaffinity"),
 }
 _calls = 0  # of functions that change limits
+_accepted: Limits | None = None  # that count as those before a task
 
 
 def watched() -> Limits:
@@ -115,21 +116,29 @@ def spoiled(before: Limits, took_us: int) -> bool:
 
     Priority and CPUs never can: each thread has its own, and those that the task started have inherited them.
     """
-    global _calls  # noqa: PLW0603 - a process has one set of limits
+    global _calls, _accepted  # noqa: PLW0603 - a process has one set of limits
     if not _calls and took_us < _LONG_US:  # in so short a time C code alone changes them unseen
         return False
-    now = _current()
+    before, now = _accepted or before, _current()
+    if not _calls and now[1:] != before[1:]:  # by a library, as OpenMP pins the thread that imports it
+        _accepted = before = before._replace(priority=now.priority, cpus=now.cpus)
     spoiled = now != before and (now[1:] != before[1:] or not _restored(before))
     _calls = 0
     return spoiled
 
 
+def accept() -> None:
+    """Take the limits as they are for those before a task: a setup, whose result stays, has set them."""
+    global _calls, _accepted
+    _calls, _accepted = 0, _current()
+
+
 def _noticed(change: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(change)
-    def changing(*arguments: Any) -> Any:
+    def changing(*arguments: Any, **named: Any) -> Any:
         global _calls  # noqa: PLW0603
         _calls += 1
-        return change(*arguments)
+        return change(*arguments, **named)
 
     return changing
 

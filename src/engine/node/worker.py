@@ -189,15 +189,15 @@ class Worker(WorkerProcess):
             answer = aged(answer, since)
         self._answer(run.attempt, answer, blob)
         after_call.free()
-        spoiled = limits.spoiled(self._limits, getattr(answer, "duration_us", 0))
-        if spoiled or self._between.has_threads or self._printed.is_redirected or self._lost_gpu(answer):
-            os._exit(0)  # the next task would be the one to suffer: it gets another worker
-        self._caller.modes.restore()
         if self._fresh:
             try:
                 atexit._run_exitfuncs()
             finally:
                 os._exit(0)
+        spoiled = limits.spoiled(self._limits, getattr(answer, "duration_us", 0))
+        if spoiled or self._between.has_threads or self._printed.is_redirected or self._lost_gpu(answer):
+            os._exit(0)  # the next task would be the one to suffer: it gets another worker
+        self._caller.modes.restore()
 
     def _on_lost_descriptors(self, body: bytes) -> None:
         super()._on_lost_descriptors(body)

@@ -30,7 +30,7 @@ from .slots import TRIES, Attempt, Recall, Slot, StartFailures, Worker
 
 PATIENCE_S = 1.0  # for a thread to react to its interruption
 SETTLED_S = 1.0  # a worker that has waited for work for so long has started, whatever ends it then
-FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
+FAREWELL_S = 10.0  # for a fresh process to end by itself: destructors (`after_call.FREE_S`), then atexit
 START_S = 60.0  # for a worker to be ready: the fork server waits 20 s for its template to import, and 10 s for a fork
 END_S = 75.0  # more than the fork server gives what does not end (`forkserver.ENDS_S` and `STRAYS_S`)
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'

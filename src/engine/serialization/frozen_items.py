@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .stored_objects import StoredObject
 
 FIXED = frozenset({type(None), bool, bytes, complex, float, int, str, range, PosixPath})  # types without mutable parts
+_MOST_NAMED = 64  # classes, modules and functions to which the items of one list refer
 _NESTED = 3  # levels of tuples that are looked at
 
 
@@ -73,6 +74,8 @@ class ItemPickler:
     def __call__(self, item: object) -> FrozenItem | None:
         """Return the item as it is now. None: it is large, as arrays are, or cannot be pickled without its call."""
         packing = self._packing
+        if len(self._named) >= _MOST_NAMED:  # each item's pickle has the whole list
+            self._named, self._picklers = [], []
         before, self._size_bytes = Pickled.latest, 0
         objects: tuple[StoredObject, ...] = ()
         named: list[Any] | None = None

@@ -248,13 +248,14 @@ class Packer:
         if known is None:
             return self._define(function)
         defined, watch = known
-        if watch.is_unchanged() and (not watch.may_change or self._code_of(function) == watch.code):
+        is_same = watch.is_unchanged() and not watch.needs_rest
+        if is_same and (not watch.may_change or self._code_of(function) == watch.code):
             return defined
         return self._define(function)
 
     def _code_of(self, function: Decorated[Any]) -> bytes:
         with self._for_nodes(self._copied()):
-            return function_pickling.dumps_function(function)
+            return b"".join(filter(None, program.code_of(function, Watch())))
 
     def _define(self, function: Decorated[Any]) -> Defined:
         """Pickle a function, with what it refers to as it is now."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...lazy_named_tuple import NamedTuple
 from ..api.secrets import allow_secrets
-from ..node import context
+from ..node import context, limits
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
 from ..wire import random_streams, script_modules
@@ -65,9 +65,8 @@ def build(
     watch = watch or Watch()
     try:
         with allow_secrets():
-            code = function_pickling.dumps_function(function, watch)
-            setup = _dumped_setup(function.options.setup, watch)
-            watch.code = code
+            code, setup = code_of(function, watch)
+            watch.code = code + (setup or b"")
             modules = {type(plugin).__module__ for plugin in chosen}
             extras = function_pickling.dumps(chosen, "plugins", *modules) if chosen else b""
     except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
@@ -75,6 +74,12 @@ def build(
     script = None if describe is None else describe(watch)
     program = Program(function.__name__, code, extras, isinstance(function, StreamCompute), script)
     return pickle.dumps(program if setup is None else SetUpProgram(*program.__reduce__()[1], setup=setup), 5)
+
+
+def code_of(function: Decorated[...], watch: Watch) -> tuple[bytes, bytes | None]:
+    """Return the pickles of a function and of its setup."""
+    with allow_secrets():
+        return function_pickling.dumps_function(function, watch), _dumped_setup(function.options.setup, watch)
 
 
 class Program:
@@ -250,6 +255,7 @@ def _set_up(setup: bytes, thread: int = 0) -> Any:
                 _states[key] = context.run_lasting(make)
             except Exception as error:
                 raise SetupError from error
+            limits.accept()
         return _states[key]
     finally:
         try:  # not `suppress`: an interruption may come between its call and the other

@@ -21,8 +21,7 @@ from .function_pickling import importable
 
 REST_BYTES = 384 * 1024  # of all names of a script, before they are compressed, which makes a fifth of it
 EACH_BYTES = 32 * 1024  # of one of them
-_BY_TEXT = {"globals", "eval", "exec", "vars", "dir"}  # what finds names that code does not mention
-_MUTABLE = (list, dict, set)
+_CACHED = type(cache(len))
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 SOURCES_BYTES = 1 << 20  # of the texts of files that nodes lack
 _TOKEN = f"{os.getpid()}-{os.urandom(4).hex()}"  # of this program, by which workers know its modules again
@@ -52,7 +51,7 @@ class Scripts:
             for name, module in list(sys.modules.items()):
                 if name not in self._modules and _is_own(name, module):
                     self._modules[name] = module, module.__spec__
-                    if not importable(name):
+                    if _is_code(name, module) and not importable(name):
                         self.loaded_by_hand = (*self.loaded_by_hand, name)
         reloaded = [name for name, (module, spec) in self._modules.items() if _is_another(name, module, spec)]
         for name in reloaded:
@@ -75,14 +74,14 @@ class Scripts:
             {name: main[name] for name in ("__file__", "__package__") if main.get(name) is not None},
             self._added if shares_files else (),
             tuple(sorted(self._reloads.items())) if shares_files else (),
-            self._rest.data,
+            self._rest.with_constants(main) if watch.needs_rest else self._rest.data,
             zlib.compress(pickle.dumps(texts, 5), 1) if texts else b"",
-            not _BY_TEXT.isdisjoint(watch.names()),
+            watch.needs_rest,
         )
 
 
 class _Rest:
-    """The functions, classes and constants of a script, pickled one by one: a task may need one that its function does
+    """The functions and classes of a script, pickled one by one: a task may need one that its function does
     not mention, as when it unpickles an object.
     """
 
@@ -98,10 +97,10 @@ class _Rest:
         """Pickle what is new or has changed."""
         found = {name: value for name, value in list(main.items()) if _is_defined_here(name, value)}
         before, self._of = self._of, {}
-        others = {id(value): name for name, value in found.items() if not isinstance(value, _PLAIN)}
+        others = {id(value): name for name, value in found.items()}
         for name, value in found.items():
             known = before.get(name)
-            if known is None or known[0] is not value or isinstance(value, _MUTABLE) or not known[1].is_unchanged():
+            if known is None or known[0] is not value or known[1].may_change or not known[1].is_unchanged():
                 watch = captured.Watch()
                 known = (
                     value,
@@ -109,25 +108,33 @@ class _Rest:
                     _pickled(value, watch, {key: each for key, each in others.items() if each != name}),
                 )
             self._of[name] = known
-        if self._of != before:
-            pickles = dict(self._chosen())
+        now = {name: data for name, (_, _, data) in self._of.items()}
+        if now != {name: data for name, (_, _, data) in before.items()}:
+            pickles = dict(_chosen(now))
             self.data = zlib.compress(pickle.dumps(pickles, 5), 1) if pickles else b""
 
-    def _chosen(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the pickles, the smallest first, while all together are not too large."""
-        left = REST_BYTES
-        pickles = ((name, data) for name, (_, _, data) in self._of.items() if data is not None)
-        for name, data in sorted(pickles, key=lambda each: len(each[1])):
-            left -= len(data)
-            if left < 0:
-                return
-            yield name, data
+    def with_constants(self, main: dict[str, Any]) -> bytes:
+        """Return the pickles with those of constants, for code that finds names by their texts."""
+        pickles = {name: data for name, (_, _, data) in self._of.items()}
+        for name, value in list(main.items()):
+            if type(value) in _PLAIN and not name.startswith("_"):
+                pickles[name] = _pickled(value, captured.Watch(), {})
+        return zlib.compress(pickle.dumps(dict(_chosen(pickles)), 5), 1)
+
+
+def _chosen(pickles: dict[str, bytes | None]) -> Iterator[tuple[str, bytes]]:
+    """Yield the pickles, the smallest first, while all together are not too large."""
+    left = REST_BYTES
+    found = ((name, data) for name, data in pickles.items() if data is not None)
+    for name, data in sorted(found, key=lambda each: len(each[1])):
+        left -= len(data)
+        if left < 0:
+            return
+        yield name, data
 
 
 def _is_defined_here(name: str, value: object) -> bool:
-    if isinstance(value, _PLAIN):
-        return not name.startswith("_")
-    if not isinstance(value, FunctionType | type) and not hasattr(value, "cache_parameters"):
+    if not isinstance(value, FunctionType | type | _CACHED):
         return False
     return getattr(value, "__module__", None) == MAIN and getattr(value, "__qualname__", None) == name
 
@@ -185,6 +192,22 @@ def _texts(files: Iterable[str], *, shares_files: bool) -> dict[str, str]:
             left -= len(text)
             texts[file] = text
     return texts
+
+
+def _is_code(name: str, module: ModuleType) -> bool:
+    """Return whether a module has code of the program's own. Compiled modules make others, without files, too."""
+    if name == "__mp_main__" or module.__name__ != name:
+        return False
+    kinds = FunctionType if module.__dict__.get("__file__") is None else FunctionType | type
+    return any(
+        isinstance(value, kinds) and getattr(value, "__module__", None) == name for value in list(vars(module).values())
+    ) and not any(parent.startswith(_installed()) for parent in _files_of_parents(name))
+
+
+def _files_of_parents(name: str) -> Iterator[str]:
+    while name := name.rpartition(".")[0]:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        yield file if isinstance(file, str) else ""
 
 
 def _is_another(name: str, module: ModuleType, spec: object) -> bool:

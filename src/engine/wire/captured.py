@@ -9,13 +9,15 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
+from functools import partial
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from .script_modules import Empty
 
 _MISSING = object()
 _ATOMIC = {type(None), bool, bytes, complex, float, int, str, range, type(Ellipsis), type(NotImplemented)}
+_BY_TEXT = {"globals", "eval", "exec", "vars", "dir"}  # what finds names by their texts
 _CONTAINERS = {list, dict, set, bytearray}
 # Their values do not change, or are looked at by other means. Of modules that may not be loaded: by their names.
 _FIXED = {
@@ -60,7 +62,8 @@ class Watch:
 
     def function(self, function: FunctionType, names: dict[str, object], contents: tuple[object, ...]) -> None:
         get = function.__globals__.get
-        self._functions.append((function, function.__code__, function.__defaults__))
+        own = tuple(function.__dict__.items())
+        self._functions.append((function, function.__code__, function.__defaults__, function.__kwdefaults__, own))
         self._names += [(get, name, get(name, _MISSING)) for name in names_of(function.__code__)]
         self._cells += zip(function.__closure__ or (), contents, strict=True)
         self.files[function.__code__.co_filename] = None
@@ -82,14 +85,17 @@ class Watch:
         if not self.may_change and not _is_fixed(kind):
             self.may_change = True
 
-    def names(self) -> Iterator[str]:
-        """Yield the names of globals that the functions use."""
-        return (name for _, name, _ in self._names)
+    @property
+    def needs_rest(self) -> bool:
+        """True if the code finds names that it does not mention."""
+        return any(name in _BY_TEXT for _, name, _ in self._names)
 
     def is_unchanged(self) -> bool:
         """Return whether all names, variables and attributes are what they were. It takes 0.1 us for each."""
-        for function, code, defaults in self._functions:
+        for function, code, defaults, keywords, own in self._functions:
             if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
+            if function.__kwdefaults__ is not keywords or ((function.__dict__ or own) and not _has(function, own)):
                 return False
         for get, name, value in self._names:
             if get(name, _MISSING) is not value:
@@ -106,9 +112,13 @@ class Watch:
                 self.may_change = True
             elif kind is tuple or kind is frozenset:
                 self._look(value)  # type: ignore[arg-type]  # it is one of them
+            elif kind is partial:
+                self._look((*value.args, *value.keywords.values()))  # type: ignore[attr-defined]
+            elif kind is BuiltinFunctionType or kind is MethodType:
+                self._look((value.__self__,))  # type: ignore[attr-defined]
 
 
-def _has(owner: type | ModuleType, items: tuple[tuple[str, object], ...]) -> bool:
+def _has(owner: type | ModuleType | FunctionType, items: tuple[tuple[str, object], ...]) -> bool:
     now = owner.__dict__
     return len(now) == len(items) and all(now.get(name, _MISSING) is value for name, value in items)
 
@@ -124,6 +134,8 @@ def _is_pythons_own(name: str) -> bool:
 def _is_fixed(kind: type) -> bool:
     fixed = _fixed.get(kind)
     if fixed is None:
+        if len(_fixed) > _MOST_VERSIONS:
+            _fixed.clear()
         module = str(kind.__module__)
         names = _FIXED.get(module.partition(".")[0] if module.startswith(("pathlib", "numpy")) else module, set())
         fixed = kind in _ATOMIC or kind.__name__ in names or issubclass(kind, type | enum.Enum | CodeType)
@@ -134,19 +146,38 @@ def _is_fixed(kind: type) -> bool:
 
 # --- versions of classes ----------------------------------------------------------------------------------------------
 
-_versions: weakref.WeakKeyDictionary[type, tuple[tuple[tuple[str, object], ...], int]] = weakref.WeakKeyDictionary()
+_versions: dict[type, tuple[tuple[tuple[str, object], ...], int]] = {}  # of the newest classes alone
+_MOST_VERSIONS = 512
 _numbers = itertools.count(1)
-_PLAIN_ATTRIBUTES = (FunctionType, staticmethod, classmethod, property, type, MemberDescriptorType, tuple, frozenset)
+
+
+def _stays(value: object) -> bool:
+    """Return whether an attribute of a class cannot change and be the same object."""
+    if type(value) in _ATOMIC or isinstance(value, type | MemberDescriptorType):
+        return True
+    if isinstance(value, tuple | frozenset):
+        return all(map(_stays, value))
+    if isinstance(value, property):
+        return all(each is None or _stays(each) for each in (value.fget, value.fset, value.fdel))
+    if isinstance(value, staticmethod | classmethod):
+        return _stays(value.__func__)
+    if not isinstance(value, FunctionType) or value.__dict__:
+        return False
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    closed = all(name == "__class__" or _stays(contents_of(cell)) for name, cell in cells)
+    return closed and all(map(_stays, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())))
 
 
 def version_of(kind: type) -> int | None:
     """Return a number that changes with the class's attributes; None: they may change, and look the same."""
     items = tuple(kind.__dict__.items())
     for name, value in items:
-        if not (_is_pythons_own(name) or type(value) in _ATOMIC or isinstance(value, _PLAIN_ATTRIBUTES)):
+        if not (_is_pythons_own(name) or _stays(value)):
             return None
     known = _versions.get(kind)
     if known is None or not _has(kind, known[0]):
+        while len(_versions) >= _MOST_VERSIONS:
+            _versions.pop(next(iter(_versions)))
         _versions[kind] = known = items, next(_numbers)
     return known[1]
 

@@ -6,11 +6,14 @@ have run when the program made it, and do not run again.
 
 from __future__ import annotations
 
+import threading
 import types
 import weakref
 from typing import Any
 
 from . import script_modules
+
+_making = threading.RLock()  # of tasks in threads, each of which may bring a class
 
 known_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # by the number that travels
 received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDictionary()  # each with its version
@@ -18,6 +21,11 @@ received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDicti
 
 def make_class(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
     """Return the class that has this number, if it has come before or is this program's, or a new one."""
+    with _making:
+        return _made(number, make, args, qualname)
+
+
+def _made(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
     kind = known_classes.get(number)
     if kind is None:
         kind = _own_metaclass(*args[:4]) if args[0] in received_classes else _subclass(make, args)
@@ -65,11 +73,26 @@ def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
     if kind in received_classes:
         before = received_classes[kind]
         if before is None or (is_from_its_program and (version is None or version != before)):
-            set_attributes(kind, attributes)
+            _set(kind, (set_attributes, attributes))
             received_classes[kind] = version if version is not None else 0
+        if is_from_its_program and version is None:  # it may be as before, and look the same
+            script_modules.note((lambda values: _set(kind, values), (set_attributes, attributes)))
     if found is not None:
         module, name, outermost = found
         script_modules.place(kind if outermost is None else outermost, module, name)
+
+
+_sent: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()  # names of the attributes of classes
+
+
+def _set(kind: type, values: tuple[Any, Any]) -> None:
+    set_attributes, attributes = values
+    set_attributes(kind, attributes)
+    names = {*(attributes[0][2] if set_attributes is set_enum else attributes[0])}
+    for name in _sent.get(kind, set()) - names:
+        if name in vars(kind):
+            delattr(kind, name)
+    _sent[kind] = names
 
 
 def set_enum(kind: Any, state: tuple[Any, ...]) -> None:

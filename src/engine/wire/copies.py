@@ -92,7 +92,7 @@ def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple
     if type(globals_) is ImportedScope:
         names = {}
     has_name = "." not in function.__qualname__ and is_found(function, function.__module__, function.__qualname__)
-    args = code, globals_, pickler.cells(function), function.__qualname__
+    args = code, globals_, pickler.cells(function), function.__qualname__ if has_name else ""
     return script_modules.make_function, args, (function.__dict__, slots, contents, names, has_name)
 
 
@@ -129,13 +129,13 @@ def is_found(obj: object, module: str | None, qualname: str) -> bool:
     return found is obj
 
 
-_codes: weakref.WeakKeyDictionary[CodeType, tuple[CodeType, bytes]] = weakref.WeakKeyDictionary()
+_codes: weakref.WeakKeyDictionary[CodeType, tuple[str, bytes]] = weakref.WeakKeyDictionary()  # with its file
 
 
 def code_parts(_: Pickler, code: CodeType) -> Reduced:
     known = _codes.get(code)
-    if known is None or known[0].co_filename != code.co_filename:  # equal codes may be of several files
-        _codes[code] = known = code, marshal.dumps(code)
+    if known is None or known[0] != code.co_filename:  # equal codes may be of several files
+        _codes[code] = known = code.co_filename, marshal.dumps(code)
     return load_code, (sys.implementation.cache_tag, known[1])
 
 

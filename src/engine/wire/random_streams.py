@@ -15,6 +15,9 @@ from typing import Any
 used: list[tuple[Any, bytes]] = []  # generators of this process's functions, each with a digest of its state
 
 
+_ONLY_HERE = 4  # references to a generator that no function has any more, while `begin_task` looks at it
+
+
 def reducers() -> dict[type, Callable[[Any, Any], Any]]:
     """Return the reducers of generators whose libraries are loaded."""
     found: dict[type, Callable[[Any, Any], Any]] = {}
@@ -77,7 +80,10 @@ def begin_task(job: int, rank: int) -> None:
     """Have each generator that functions of this process refer to begin the stream of a task."""
     from hashlib import blake2b
 
-    for generator, digest in used:
+    for generator, digest in used[:]:
+        if sys.getrefcount(generator) <= _ONLY_HERE:
+            used.remove((generator, digest))
+            continue
         seed = blake2b(digest + b"%d/%d" % (job, rank), digest_size=16).digest()
         _seed(generator, int.from_bytes(seed, "big"))
 

@@ -47,7 +47,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from . import captured, random_streams, script_modules
 from .copies import Reduced, code_parts, function_parts, is_found, module_parts, travels_as_copy
-from .script_modules import MAIN
 
 if TYPE_CHECKING:
     from .pickler import Pickler
@@ -57,8 +56,8 @@ def function_reduced(pickler: Pickler, function: FunctionType) -> Reduced:
     """Reduce a function that nodes cannot import."""
     if function.__code__ is _DISPATCHER:
         return _single_dispatch(pickler, function)
-    if (compiled := getattr(function, "_torchdynamo_orig_callable", None)) is not None:
-        return _compiled(function, compiled)
+    if function.__globals__.get("__name__") == "torch._dynamo.eval_frame" and _is_compiled(function):
+        return _compiled(function, cast("Any", function)._torchdynamo_orig_callable)
     make, args, state = function_parts(pickler, function)
     return make, args, state, None, None, script_modules.set_function
 
@@ -68,7 +67,8 @@ def function_reduced(pickler: Pickler, function: FunctionType) -> Reduced:
 
 def _lru_cached(pickler: Pickler, cached: Any) -> Reduced:
     module, function = getattr(cached, "__module__", None), cached.__wrapped__
-    if module != MAIN and is_found(cached, module, cached.__qualname__) and not travels_as_copy(module):
+    name = getattr(cached, "__qualname__", "")
+    if name and is_found(cached, module, name) and not travels_as_copy(module):
         return NotImplemented
     others = {name: value for name, value in vars(cached).items() if name != "__wrapped__"}
     limits = tuple(cached.cache_parameters().values())
@@ -109,7 +109,9 @@ def _cached_property(_: Pickler, obj: Any) -> Reduced:
 _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # it is a function
 
 
-def _single_dispatch(_: Pickler, function: Any) -> Reduced:
+def _single_dispatch(pickler: Pickler, function: Any) -> Reduced:
+    if pickler.watch is not None:
+        pickler.watch.may_change = True  # by `register`
     return _make_dispatcher, (), [*function.registry.items()], None, None, _set_dispatcher
 
 
@@ -125,7 +127,7 @@ def _set_dispatcher(dispatcher: Any, registry: list[tuple[type, Any]]) -> None:
 
 
 def _new_type(_: Pickler, obj: Any) -> Reduced:
-    if obj.__module__ != MAIN and is_found(obj, obj.__module__, obj.__qualname__):
+    if is_found(obj, obj.__module__, obj.__qualname__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return _make_new_type, (obj.__qualname__, obj.__supertype__, obj.__module__)
 
@@ -138,20 +140,27 @@ def _make_new_type(name: str, supertype: Any, module: str) -> object:
 
 def _parameter(_: Pickler, obj: Any) -> Reduced:
     """Reduce a ParamSpec or a TypeVarTuple."""
-    if obj.__module__ != MAIN and is_found(obj, obj.__module__, obj.__name__):
+    if is_found(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return type(obj), (obj.__name__,)
 
 
 def _alias(_: Pickler, obj: Any) -> Reduced:
     """Reduce what a ``type`` statement has made."""
-    if obj.__module__ != MAIN and is_found(obj, obj.__module__, obj.__name__):
+    if is_found(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return _make_alias, (obj.__name__, obj.__value__, obj.__type_params__)
 
 
 def _make_alias(name: str, value: Any, parameters: tuple[Any, ...]) -> object:
     return cast("Any", typing).TypeAliasType(name, value, type_params=parameters)
+
+
+def _is_compiled(function: FunctionType) -> bool:
+    """Return whether torch.compile has made a function, and not another decorator of torch."""
+    context = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get("self")
+    kind = None if context is None else type(captured.contents_of(context)).__name__
+    return kind == "OptimizeContext" and hasattr(function, "_torchdynamo_orig_callable")
 
 
 def _compiled(function: Any, original: Any) -> Reduced:

@@ -41,7 +41,9 @@ from ...lazy_named_tuple import NamedTuple
 MAIN = "__main__"
 _NEW = "<new>"  # the name of a function whose attributes have not come yet
 _ATOMIC = {type(None), bool, bytes, complex, float, int, str}
+_OWNED = {type(threading.Lock()), type(threading.RLock()), threading.local}  # what each process keeps its own of
 _MISSING = object()
+_loading = threading.RLock()
 
 _local = threading.local()  # `namespace`: that of the program which this thread runs; `recorded`: see `recording`
 _namespaces: dict[str, Namespace] = {}  # of this process, by the program's token
@@ -84,12 +86,15 @@ class Namespace:
         if script.needs_rest:
             self._load_rest()
 
-    def apply(self, program: object, names: Iterable[tuple[str, dict[str, object]]]) -> None:
-        """Have the modules contain the names of a program as they were sent with it."""
+    def apply(self, program: object, names: Iterable[Record]) -> None:
+        """Have the modules contain the names of a program, and its classes their attributes, as they were sent."""
         if self._applied is not program:
             self._applied = program
-            for module, values in names:
-                self._bind(module, values)
+            for owner, values in names:
+                if isinstance(owner, str):
+                    self._bind(owner, values)
+                else:
+                    owner(values)
 
     def module(self, name: str, attributes: Mapping[str, object]) -> ModuleType:
         """Return the module in which the program's functions and classes of the module ``name`` are placed."""
@@ -109,8 +114,7 @@ class Namespace:
         return module
 
     def bind(self, module: str, values: dict[str, object]) -> None:
-        if (recorded := getattr(_local, "recorded", None)) is not None:
-            recorded.append((module, values))
+        note((module, values))
         self._bind(module, values)
 
     def _bind(self, module: str, values: dict[str, object]) -> None:
@@ -118,7 +122,7 @@ class Namespace:
         scope = self.module(module, {}).__dict__
         before = self._values.setdefault(module, {})
         for name, value in values.items():
-            if value is _Loading:
+            if value is _Loading or (type(value) in _OWNED and type(scope.get(name)) is type(value)):
                 continue
             if name not in scope or not _is_same(before.get(name, _MISSING), value):
                 scope[name] = value
@@ -140,12 +144,13 @@ class Namespace:
         rest = self._rest
         if isinstance(rest, bytes):
             self._rest = rest = loads(zlib.decompress(rest)) if rest else dict[str, bytes]()
-        previous, _local.namespace = getattr(_local, "namespace", None), self
         scope = self.module(MAIN, {}).__dict__
+        _loading.acquire()
+        previous, _local.namespace = getattr(_local, "namespace", None), self
         try:
             for name in names or tuple(rest):
                 data = rest.pop(name, None)
-                if data is not None and name not in scope:
+                if data is not None and (not names or name not in scope):
                     try:
                         self._bind(MAIN, {name: loads(data)})
                     except Exception as error:
@@ -153,6 +158,7 @@ class Namespace:
                             raise AttributeError(f"{name} of {MAIN} cannot be unpickled here", name=name) from error
         finally:
             _local.namespace = previous
+            _loading.release()
 
     def names(self) -> tuple[dict[str, object], bytes, object]:
         """Return the names of ``__main__``, the pickles of those that nothing has needed yet, and its file."""
@@ -187,9 +193,18 @@ def entered(script: Script) -> Namespace:
     return namespace
 
 
+Record = tuple[Any, Any]  # a module's name with names, or a function with what sets a class's attributes
+
+
+def note(record: Record) -> None:
+    """Note what a program brings, to apply it again when another one has run meanwhile."""
+    if (recorded := getattr(_local, "recorded", None)) is not None:
+        recorded.append(record)
+
+
 @contextmanager
-def recording(names: list[tuple[str, dict[str, object]]]) -> Iterator[None]:
-    """Note in ``names`` what is set in modules of the program by this thread, during the block."""
+def recording(names: list[Record]) -> Iterator[None]:
+    """Have this thread note in ``names`` what it sets in modules and classes of the program, during the block."""
     _local.recorded = names
     try:
         yield
@@ -278,9 +293,11 @@ def set_function(function: FunctionType, state: tuple[Any, Any, tuple[Any, ...],
     it under its own name.
     """
     attributes, slots, contents, names, is_found = state
+    is_new = function.__name__ == _NEW
+    if not is_new and _current() is None:
+        return  # the program's own
     if names:
         _bind(function.__globals__, names)
-    is_new = function.__name__ == _NEW
     if is_new:
         function.__dict__.update(attributes)
         for cell, content in zip(function.__closure__ or (), contents, strict=True):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 NAMES = "OUTRIDER_SPAWNED_MAIN"  # the environment variable with the place of the names
+_HEAD_BYTES = 16  # where the newest names begin in the file, and how many bytes they are
 _ASKS = "get_preparation_data"  # the function of multiprocessing, and of loky, that asks for the name
 
 
@@ -29,7 +30,7 @@ class SpawningSpec:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self._file, self._pid = -1, 0
+        self._file, self._pid, self._data = -1, 0, b""
 
     @property
     def name(self) -> str:
@@ -40,10 +41,15 @@ class SpawningSpec:
 
         if self._file < 0 or self._pid != os.getpid():
             self._file, self._pid = os.memfd_create("outrider-main", os.MFD_CLOEXEC), os.getpid()
+            self._data = b""
             os.environ[NAMES] = f"/proc/{self._pid}/fd/{self._file}"
         names, *others = self._namespace.names()
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, pickle.dumps((pickler.dumps_what_can(names), *others), 5), 0)
+        data = pickle.dumps((pickler.dumps_what_can(names), *others), 5)
+        if data != self._data:  # what is there stays: a child may be reading it
+            end = max(os.fstat(self._file).st_size, _HEAD_BYTES)
+            os.pwrite(self._file, data, end)
+            os.pwrite(self._file, end.to_bytes(8, "big") + len(data).to_bytes(8, "big"), 0)
+            self._data = data
         return f"{__package__}.spawned_main"
 
 
@@ -51,6 +57,8 @@ def names_of_parent() -> dict[str, object]:
     """Return the names of the ``__main__`` of the worker that has spawned this process; none where it is gone."""
     try:
         data = Path(os.environ[NAMES]).read_bytes()
+        at = int.from_bytes(data[:8], "big")
+        data = data[at : at + int.from_bytes(data[8:_HEAD_BYTES], "big")]
     except (KeyError, OSError):
         return {}
     names, rest, file = pickle.loads(data)

@@ -252,7 +252,7 @@ def _explain(obj: object, names: str | Sequence[str], error: Exception, *, code:
             if (found := _failure(item, code=code)) is not None:
                 path, obj, error = _blame(name, item, found, set(), _DEPTH, code=code)
                 break
-    kind, reason = type(obj), (str(error) or type(error).__name__).strip().splitlines()[0]
+    kind, reason = type(obj), ((str(error).strip() or type(error).__name__).splitlines())[0]
     return Unpicklable(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), reason[:500])
 
 

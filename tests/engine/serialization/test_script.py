@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,14 @@ def described(scripts: Scripts, watch: Watch | None = None, *, shares_files: boo
 
 def names_of_rest(script: Script) -> set[str]:
     return set(pickle.loads(zlib.decompress(script.rest))) if script.rest else set()
+
+
+def by_text(name: str = "globals") -> Watch:
+    """Return the dependencies of a function that finds names by their texts."""
+    watch, names = Watch(), dict[str, Any](__name__=MAIN)
+    exec(f"def function(): return {name}('x')\n", names)
+    watch.function(names["function"], {}, ())
+    return watch
 
 
 def test_nothing_is_new_at_first(folder: Path) -> None:
@@ -75,6 +84,7 @@ def test_a_folder_that_comes_onto_the_path_is_news(tmp_path: Path, monkeypatch: 
 
 def test_a_module_that_no_import_finds_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("loaded_by_hand")
+    exec("def helper(): pass\n", module.__dict__)
     monkeypatch.setitem(sys.modules, "loaded_by_hand", module)
     scripts = Scripts()
     scripts.news()
@@ -84,7 +94,8 @@ def test_a_module_that_no_import_finds_is_known(monkeypatch: pytest.MonkeyPatch)
 
 def test_names_that_no_function_mentions_go_along(main: ModuleType) -> None:
     exec("limit = 3\n_hidden = 4\nimport json\nclass Kind: pass\ndef helper(): pass\n", main.__dict__)
-    assert names_of_rest(described(Scripts())) == {"limit", "Kind", "helper"}
+    assert names_of_rest(described(Scripts())) == {"Kind", "helper"}
+    assert names_of_rest(described(Scripts(), by_text())) == {"limit", "Kind", "helper"}
 
 
 def test_what_cannot_be_pickled_or_is_too_large_is_left_out(main: ModuleType) -> None:
@@ -97,7 +108,7 @@ def test_of_too_many_names_the_smallest_go_along(main: ModuleType) -> None:
     each = 30_000
     main.__dict__.update({f"text_{number}": str(number % 10) * each for number in range(REST_BYTES // each + 5)})
     main.__dict__["small"] = 1
-    names = names_of_rest(described(Scripts()))
+    names = names_of_rest(described(Scripts(), by_text()))
     assert "small" in names
     assert len(names) <= REST_BYTES // each + 1
 
@@ -113,12 +124,7 @@ def test_an_edited_definition_is_pickled_again(main: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", ["globals", "eval", "exec", "vars"])
 def test_code_that_finds_names_by_their_texts_needs_all(name: str) -> None:
-    watch = Watch()
-    names: dict[str, object] = {"__name__": MAIN}
-    exec(f"def function(): return {name}('x')\n", names)
-    function = names["function"]
-    watch.function(function, {}, ())  # type: ignore[arg-type]  # it is a function
-    assert described(Scripts(), watch).needs_rest
+    assert described(Scripts(), by_text(name)).needs_rest
     assert not described(Scripts()).needs_rest
 
 
