@@ -180,9 +180,14 @@ def run_in_copy(base: Context, function: Callable[..., Any], *arguments: Any) ->
     return copy.run(function, *arguments)
 
 
-def run_lasting(function: Callable[[], Any]) -> Any:
-    """Run a setup so that the context variables that it sets are set for this task and for all later ones."""
+def run_setup(function: Callable[[], Any]) -> Any:
+    """Run a setup, as `run_lasting` does. The process keeps its result."""
     _process.has_setups = True
+    return run_lasting(function)
+
+
+def run_lasting(function: Callable[[], Any]) -> Any:
+    """Run what imports modules: context variables that these set are set for this task and for all later ones."""
     if (base := _base.get()) is None:
         return function()
     task = _task.get()

@@ -182,7 +182,7 @@ class Program:
             return self._function
         try:
             with script_modules.recording(self._names):
-                self._function = function = pickle.loads(self._code)
+                self._function = function = context.run_lasting(partial(pickle.loads, self._code))
         except Exception as error:
             raise LoadError from error
         return function  # type: ignore[no-any-return]
@@ -252,7 +252,7 @@ def _set_up(setup: bytes, thread: int = 0) -> Any:
             except Exception as error:
                 raise LoadError from error
             try:
-                _states[key] = context.run_lasting(make)
+                _states[key] = context.run_setup(make)
             except Exception as error:
                 raise SetupError from error
             limits.accept()

@@ -172,7 +172,7 @@ def set_up_context() -> str:
     def set_up() -> None:
         variable.set("by the setup")
 
-    context.run_lasting(set_up)
+    context.run_setup(set_up)
     return variable.get()
 
 
@@ -351,7 +351,7 @@ async def test_other_threads_stay(make: Any, tmp_path: Path) -> None:
 
 async def test_daemon_thread_stays_in_a_process_with_a_setup(make: Any) -> None:
     client = await make()
-    await client.call(lambda: context.run_lasting(int))
+    await client.call(lambda: context.run_setup(int))
     pid = await client.call(leave_thread, "left", True)
     assert await client.call(os.getpid) == pid
 
