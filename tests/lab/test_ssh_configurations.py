@@ -120,12 +120,6 @@ async def refusal(provider: SSH) -> OutriderError:
 MISTAKES: dict[str, tuple[str, dict[str, Any], type[OutriderError], tuple[str, ...]]] = {
     "misspelled option": ("{usual}  HostNmae x\n", {}, SpecError, ("hostnmae", "ssh -G -F")),
     "port that is none": ("{usual}  Port 22x\n", {}, SpecError, ("line 7", "ssh -G -F")),
-    "name that leads nowhere": (
-        "Host cpu\n  HostName {address}\n{access}",
-        {},
-        SpecError,
-        ("no host of the name gpu",),
-    ),
     "program that is not there": ("{usual}  ProxyCommand ncat9 %h %p\n", {}, SpecError, ("ncat9", "not found")),
     "proxy that fails": (
         "{usual}  ProxyCommand sh -c 'echo no route to the proxy; exit 1' >&2\n",

@@ -60,7 +60,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         if id(obj) in self._others:
             return script_modules.named_later, (self._others[id(obj)],)
         if kind is FunctionType:
-            return NotImplemented if str(obj.__module__).startswith(_OURS) else super().reducer_override(obj)
+            is_ours = str(obj.__module__).startswith(_OURS) and "<" not in obj.__qualname__
+            return NotImplemented if is_ours else super().reducer_override(obj)
         if issubclass(kind, type):
             return class_parts(self, obj, super().reducer_override(obj))
         reduce = reducers.OF_TYPE.get(kind) or self._of_loaded.get(kind)
