@@ -328,7 +328,7 @@ async def test_a_host_without_python_that_uv_cannot_bring_one_to() -> None:
     refused = answers("", 2, "error: Failed to download cpython\n  cause: dns error")
     error = await failure(Scripted(("sh -s", answers(NO_PYTHON)), ("python install", refused), ("sh -c", answers(""))))
     assert error.phase == "python"
-    assert error.hint.startswith("install Python 3.11 on that host")
+    assert error.hint.startswith("install Python 3.11 there, or in the image of a container")
     assert error.command == "uv python install --no-bin 3.11"
     assert "dns error" in error.log[-1]
 

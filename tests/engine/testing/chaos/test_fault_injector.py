@@ -237,10 +237,10 @@ async def test_node_lost_while_being_wired_is_skipped(core: ActedCore, monkeypat
         core.observer(ev.NodeLost(node, cause))
 
     monkeypatch.setattr(core.connector, "cut", lost)
-    async with started(core, Chaos(1, faults=[Partition(7, rank=0), Freeze(7, rank=1)])) as given:
+    async with started(core, Chaos(1, faults=[Partition(7, rank=1), Freeze(7, rank=0)])) as given:
         await turns(lambda: len(given.report.strikes) >= 3)
     assert {strike.kind for strike in given.report.strikes} == {"freeze"}
-    assert core.cuts == [0]
+    assert core.cuts == [1]
 
 
 def test_a_disk_is_filled_by_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
