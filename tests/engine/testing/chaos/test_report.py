@@ -86,7 +86,7 @@ def test_in_a_pool_that_was_open_already_time_begins_with_the_chaos() -> None:
     spans = {row.name: [(s.kind, s.begin_s, s.end_s, s.text) for s in row.spans] for row in line.rows}
     assert spans == {
         "node 0": [("ready", 0.0, 20.0, "rank 0")],
-        "node 1": [("suspect", 0.0, 6.0, "rank 1"), ("ready", 6.0, 20.0, "rank 1")],
+        "node 1": [("suspect", 0.0, 6.0, "rank 1"), ("ready", 6.0, 20.0, "")],
         "node 2": [("standby", 0.0, 20.0, "")],
         "node 3": [("launching", 0.0, 20.0, "")],
     }
@@ -112,12 +112,12 @@ def test_a_node_has_a_row_of_what_it_was(report: Report) -> None:
     assert spans["generations"] == [("runs", 3.0, 5.8, "g1"), ("runs", 6.0, 9.0, "g2")]
     assert spans["node 0"] == [
         ("launching", 0.0, 1.0, ""),
-        ("ready", 1.0, 4.0, "rank 0"),
+        ("ready", 1.0, 4.0, ""),
         ("suspect", 4.0, 4.5, ""),
-        ("ready", 4.5, 10.5, "rank 0"),
+        ("ready", 4.5, 10.5, ""),
         ("noticed", 10.5, 12.6, ""),
     ]
-    assert spans["node 2"] == [("standby", 2.0, 5.6, ""), ("ready", 5.6, 12.6, "rank 1")]
+    assert spans["node 2"] == [("standby", 2.0, 5.6, ""), ("ready", 5.6, 12.6, "")]
     marks = {row.name: [(mark.kind, round(mark.at_s, 3)) for mark in row.marks] for row in line.rows}
     assert marks["node 1"] == [("lost", 5.5), ("kill", 5.0)]
     assert marks["node 0"] == [("lost", 12.6), ("preempt", 10.0), ("kill", 12.5)]
@@ -149,7 +149,7 @@ def test_a_page_shows_every_row_fault_and_only_text_from_outside(report: Report)
     assert "<script>" not in text
     image = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
     words = [element.text for element in image.iter("text")]
-    assert {"generations", "node 0", "node 1", "node 2", "g1", "rank 1"} <= {*words}
+    assert {"generations", "node 0", "node 1", "node 2", "g1"} <= {*words}
     assert text.count("<tr>") == 1 + len(report.strikes)
 
 
