@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..runs.reader import at_present, run_of
+from ..wire import script_modules
 from .base import Tracker
 from .endings import end_of
 from .feed import POLL_S, Feed
@@ -37,6 +38,7 @@ def main() -> None:
     order, flush_s = pickle.load(sys.stdin.buffer)
     sys.stdin.close()
     directory = Path(sys.argv[1])
+    script_modules.begin(script_modules.Namespace())  # in which classes of the program's script are copies
     trackers = [tracker for name, pickled in order if (tracker := _loaded(directory, name, pickled)) is not None]
     done = send(directory, trackers, flush_s) and len(trackers) == len(order)
     sys.stdout.flush()

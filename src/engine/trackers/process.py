@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import cloudpickle
-
 from ..api.checks import refuse
 from ..api.secrets import allow_secrets
 from ..api.settings import RunOption
+from ..wire import pickler
 from .base import Tracker, check_trackers
 from .state_file import FOLDER, LOG
 
@@ -55,7 +54,7 @@ def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
         Exception: a tracker cannot be pickled.
     """
     with allow_secrets():
-        each = [(tracker.name, cloudpickle.dumps(tracker, protocol=pickle.HIGHEST_PROTOCOL)) for tracker in trackers]
+        each = [(tracker.name, pickler.dumps(tracker, code=True)) for tracker in trackers]
     return pickle.dumps((each, flush_s), protocol=pickle.HIGHEST_PROTOCOL)
 
 
