@@ -57,6 +57,7 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
     checkpoint_messages.Kept: lambda attempt: checkpoint_messages.Kept(
         attempt, f"forged {attempt}", 2**63 - 1, attempt % 3, 2**63 - 1, True, 2**47, 0, f"forged {attempt}"
     ),
+    checkpoint_messages.Joined: checkpoint_messages.Joined,
     checkpoint_messages.Stored: lambda attempt: checkpoint_messages.Stored(
         attempt, f"forged {attempt}", 2**63 - 1, 2**63 - 1
     ),
