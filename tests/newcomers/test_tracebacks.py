@@ -67,7 +67,7 @@ class Refuses:
         raise TypeError("not this one")
 
 
-@pytest.mark.parametrize("value", [threading.Lock(), Refuses()])
+@pytest.mark.parametrize("value", [(number for number in ()), Refuses()], ids=["generator", "refuses"])
 def test_what_cannot_be_pickled_is_told_in_a_few_lines(pool: SyncPool, value: object) -> None:
     @compute
     def closes_over() -> object:
