@@ -54,7 +54,7 @@ def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
         Exception: a tracker cannot be pickled.
     """
     with allow_secrets():
-        each = [(tracker.name, pickler.dumps(tracker, code=True)) for tracker in trackers]
+        each = [(tracker.name, pickler.dumps(tracker)) for tracker in trackers]
     return pickle.dumps((each, flush_s), protocol=pickle.HIGHEST_PROTOCOL)
 
 
