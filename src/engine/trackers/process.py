@@ -18,7 +18,6 @@ from pathlib import Path
 from ..api.checks import refuse
 from ..api.secrets import allow_secrets
 from ..api.settings import RunOption
-from ..serialization import function_pickling
 from ..wire import pickler
 from .base import Tracker, check_trackers
 from .state_file import FOLDER, LOG
@@ -54,9 +53,7 @@ def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
     Raises:
         Exception: a tracker cannot be pickled.
     """
-    modules = {type(tracker).__module__ for tracker in trackers}
-    copied = [module for module in modules if not function_pickling.importable(module)]
-    with allow_secrets(), function_pickling.copying(*copied):
+    with allow_secrets():
         each = [(tracker.name, pickler.dumps(tracker)) for tracker in trackers]
     return pickle.dumps((each, flush_s), protocol=pickle.HIGHEST_PROTOCOL)
 

@@ -49,13 +49,13 @@ class ModuleScope:
 
 
 class ImportedScope:
-    """The globals of a module that the other side imports: of a function that its decorator has made, say."""
+    """The globals of a module that the other side imports, if it can: of a function that a decorator has made, say."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, attributes: dict[str, object]) -> None:
+        self.name, self._attributes = name, attributes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return script_modules.imported_scope, (self._name,)
+        return script_modules.imported_scope, (self.name, self._attributes)
 
 
 class BareCell:
@@ -89,8 +89,8 @@ def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple
     if submodules := captured.submodules(code, (*names.values(), *contents)):
         slots["__doc__"] = _After(slots["__doc__"], submodules)
     globals_ = pickler.scope(function)
-    if type(globals_) is ImportedScope:
-        names = {}
+    if type(globals_) is ImportedScope and globals_.name != function.__module__:
+        names = {}  # a decorator's, whose module may have anything
     has_name = "." not in function.__qualname__ and is_found(function, function.__module__, function.__qualname__)
     args = code, globals_, pickler.cells(function), function.__qualname__ if has_name else ""
     return script_modules.make_function, args, (function.__dict__, slots, contents, names, has_name)

@@ -90,7 +90,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
             elif travels_as_copy(str(name)):
                 known = ModuleScope(str(name), attributes)
             else:
-                known = ImportedScope(str(name))
+                known = ImportedScope(str(name), attributes)
             self._scopes[id(scope)] = known
         return known
 

@@ -273,8 +273,12 @@ def module_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
     return dict(attributes, __name__=name, __builtins__=builtins) if module is None else module.__dict__
 
 
-def imported_scope(name: str) -> dict[str, Any]:
-    return importlib.import_module(name).__dict__
+def imported_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
+    """Return the globals of a module; where it cannot be imported here, those of a copy."""
+    try:
+        return importlib.import_module(name).__dict__
+    except ImportError:
+        return module_scope(name, attributes)
 
 
 def make_function(code: CodeType, scope: dict[str, Any], cells: tuple[CellType, ...] | None, name: str) -> FunctionType:

@@ -259,3 +259,13 @@ def test_code_of_another_python_is_refused() -> None:
 
     with pytest.raises(ImportError, match="use one version of Python"):
         load_code("cpython-27", b"")
+
+
+def test_a_local_function_of_a_module_that_is_not_there_takes_its_names_along() -> None:
+    module = ModuleType("not_there")
+    sys.modules[module.__name__] = module
+    try:
+        exec("rate = 3\ndef make():\n    def scaled(x): return rate * x\n    return scaled\n", module.__dict__)
+        assert elsewhere(pickler.dumps(module.make()), "value(2)") == "6"
+    finally:
+        del sys.modules[module.__name__]
