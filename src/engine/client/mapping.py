@@ -175,12 +175,11 @@ class MapRun(Generic[T]):
                     size.most = 1
                 while len(waiting) < CHUNKS_PER_SLOT * slots:
                     room = size.now if self._limit is None else min(size.now, self._limit - under_way)
-                    if room < 1:
-                        break
-                    items = source.take(room)
+                    items = source.take(room) if room > 0 else []
                     if not items:
                         break
-                    waiting += await self._send_all(_Part(taken, items), news)
+                    for part in _Part(taken, items).by_task():
+                        await self._send(part, news, waiting)
                     under_way += len(items)
                     taken += len(items)
                 if not waiting and source.is_exhausted():
@@ -193,7 +192,7 @@ class MapRun(Generic[T]):
                 await sent.load_if_long()
                 if self._returns_errors and sent.hides_the_culprit():
                     size.now = 1
-                    waiting.extendleft(reversed(await self._send_alone(sent.part, news)))
+                    await self._send_alone_first(sent.part, news, waiting)
                     continue
                 results, error = sent.outcomes() if self._returns_errors else sent.results()
                 if sent.busy_s is not None:
@@ -217,21 +216,24 @@ class MapRun(Generic[T]):
     def _call_of(self, items: list[Any]) -> Call[list[Any]]:
         return Call(self._function, (*self._given, items), {}, self._options)
 
-    async def _send_all(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
-        return [sent for each in part.by_task() for sent in await self._send(each, news)]
+    async def _send(self, part: _Part, news: asyncio.Event, waiting: deque[_SentChunk | _UnsentItem]) -> None:
+        """Send the items as one task, or one by one if they cannot all be pickled.
 
-    async def _send(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
-        """Send the items as one task, or one by one if they cannot all be pickled."""
+        Each task is in ``waiting`` as soon as it is submitted: the end of the map cancels what is there.
+        """
         try:
             payload = self._payload(part)
         except (SerializationError, NotACall) as error:  # it is a lock, say, or a call that has not run
-            if len(part.items) > 1:
-                return await self._send_alone(part, news)
-            return [_UnsentItem(part.naming(error, self._function.__name__), part)]
+            if len(part.items) == 1:
+                waiting.append(_UnsentItem(part.naming(error, self._function.__name__), part))
+                return
+            for each in part.one_by_one():
+                await self._send(each, news, waiting)
+            return
         await self._core.own(payload)
         sent = _SentChunk(self._core, payload, self._options, part, news)
         self._core.submit(sent, None, sent)
-        return [sent]
+        waiting.append(sent)
 
     def _payload(self, part: _Part) -> Payload:
         match part.items[0]:
@@ -242,8 +244,16 @@ class MapRun(Generic[T]):
             case _:
                 return self._core.packer.pack(self._call_of(part.items))
 
-    async def _send_alone(self, part: _Part, news: asyncio.Event) -> list[_SentChunk | _UnsentItem]:
-        return [sent for each in part.one_by_one() for sent in await self._send(each, news)]
+    async def _send_alone_first(
+        self, part: _Part, news: asyncio.Event, waiting: deque[_SentChunk | _UnsentItem]
+    ) -> None:
+        """Send the items one by one, before all that wait."""
+        alone: deque[_SentChunk | _UnsentItem] = deque()
+        try:
+            for each in part.one_by_one():
+                await self._send(each, news, alone)
+        finally:
+            waiting.extendleft(reversed(alone))
 
     def _landed(self, waiting: deque[_SentChunk | _UnsentItem]) -> _SentChunk | _UnsentItem | None:
         """Take out the chunk whose results are due, if they are there: the oldest one, or (unordered) any."""
