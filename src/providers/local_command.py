@@ -34,7 +34,7 @@ class LocalCommand:
                 self._process = subprocess.Popen(  # noqa: S603
                     argv, stdin=end, stdout=end, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
                 )
-        except BaseException:
+        except BaseException:  # also an interrupt: our end of the pair is nobody else's to close
             self.socket.close()
             raise
         self.socket.setblocking(False)

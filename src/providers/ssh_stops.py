@@ -359,7 +359,7 @@ async def dial(
                 raise JumpFailed(stop) from error
             made(connection)
             connections.append(connection)
-    except BaseException:
+    except BaseException:  # also a cancellation: no connection to a jump host and no ProxyCommand stays
         _abort(connections, command)
         raise
     return Passed(connections, command)
