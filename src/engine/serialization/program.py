@@ -85,7 +85,7 @@ def code_of(function: Decorated[...], watch: Watch) -> tuple[bytes, bytes | None
 class Program:
     """A function with its plugins, as a worker keeps it. Unpickling one unpickles nothing of the user's."""
 
-    __slots__ = ("_code", "_function", "_name", "_names", "_plugins", "_script", "_streams")
+    __slots__ = ("_code", "_function", "_generators", "_name", "_names", "_plugins", "_script", "_streams")
     _has_lasting_loop = False
 
     def __init__(self, name: str, code: bytes, plugins: bytes, streams: bool, script: Script | None = None) -> None:
@@ -95,7 +95,8 @@ class Program:
         self._streams = streams
         self._script = script
         self._function: Callable[..., Any] | None = None
-        self._names: list[tuple[str, dict[str, object]]] = []  # of the script's modules, that the function came with
+        self._names: list[script_modules.Record] = []  # of the script's modules, that the function came with
+        self._generators: list[random_streams.Used] = []  # of random numbers, that the function mentions
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Program, (self._name, self._code, self._plugins, self._streams, self._script)
@@ -122,7 +123,8 @@ class Program:
                     return _value_of_exit(end)
         function = self._loaded()  # the same without plugins, 2 us quicker
         args, kwargs = load()
-        begin_streams()
+        if self._generators:
+            self._begin_streams()
         try:
             if (task := current()) is not None and task.keeping is not None:
                 return self._awaited(self._called(partial(function, *args, **kwargs)))
@@ -173,7 +175,8 @@ class Program:
             for plugin in reversed(plugins):
                 function = _wrapped(function, plugin, info)
             args, kwargs = load()
-            begin_streams()
+            if self._generators:
+                self._begin_streams()
             stack.push(_note_raised)  # the first to end
             yield partial(function, *args, **kwargs)
 
@@ -181,11 +184,15 @@ class Program:
         if self._function is not None:
             return self._function
         try:
-            with script_modules.recording(self._names):
+            with script_modules.recording(self._names), random_streams.loading(self._generators):
                 self._function = function = context.run_lasting(partial(pickle.loads, self._code))
         except Exception as error:
             raise LoadError from error
         return function  # type: ignore[no-any-return]
+
+    def _begin_streams(self) -> None:
+        if (task := current()) is not None:
+            random_streams.begin_task(self._generators, task.job, task.info["rank"])
 
     def _enter(self, script: Script) -> None:
         """Have this process's ``__main__`` be that of the program's script, with the names as it has sent them."""
@@ -196,12 +203,6 @@ class Program:
             if main.__spec__ is None:
                 main.__spec__ = cast("Any", SpawningSpec(namespace))
         namespace.apply(self, self._names)
-
-
-def begin_streams() -> None:
-    """Begin the random streams of the running task, where functions of this process refer to generators."""
-    if random_streams.used and (task := current()) is not None:
-        random_streams.begin_task(task.job, task.info["rank"])
 
 
 class SetUpProgram(Program):
@@ -222,7 +223,7 @@ class SetUpProgram(Program):
         return super().__call__(partial(self._given, load))
 
     def _given(self, load: Load) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        # Of a thread worker each thread has a loop of its own, so an object that is bound to one cannot be shared.
+        # Each thread of a thread worker has a loop of its own: threads cannot share an object that is bound to a loop.
         thread = 0 if threading.current_thread() is threading.main_thread() or not self._is_async() else get_ident()
         key = self._setup, thread
         state = _states[key] if key in _states else _set_up(*key)
@@ -372,7 +373,7 @@ class Chunk:
         self.function = function
         self.alone, self.goes_on = alone, goes_on
         self.__name__ = getattr(function, "__name__", type(function).__name__)
-        # Where the user's code is: `function_pickling` decides by it how the code travels.
+        # The module of the user's code, by which `function_pickling` decides how the code travels.
         self.__module__ = getattr(function, "__module__", "builtins")
         self.__qualname__ = f"{self.__name__}.<map>"  # and finds nothing of this name there
 

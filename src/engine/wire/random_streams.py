@@ -9,24 +9,34 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-used: list[tuple[Any, bytes]] = []  # generators of this process's functions, each with a digest of its state
+Used = tuple[Any, bytes]  # a generator that a function mentions, with a digest of its state
+_local = threading.local()  # `loaded`: those that the pickle which this thread loads has brought; see `loading`
 
 
-_ONLY_HERE = 4  # references to a generator that no function has any more, while `begin_task` looks at it
+@contextmanager
+def loading(generators: list[Used]) -> Iterator[None]:
+    """Note in ``generators`` those of the function that this thread loads during the block."""
+    _local.loaded = generators
+    try:
+        yield
+    finally:
+        _local.loaded = None
 
 
 def reducers() -> dict[type, Callable[[Any, Any], Any]]:
     """Return the reducers of generators whose libraries are loaded."""
-    found: dict[type, Callable[[Any, Any], Any]] = {}
+    table: dict[type, Callable[[Any, Any], Any]] = {}
     if (python := sys.modules.get("random")) is not None:
-        found |= {python.Random: _random, python.SystemRandom: lambda _, obj: (type(obj), ())}
+        table |= {python.Random: _random, python.SystemRandom: lambda _, obj: (type(obj), ())}
     numpy: Any = sys.modules.get("numpy.random")
     if hasattr(numpy, "Generator"):  # it is not just being imported
-        found |= {numpy.RandomState: _random_state, numpy.Generator: reduce_used}
-    return found
+        table |= {numpy.RandomState: _random_state, numpy.Generator: reduce_used}
+    return table
 
 
 def reduce_used(pickler: Any, generator: Any) -> Any:
@@ -72,18 +82,16 @@ def _begin(reduced: tuple[Any, ...]) -> Any:
     from hashlib import blake2b
 
     digest = blake2b(pickle.dumps(reduced, 5), digest_size=16).digest()
-    used.append((generator, digest))
+    if (loaded := getattr(_local, "loaded", None)) is not None:
+        loaded.append((generator, digest))
     return generator
 
 
-def begin_task(job: int, rank: int) -> None:
-    """Have each generator that functions of this process refer to begin the stream of a task."""
+def begin_task(generators: list[Used], job: int, rank: int) -> None:
+    """Begin a task's stream of each generator."""
     from hashlib import blake2b
 
-    for generator, digest in used[:]:
-        if sys.getrefcount(generator) <= _ONLY_HERE:
-            used.remove((generator, digest))
-            continue
+    for generator, digest in generators:
         seed = blake2b(digest + b"%d/%d" % (job, rank), digest_size=16).digest()
         _seed(generator, int.from_bytes(seed, "big"))
 
