@@ -76,9 +76,8 @@ def _lru_cached(pickler: Pickler, cached: Any) -> Reduced:
         return _cached_again, (function, *limits), others, None, None, _set_cached
     if pickler.watch is not None:
         pickler.watch.saw(FunctionType)
-    _, args, state = function_parts(
-        pickler, function
-    )  # first the function, without what it refers to: this very object
+    # The function without its names is an argument; its names, which may have this very object, come as the state.
+    _, args, state = function_parts(pickler, function)
     return _make_cached, (*args, *limits), (state, others), None, None, _set_cached
 
 

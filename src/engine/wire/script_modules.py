@@ -30,7 +30,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import dumps, loads
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -64,6 +64,8 @@ class Namespace:
         self._modules: dict[str, ModuleType] = {}
         self._values: dict[str, dict[str, object]] = {}  # of each module's names, as the program has sent them
         self._rest: bytes | dict[str, bytes] = rest
+        self._newest_rest = rest
+        self._loaded: set[str] = set()  # names of it that a task has needed: another one replaces them
         self._reloads: dict[str, int] = {}  # modules that the program has imported anew, and how often
         self._applied: object = None  # the program whose names are in the modules
 
@@ -74,11 +76,13 @@ class Namespace:
         sys.path.extend(folder for folder in script.path if folder not in sys.path and Path(folder).is_dir())
         for name, times in script.reloads:
             if self._reloads.get(name, 0) != times and name in sys.modules:
-                with suppress(Exception):  # its importer, which is the user's function, has the error
-                    importlib.reload(sys.modules[name])
+                importlib.reload(sys.modules[name])  # its error is the task's: the version from before is not to run
             self._reloads[name] = times
-        if script.rest:
-            self._rest = script.rest
+        if script.rest and script.rest != self._newest_rest:
+            self._rest = self._newest_rest = script.rest
+            loaded, self._loaded = self._loaded, set()
+            if loaded:
+                self._load_rest(*loaded)
         if script.sources:
             for name, text in loads(zlib.decompress(script.sources)).items():
                 linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
@@ -144,15 +148,15 @@ class Namespace:
         rest = self._rest
         if isinstance(rest, bytes):
             self._rest = rest = loads(zlib.decompress(rest)) if rest else dict[str, bytes]()
-        scope = self.module(MAIN, {}).__dict__
         _loading.acquire()
         previous, _local.namespace = getattr(_local, "namespace", None), self
         try:
             for name in names or tuple(rest):
                 data = rest.pop(name, None)
-                if data is not None and (not names or name not in scope):
+                if data is not None:
                     try:
                         self._bind(MAIN, {name: loads(data)})
+                        self._loaded.add(name)
                     except Exception as error:
                         if names:
                             raise AttributeError(f"{name} of {MAIN} cannot be unpickled here", name=name) from error

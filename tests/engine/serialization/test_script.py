@@ -141,3 +141,15 @@ def test_sources_go_to_nodes_that_lack_the_file(tmp_path: Path, shares_files: bo
         del linecache.cache[cell]
     assert texts[cell] == "y = 2\n"
     assert (str(file) in texts) is not shares_files
+
+
+def test_an_edited_definition_of_a_notebook_is_news(main: ModuleType) -> None:
+    scripts = Scripts()
+    exec("def helper(): return 1\n", main.__dict__)
+    described(scripts)
+    scripts.news()
+    assert scripts.news() is None
+    exec("def helper(): return 2\n", main.__dict__)
+    assert scripts.news() == []
+    described(scripts)
+    assert scripts.news() is None

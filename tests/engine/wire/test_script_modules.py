@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import pickle
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -148,3 +150,25 @@ def test_functions_have_the_builtins() -> None:
     arrived = pickle.loads(data)
     assert arrived([1]) == 1
     assert arrived.__globals__["__builtins__"] in (builtins, builtins.__dict__)
+
+
+def test_a_name_that_was_needed_is_the_newest_after_an_edit() -> None:
+    namespace = worker(rest=rest(late=5))
+    assert sys.modules[MAIN].late == 5  # type: ignore[attr-defined]
+    namespace.update(Script("program", {}, rest=rest(late=6)))
+    assert sys.modules[MAIN].late == 6  # type: ignore[attr-defined]
+
+
+def test_a_module_that_cannot_be_reloaded_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version from before is not to run without a word."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_broken.py").write_text("number = 1\n")
+    importlib.import_module("own_broken")
+    (tmp_path / "own_broken.py").write_text("number = (\n")
+    namespace = Namespace()
+    try:
+        for _ in range(2):  # also of the next task
+            with pytest.raises(SyntaxError):
+                namespace.update(Script("program", {}, reloads=(("own_broken", 1),)))
+    finally:
+        del sys.modules["own_broken"]
