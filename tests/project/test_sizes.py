@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[2] / "src"
-FILE_LINES, FUNCTION_LINES = 500, 60
+FILE_LINES, FUNCTION_LINES = 800, 60
 
 
 def test_no_file_is_too_long() -> None:

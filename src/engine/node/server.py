@@ -23,7 +23,7 @@ from ..wire import messages as wire
 from ..wire.checkpoint_messages import Replicate, Safe
 from ..wire.codec import ProtocolError
 from ..wire.messages import Hello, Message
-from ..wire.session import FOR_NODES, Session
+from ..wire.session import FOR_NODES, FramesLost, Session, attempt_digest
 from . import limits, rank_signals
 from .arrivals import Arrivals
 from .blobs import BlobStore
@@ -185,6 +185,8 @@ class ExecutorServer:
         try:
             for message, body in self._session.feed_framed(data):
                 self._obey(message, body)
+        except FramesLost as error:
+            self._end(str(error))
         except ProtocolError:  # malformed: the channel ends, the session goes on
             self.lost(control)
             control.transport.close()
@@ -241,7 +243,9 @@ class ExecutorServer:
             case wire.PortsTaken():
                 self._ports.compare(message)
             case wire.Ping(sent_ms):
-                self._session.send(wire.Pong(sent_ms, time.time_ns() // 1000))
+                self._workers.act()  # what has ended is sent before the counts
+                attempts = attempt_digest(self._workers.scheduler.attempts())
+                self._session.send(wire.Pong(sent_ms, time.time_ns() // 1000, self._session.sent, attempts))
                 self._workers.look_at_kills()
                 self._machine_lease.renew(self._client_seen_at)
             case wire.Bye():

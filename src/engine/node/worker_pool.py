@@ -68,7 +68,7 @@ class WorkerPool:
         self._send = send
         self._failed = failed
         self.ended = asyncio.Event()  # set when the fork server has ended and nothing of any worker is left
-        self._scheduler = WorkerScheduler()
+        self.scheduler = self._scheduler = WorkerScheduler()
         self._connections: dict[int, WorkerConnection] = {}
         self._deliveries = Deliveries(store)
         self._outbox: list[ToClient] = []
@@ -118,7 +118,7 @@ class WorkerPool:
             self._starts_at = None
             self._scheduler.open(self._slots, threads=self._threads, now=self._loop.time())
 
-    def obey(self, message: wire.Message, body: bytes) -> bool:
+    def obey(self, message: wire.Message, body: bytes) -> bool:  # noqa: PLR0912 (a table)
         """Take an order of the client, to be carried out by `act`; return False if it is not for workers."""
         match message:
             case wire.Run(attempt):
@@ -138,6 +138,8 @@ class WorkerPool:
                 self._scheduler.killed(attempt, self._loop.time())
             case wire.Recall(attempts):
                 self._scheduler.recalled(attempts)
+            case wire.Compare(attempts):
+                self._scheduler.compared(attempts, self._loop.time())
             case wire.Lend(attempt, blobs):
                 self._deliveries.lend(attempt, blobs, (wire.Value(b"", None, blob) for blob in blobs))
             case wire.Refer(attempt, names, values):

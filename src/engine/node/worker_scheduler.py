@@ -17,11 +17,14 @@ Events come in as calls with the time, effects go out of `decide`. The invariant
     EXEC-11 `has_run` is true once a worker has taken an attempt; attempts BESIDE the slots do not count
     EXEC-12 an attempt whose timeout has passed ends with that cause, even if its worker could not be killed at once and
             answers later
+    EXEC-13 after `Compare`, an attempt that only the client has is reported as ended; one that only the node has is
+            killed
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from ..wire.messages import Cause, Ended, Returned, Run, RunFlag, Started
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
@@ -75,6 +78,15 @@ class WorkerScheduler:
             self._end(attempt, Cause.KILLED, 0)
         else:
             self._mark_for_kill(attempt, Cause.KILLED, now)
+
+    def compared(self, attempt_ids: tuple[int, ...], now: float) -> None:
+        """Settle the attempts that only one side has. ``attempt_ids``: those that the client has."""
+        here = set(self.attempts())
+        for attempt_id in attempt_ids:
+            if attempt_id not in here:
+                self._effects.append(Answer(Ended(attempt_id, Cause.UNKNOWN, 0, "")))
+        for attempt_id in here.difference(attempt_ids):
+            self.killed(attempt_id, now)
 
     def recalled(self, attempt_ids: tuple[int, ...]) -> None:
         recall = Recall([])
@@ -271,6 +283,12 @@ class WorkerScheduler:
             if len(slot.pipe) > 1 and not slot.stuck and not slot.worker.stealing:
                 times.append(slot.stalls_at)
         return min(times, default=None)
+
+    def attempts(self) -> Iterator[int]:
+        """Yield the attempts whose end or return the client has not been sent."""
+        yield from self._attempts
+        for recall in self._recalls:
+            yield from recall.returned
 
     def worker_of(self, attempt_id: int) -> int | None:
         """Return the worker that an attempt was delivered to; 0: it waits for one; None: it is unknown, or answered."""

@@ -86,7 +86,7 @@ def _death(ended: Ended) -> str:  # noqa: PLR0911  (a table)
             return f"it was killed by {signal.Signals(ended.code).name}"
         case Cause.SIGNAL:
             return f"it was killed by signal {ended.code}"
-        case Cause.KILLED:
+        case Cause.KILLED | Cause.UNKNOWN:
             return ""
         case _:
             assert_never(ended.cause)

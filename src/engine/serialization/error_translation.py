@@ -162,7 +162,7 @@ def ended_error(
                 f"give it more, as by .with_(memory_gb={float(f'{1.5 * ended.code / GB:.2g}'):g}), or less to do{also}."
             )
             return errors.TaskKilled(message, out_of_memory=True, signal=signal.SIGKILL, **facts)
-        case Cause.KILLED:
+        case Cause.KILLED | Cause.UNKNOWN:
             return errors.TaskStopped(f"{place} was stopped by the pool.", **facts)
         case _:
             assert_never(ended.cause)

@@ -97,6 +97,7 @@ class NodeLink(PlainOrders):
         self._awaited: dict[int, None] = {}  # attempts whose end `kill_all` waits for
         self._beside: dict[int, Callable[[Finished | None], None]] = {}  # attempts that the pool's actor does not know
         self._next_beside = FIRST_BESIDE
+        self._pinged = dict[int, tuple[int, ...]]()
         self.in_use = 0
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
@@ -219,6 +220,7 @@ class NodeLink(PlainOrders):
     def detach(self) -> None:
         """Handle the loss of the connection: frames wait in the session, and transfers start over on the next."""
         self._write = None
+        self._pinged.clear()
         self.session.lost()
         self._transfers.detach()
 
@@ -293,7 +295,7 @@ class NodeLink(PlainOrders):
             case wire.Done() | wire.Failed() | wire.Ended():
                 return self._ended(message)
             case wire.Pong():  # of each heartbeat
-                self.profiles.ponged(message)
+                self.ponged(message)
                 self.answered()
             case wire.Started(attempt):
                 return Started(AttemptId(attempt)) if self._runs(attempt) else None
@@ -360,6 +362,8 @@ class NodeLink(PlainOrders):
         if not self._runs(attempt):
             return None
         if isinstance(message, wire.Ended):
+            if message.cause is wire.Cause.UNKNOWN:
+                raise ProtocolError(f"node {self.node} does not have attempt {attempt} and has not answered it")
             self._over(attempt)
             return Finished(AttemptId(attempt), verdict(message), message, 0.0)
         value = message.value if isinstance(message, wire.Done) else message.error
@@ -380,7 +384,7 @@ class NodeLink(PlainOrders):
 
     def _stays(self, message: wire.Done | wire.Failed) -> TypeGuard[wire.Done]:
         """Return whether a result stays on the node."""
-        if not isinstance(message, wire.Done) or (name := message.value.blob) is None or name.startswith(wire.LOST):
+        if not isinstance(message, wire.Done) or (name := message.value.blob or wire.LOST).startswith(wire.LOST):
             return False
         if cast("Payload", self._orders[message.attempt].task.content).keep is None:
             return False

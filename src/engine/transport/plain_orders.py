@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...actors.interfaces import AttemptId, Looked, NodeFacts, NodeId, Order, Peer, Report, StopAt
 from ...providers.base import PreemptionNotice
 from ..wire import messages as wire
 from ..wire.codec import SharedFrame
+from ..wire.session import attempt_digest
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,6 +29,8 @@ class PlainOrders:
     _views: InstanceViews
     orders: dict[int, Order]
     _held_back: dict[int, asyncio.Task[None]]
+    _fetching: dict[int, None]
+    _pinged: dict[int, tuple[int, ...]]  # by the number of a ping: the attempts that the node had before it
     _named = False  # whether the last view of the node named its peers
     _pool_reports: Callable[[Sequence[Report]], None]
 
@@ -40,6 +43,9 @@ class PlainOrders:
         raise NotImplementedError
 
     def _schedule(self) -> None:
+        raise NotImplementedError
+
+    def _runs(self, attempt: int) -> bool:
         raise NotImplementedError
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
@@ -71,9 +77,28 @@ class PlainOrders:
         ports = (order.world.port_of(order.rank) for order in unsent if order.world is not None)
         self.send(wire.PortsTaken(taken, tuple(port for port in ports if port)))
 
-    def ping(self) -> None:
-        self.session.send(self.profiles.ping())
+    def ping(self, number: int | None = None) -> None:
+        """Send a ping, by a number that no other has (default: one by which the node's clock is known)."""
+        number = self.profiles.ping().sent_ms if number is None else number
+        self._pinged[number] = tuple(self._sent_attempts())
+        self.session.send(wire.Ping(number, self.session.sent))
         self.flush()
+
+    def ponged(self, pong: wire.Pong) -> None:
+        """Compare the attempts that a node has with those that it was sent before the ping, without those that have
+        ended by now: what had ended before the pong came before it. Where the digests differ, send the node the list.
+        """
+        self.profiles.ponged(pong)
+        sent = self._pinged.pop(pong.sent_ms, None)
+        if sent is None or not pong.attempts:
+            return
+        for earlier in [number for number in self._pinged if number < pong.sent_ms]:
+            del self._pinged[earlier]
+        if attempt_digest(each for each in sent if self._runs(each)) != pong.attempts:
+            self.send(wire.Compare(tuple(self._sent_attempts())))
+
+    def _sent_attempts(self) -> Iterator[int]:
+        return (attempt for attempt in self.orders if self._runs(attempt))
 
     def heard(self, attempt: AttemptId) -> float | None:
         return self.stacks.quiet_s(attempt)

@@ -54,6 +54,7 @@ TAGS: dict[type[m.Message], int] = {
     checkpoint_messages.Replicate: 27,
     checkpoint_messages.Safe: 28,
     m.PortsTaken: 29,
+    m.Compare: 71,
     m.Keys: 60,
     m.Serve: 61,
     m.Unserve: 62,

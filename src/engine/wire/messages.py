@@ -15,7 +15,7 @@ from .checkpoint_messages import Joined, Kept, Replicate, Replicated, Safe, Stor
 from .peer_messages import Arrived, Copy, Digest, GetRest, Keys, Pull, PutRest, Serve, Serving, Unserve
 from .ranges import Name, Number, Port, Quantity, Seconds, Share, Size, Stream, Text
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 LOST = "lost: "  # begins the name of a blob that is nowhere, and says why: the node had no room for it
 
 
@@ -61,6 +61,7 @@ class Cause(StrEnum):
     LIMIT = "limit"  # its process tree held more memory than its `Hold` says; `code` is how many bytes
     TIMEOUT = "timeout"  # ran longer than `timeout_s`
     KILLED = "killed"  # by `Kill`; its whole process tree is gone
+    UNKNOWN = "unknown"  # the answer to `Compare`: the node has no such attempt, and is lost by that
 
 
 # --- client -> node --------------------------------------------------------------------------------------------------
@@ -432,11 +433,23 @@ class Ack(NamedTuple):
 
 class Ping(NamedTuple):
     sent_ms: Number
+    frames: Number = 0  # reliable ones sent before this one; 0: it does not say
 
 
 class Pong(NamedTuple):
     sent_ms: Number
     clock_us: Number = 0  # the node's unix time when it got the `Ping`; 0: it does not say
+    frames: Number = 0  # reliable ones sent before this one; 0: it does not say
+    attempts: tuple[Number, ...] = ()  # `attempt_digest` of those that the node has; empty: it does not say
+
+
+class Compare(NamedTuple):
+    """All attempts that the client has sent this node and that have not ended.
+
+    The node answers `Ended` (`Cause.UNKNOWN`) for each that it does not have, and kills its attempts that are not here.
+    """
+
+    attempts: tuple[Number, ...]
 
 
 # --- the first frame of a bulk channel, which then carries the blob's bytes and nothing else --------------------------
@@ -464,7 +477,7 @@ class Missing(NamedTuple):
     blob: str
 
 
-_Orders = View | Define | Run | Kill | Recall | Hold | StopAt | ShowStacks | Profile | PortsTaken
+_Orders = View | Define | Run | Kill | Recall | Compare | Hold | StopAt | ShowStacks | Profile | PortsTaken
 _Blobs = Drop | Adopt | Lend | Refer | MoveToDisk | Replicate | Safe
 _Peers = Keys | Serve | Unserve | Pull | Copy | Digest
 ToNode = Hello | _Orders | _Blobs | _Peers | Bye | Input

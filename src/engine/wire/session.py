@@ -8,12 +8,15 @@ that breaks at any byte loses nothing and repeats nothing:
     SESSION-3  a frame is kept until the other end has acknowledged it, and no longer
     SESSION-4  bytes that are not the protocol deliver nothing of the read they came in
     SESSION-5  an end that has a bound on what it keeps breaks with one that speaks while more is unacknowledged
+    SESSION-6  a `Ping` or `Pong` comes behind all reliable frames that were sent before it; if one of these is missing
+               the session is over, for a reconnect would send the wrong ones again
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from typing import get_args
 
 from . import codec
@@ -21,12 +24,23 @@ from .codec import ProtocolError
 from .messages import Ack, BothWays, Hello, Message, Ping, Pong, Refused, Sampled, ToClient, ToNode, Welcome
 
 UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong, Sampled})
+_COUNTS = frozenset({Ping, Pong})  # uncounted messages that say how many frames went before them
 FOR_NODES = frozenset(get_args(ToNode | BothWays)) - {Hello}  # which the server takes before there is a session
 FOR_CLIENTS = frozenset(get_args(ToClient | BothWays))
 ACK_EVERY = 64  # reliable frames received that make an `Ack` due; with a heartbeat a single one does
 # At a client, for one node: generous. An honest node that stalls leaves its tasks' orders, and a window of items for
 # each, unacknowledged: 400 tasks with the largest orders and items that ride in frames are 400 * 17 * 64 KiB = 425 MiB.
 KEPT_BYTES = 512 << 20
+
+
+class FramesLost(ProtocolError):
+    """Frames are missing without a loss of the connection: a defect. The session cannot go on."""
+
+
+def attempt_digest(attempts: Iterable[int]) -> tuple[int, int]:
+    """Return the number of attempts, and the sum of their numbers modulo 2**62: as a rule no other set has both."""
+    numbers = tuple(attempts)
+    return len(numbers), sum(numbers) % 2**62
 
 
 class Session:
@@ -86,6 +100,11 @@ class Session:
             self._out += frame.head, frame.tail
 
     @property
+    def sent(self) -> int:
+        """Return the number of reliable frames that were sent, or wait for the next `flush` or connection."""
+        return self._acknowledged + len(self._kept)
+
+    @property
     def pending(self) -> bool:
         """Return whether `flush` has something to write."""
         return self.connected and (bool(self._out) or self.received - self._acked >= ACK_EVERY)
@@ -114,6 +133,7 @@ class Session:
         Raises:
             ProtocolError: nothing of ``data`` counts as received; after a reconnect the other end sends it again. Or
                 the other end acknowledges too little of what it was sent.
+            FramesLost: see SESSION-6.
         """
         messages: list[tuple[Message, bytes]] = []
         counted = 0
@@ -127,6 +147,9 @@ class Session:
                 continue
             if kind not in UNCOUNTED:
                 counted += 1
+            elif kind in _COUNTS and message.frames not in (0, self.received + counted):  # type: ignore[union-attr]
+                sent, arrived = message.frames, self.received + counted  # type: ignore[union-attr]
+                raise FramesLost(f"{sent} frames were sent and {arrived} arrived: a defect of Outrider")
             messages.append((message, body))
         if self.kept_bytes > self._keeps_bytes:
             raise ProtocolError(f"it speaks, and has not acknowledged {self.kept_bytes} bytes that it was sent")

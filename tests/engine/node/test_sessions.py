@@ -180,6 +180,23 @@ async def test_a_ping_is_answered(make: Any) -> None:
     assert asked_at - 1 < pong.clock_us / 1e6 < time.time() + 1, "the node's clock, which is this computer's"
 
 
+async def test_a_pong_counts_the_frames_and_attempts_before_it(make: Any) -> None:
+    client = await make()
+    attempts = [client.run(time.sleep, 60), client.run(time.sleep, 60)]
+    client.send(m.Ping(1))
+    pong = await client.expect(m.Pong)
+    assert pong.frames == client.session.received
+    assert pong.attempts == (2, sum(attempts))
+
+
+async def test_attempts_that_one_side_alone_has_are_settled(make: Any) -> None:
+    client = await make()
+    attempt = client.run(time.sleep, 60)
+    client.send(m.Compare((99,)))
+    ended = {each.attempt: each.cause for each in (await client.answer(attempt), await client.answer(99))}
+    assert ended == {attempt: "killed", 99: "unknown"}
+
+
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +233,16 @@ async def test_a_node_with_a_defect_ends_and_keeps_nobody_waiting(
     client.send(m.Kill(attempt))
     await asyncio.wait_for(over.wait(), 60)
     assert "RuntimeError: a defect" in capsys.readouterr().err
+
+
+async def test_a_node_that_misses_a_frame_ends(make: Any) -> None:
+    client, over = await ending(make)
+    attempt = client.run(time.sleep, 60)
+    client.send(m.Ping(1, client.session.sent + 1))
+    await asyncio.wait_for(over.wait(), 60)
+    unfit = await client.expect(m.Unfit)
+    assert "a defect" in unfit.reason
+    assert not client.of(attempt, m.Done)
 
 
 async def test_a_node_that_hears_nothing_for_its_lease_ends_itself(make: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Relay, Steal
+import pytest
+
+from outrider.engine.node.effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Relay, Steal
 from outrider.engine.node.slot_table import DEPTH
 from outrider.engine.node.slots import STALL_S, TRIES
 from outrider.engine.node.worker_scheduler import SETTLED_S, WorkerScheduler
-from outrider.engine.wire.messages import Cause, Ended, Run, RunFlag, Value
+from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Value
 
 
 def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
@@ -148,3 +150,60 @@ def test_workers_that_have_waited_for_work_had_started_well() -> None:
         scheduler.ticked(now)
         (fork,) = scheduler.decide(now)
         assert isinstance(fork, GiveUp) == (number == TRIES - 1)
+
+
+def with_one_running_and_one_queued() -> WorkerScheduler:
+    scheduler = WorkerScheduler()
+    scheduler.open(1, threads=False, now=0.0)
+    (fork,) = scheduler.decide(0.0)
+    assert isinstance(fork, Fork)
+    scheduler.ready(fork.worker, 0.0)
+    for attempt in (1, 2):
+        scheduler.submitted(Run(attempt, b"f", Value(b""), 1, 1, None, int(RunFlag.ALONE), None), b"run")
+    scheduler.decide(0.0)
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("of_the_client", "effects"),
+    [
+        ((1, 2), []),
+        ((1, 2, 7), [Answer(Ended(7, Cause.UNKNOWN, 0, ""))]),
+        ((1,), [Answer(Ended(2, Cause.KILLED, 0, ""))]),
+        ((2,), [Steal(1)]),  # by which a running attempt's end begins
+    ],
+)
+def test_attempts_that_one_side_alone_has_are_settled(of_the_client: tuple[int, ...], effects: list[Effect]) -> None:
+    """EXEC-13"""
+    scheduler = with_one_running_and_one_queued()
+    scheduler.compared(of_the_client, 1.0)
+    assert scheduler.decide(1.0) == effects
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_exec_13_falls_without_its_guard(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EXEC-13"""
+    if side == "here":
+        monkeypatch.setattr(WorkerScheduler, "compared", lambda *_: None)
+    else:
+        monkeypatch.setattr(WorkerScheduler, "killed", lambda *_: None)
+    with pytest.raises(AssertionError):
+        for numbers, effects in [((1, 2, 7), [Answer(Ended(7, Cause.UNKNOWN, 0, ""))]), ((1,), [Steal(1)])]:
+            test_attempts_that_one_side_alone_has_are_settled(numbers, [*effects])
+
+
+def test_an_attempt_that_is_to_be_given_back_still_counts() -> None:
+    scheduler = WorkerScheduler()
+    scheduler.open(1, threads=False, now=0.0)
+    (fork,) = scheduler.decide(0.0)
+    assert isinstance(fork, Fork)
+    scheduler.ready(fork.worker, 0.0)
+    for attempt in range(1, DEPTH + 3):
+        scheduler.submitted(Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None), b"run")
+    scheduler.decide(0.0)
+    scheduler.recalled((DEPTH, DEPTH + 2))
+    assert scheduler.decide(0.0) == [Steal(fork.worker)]
+    assert sorted(scheduler.attempts()) == list(range(1, DEPTH + 3)), "the client has no answer yet"
+    scheduler.stolen(fork.worker, [DEPTH], 0.0)
+    assert Answer(Returned((DEPTH, DEPTH + 2))) in scheduler.decide(0.0)
+    assert {DEPTH, DEPTH + 2}.isdisjoint(scheduler.attempts())

@@ -61,7 +61,8 @@ class Node:
             logs=TaskLogs(lambda: None),
         )  # fmt: skip
         self.link.session.resume(0)
-        self.link.attach(lambda _: None)
+        self.written: list[bytes] = []
+        self.link.attach(self.written.append)
 
     def run(self, attempt: int, **payload: Any) -> None:
         whole = Payload(f"task{attempt}", b"digest", b"code", wire.Value(b"", None), **payload)

@@ -22,7 +22,8 @@ from outrider.engine.node.notices.watcher import NAME_CHARS
 from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.transport import blob_transfers, verdicts
 from outrider.engine.wire import messages as wire
-from outrider.engine.wire.codec import ProtocolError
+from outrider.engine.wire.codec import ProtocolError, Splitter, decode
+from outrider.engine.wire.session import attempt_digest
 from outrider.providers.base import MachineId, PreemptionNotice
 
 from .played_node import PATIENCE_S, SOME, Node, closed, done
@@ -250,3 +251,55 @@ async def test_what_runs_beside_the_slots_ends_once_with_its_link_and_at_once_on
     node.link.run_beside(payload, ends.put_nowait)
     assert await asyncio.wait_for(ends.get(), PATIENCE_S) is None
     assert ends.empty()
+
+
+def compared(node: Node) -> list[wire.Message]:
+    """Return the comparisons that the node has been sent."""
+    node.link.flush()
+    messages = map(decode, Splitter().feed(b"".join(node.written)))
+    return [message for message in messages if isinstance(message, wire.Compare)]
+
+
+def pong(number: int, *attempts: int) -> wire.Pong:
+    return wire.Pong(number, 0, 0, attempt_digest(attempts))
+
+
+async def test_node_that_has_all_attempts_is_sent_no_list() -> None:
+    node = Node()
+    node.run(1)
+    node.run(2)
+    node.link.ping(1)
+    node.run(3)  # behind the ping
+    node.says(wire.Done(1, SOME, 0), pong(1, 2))
+    node.link.ping(2)
+    node.says(pong(2, 2, 3))
+    assert compared(node) == []
+
+
+@pytest.mark.parametrize("has", [(), (2,), (1, 2, 3)])
+async def test_node_that_has_other_attempts_is_sent_the_list(has: tuple[int, ...]) -> None:
+    node = Node()
+    node.run(1)
+    node.run(2)
+    node.link.ping(1)
+    node.says(pong(1, *has))
+    assert compared(node) == [wire.Compare((1, 2))]
+
+
+async def test_pong_of_an_earlier_connection_compares_nothing() -> None:
+    node = Node()
+    node.run(1)
+    node.link.ping(1)
+    node.link.detach()
+    node.link.session.resume(2)
+    node.link.attach(node.written.append)
+    node.says(pong(1))
+    assert compared(node) == []
+
+
+async def test_node_that_does_not_have_an_attempt_is_lost() -> None:
+    node = Node()
+    node.run(1)
+    with pytest.raises(ProtocolError, match="does not have attempt 1"):
+        node.says(wire.Ended(1, wire.Cause.UNKNOWN, 0, ""))
+    node.says(wire.Ended(2, wire.Cause.UNKNOWN, 0, ""))  # which has ended meanwhile

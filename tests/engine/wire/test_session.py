@@ -6,8 +6,8 @@ import pytest
 
 from outrider.engine.wire import codec, session
 from outrider.engine.wire.codec import ProtocolError, encode
-from outrider.engine.wire.messages import Ack, Kill, Ping, Pong, Started, View
-from outrider.engine.wire.session import ACK_EVERY, FOR_NODES, Session
+from outrider.engine.wire.messages import Ack, Credit, Kill, Message, Ping, Pong, Started, View
+from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCOUNTED, Session, attempt_digest
 
 
 @pytest.fixture
@@ -144,3 +144,54 @@ def test_session_5_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(globals(), "Session", lambda keeps_bytes: session.Session())
     with pytest.raises(pytest.fail.Exception):
         test_an_end_that_speaks_and_acknowledges_too_little_breaks_the_protocol()
+
+
+COUNTED = sorted((FOR_NODES | FOR_CLIENTS) - UNCOUNTED, key=lambda kind: kind.__name__)
+
+
+@pytest.mark.parametrize("kind", COUNTED, ids=lambda kind: kind.__name__)
+def test_missing_frame_of_any_kind_ends_the_session_at_the_next_heartbeat(kind: type[Message]) -> None:
+    """SESSION-6"""
+    to_node = kind in FOR_NODES
+    sender, receiver = Session(), Session(FOR_NODES if to_node else FOR_CLIENTS)
+    for end in (sender, receiver):
+        end.resume(0)
+        end.flush()
+    lost, arrives = b"\x91" + bytes([codec.TAGS[kind]]), Credit(1, 0, 1)
+    sender.send_body(lost)
+    sender.flush()
+    sender.send(arrives)
+    sender.send(Ping(1, sender.sent) if to_node else Pong(1, 0, sender.sent))
+    with pytest.raises(session.FramesLost, match="2 frames were sent and 1 arrived"):
+        receiver.feed(sender.flush())
+
+
+def test_session_6_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SESSION-6"""
+    monkeypatch.setattr(session, "_COUNTS", frozenset())
+    with pytest.raises(pytest.fail.Exception):
+        test_missing_frame_of_any_kind_ends_the_session_at_the_next_heartbeat(Kill)
+
+
+def test_counts_of_heartbeats_agree_through_reconnects() -> None:
+    client, node = Session(), Session(FOR_NODES)
+    client.resume(0)
+    for cut in (False, True, False):
+        client.send(Kill(1))
+        client.send(Ping(1, client.sent))
+        sent = client.flush()
+        if cut:  # in the middle of the ping: what came before it arrives
+            node.feed(sent[:-3])
+            client.lost()
+            node.lost()
+            client.resume(node.received)
+            client.send(Ping(2, client.sent))
+            sent = client.flush()
+        assert any(isinstance(message, Ping) for message in node.feed(sent))
+    assert node.received == client.sent == 3
+
+
+@pytest.mark.parametrize("other", [(), (1,), (1, 3), (1, 2, 2**62), (2, 1, 0)])
+def test_digest_tells_sets_of_attempts_apart(other: tuple[int, ...]) -> None:
+    assert attempt_digest((1, 2)) == attempt_digest(iter((2, 1))) == (2, 3)
+    assert attempt_digest(other) != (2, 3)

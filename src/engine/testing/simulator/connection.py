@@ -31,6 +31,7 @@ from ...transport.blob_transfers import TransferProgress
 from ...transport.link import NodeLink
 from ...wire import codec
 from ...wire import messages as wire
+from ...wire.codec import ProtocolError
 from ...wire.session import Session
 from .daemon import FORGED
 from .network import IN, OUT, Circuit
@@ -128,6 +129,8 @@ class PlayedLink(NodeLink):
 class PlayedConnection:
     """Implements `actors.interfaces.Connection`, and the link's `Bulk`."""
 
+    beats = False  # whether a node that has attempts is pinged where nothing is wrong, too
+
     def __init__(
         self, sim: Simulation, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
     ) -> None:
@@ -155,6 +158,8 @@ class PlayedConnection:
         self._lost: asyncio.Future[Lost] = sim.loop.create_future()
         self._stirring = asyncio.Event()
         self._received_at = self._pinged_at = 0.0
+        self._pings, self._beat_timer = 0, False
+        self._defect = ""  # of the node's messages: it is given up
         self._silence: asyncio.TimerHandle | None = None
         self._facts: NodeFacts | None = None
 
@@ -170,6 +175,8 @@ class PlayedConnection:
         self._facts = NodeFacts(hostname, address, tuple(welcome.ports), millicpus=millicpus)
 
     async def resume(self) -> bool:
+        if self._defect:
+            raise ConnectFailed(self._defect, fatal=True)
         return (await self._greet()).resumed
 
     def watch(self, lost: Callable[[Lost], object]) -> None:
@@ -265,11 +272,27 @@ class PlayedConnection:
             self._circuit.send(OUT, data)
             if self._sim.loop.now - self._pinged_at >= HEARTBEAT_S:  # what it acknowledges is not kept any longer
                 self._pinged_at = self._sim.loop.now
-                self.link.send(wire.Ping(0))
+                self._ping()
+            if self.beats and not self._beat_timer:
+                self._beat_timer = True
+                self._sim.loop.call_later(HEARTBEAT_S, self._beat)
+
+    def _ping(self) -> None:
+        self._pings += 1
+        self.link.ping(self._pings)
+
+    def _beat(self) -> None:
+        self._beat_timer = False
+        if self._circuit is not None and self.link.orders:
+            self._ping()
 
     def _received(self, data: bytes) -> None:
         self._received_at = self._sim.loop.now
-        self.link.received(data)
+        try:
+            self.link.received(data)
+        except ProtocolError as error:
+            self._defect = str(error)
+            self._drop(self._defect)
 
     def _tell(self, reports: Sequence[Report]) -> None:
         self._sim.record(self._reports, reports)

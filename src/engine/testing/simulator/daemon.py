@@ -19,6 +19,7 @@ from ...wire.messages import (
     PROTOCOL_VERSION,
     Bye,
     Cause,
+    Compare,
     Define,
     Done,
     Drop,
@@ -46,7 +47,7 @@ from ...wire.messages import (
     View,
     Welcome,
 )
-from ...wire.session import FOR_NODES, Session
+from ...wire.session import FOR_NODES, Session, attempt_digest
 from .kept_values import Given, Result
 from .network import IN, OUT, Circuit
 from .processes import Process
@@ -174,12 +175,20 @@ class Daemon:
                 self.ports.compare(taken, unsent)
                 self._asked_for_ports = True
             case Ping(sent_ms):
-                self._session.send(Pong(sent_ms))
+                self.act()
+                self._session.send(Pong(sent_ms, 0, self._session.sent, attempt_digest(self.core.attempts())))
                 self._flush()
+            case Compare(attempts):
+                self.found_other_attempts(attempts)
+                self.core.compared(attempts, self.sim.loop.now)
             case Bye():
                 self.end()
             case _:
                 pass
+
+    def found_other_attempts(self, attempts: tuple[int, ...]) -> None:
+        here = sorted(self.core.attempts())
+        self.sim.broken("SIM-41", f"the client counts attempts {attempts} on host {self.host.number}, which has {here}")
 
     def _show_stacks(self, number: int, quiet_us: int) -> None:
         """Answer for all that runs; it has given no sign of life but its beginning."""

@@ -43,6 +43,12 @@ def compares_no_ports(patch: Patch) -> None:
     patch.setattr(Membership, "compare_ports", lambda *_: None)
 
 
+def counts_no_attempt_in_the_queue(patch: Patch) -> None:
+    patch.setattr(
+        WorkerScheduler, "attempts", lambda self: (key for key, each in self._attempts.items() if each.slot is not None)
+    )
+
+
 def keeps_ports_of_ended_ranks(patch: Patch) -> None:
     patch.setattr(Daemon, "_over", lambda *_: None)
 

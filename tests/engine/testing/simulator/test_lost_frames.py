@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from outrider.engine.testing.simulator.connection import PlayedConnection
+from outrider.engine.testing.simulator.daemon import Daemon
 from outrider.engine.testing.simulator.draw import draw
 from outrider.engine.testing.simulator.play import play
+from outrider.engine.testing.simulator.rules.nodes import NodeRules
 from outrider.engine.testing.simulator.scenario import Scenario
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as wire
@@ -37,10 +40,10 @@ def lose(patch: pytest.MonkeyPatch, kind: type[Any]) -> None:
     ("kind", "rules", "scenario", "first"),
     [
         (wire.Define, {"SIM-2"}, draw, 1),
-        (wire.Run, {"SIM-9"}, draw, 0),
-        (wire.Done, {"SIM-9"}, draw, 0),
-        (wire.Failed, {"SIM-9"}, draw, 7),
-        (wire.Ended, {"SIM-9", "SIM-35"}, draw, 7),
+        (wire.Run, {"SIM-9", "SIM-41"}, draw, 0),
+        (wire.Done, {"SIM-9", "SIM-41"}, draw, 0),
+        (wire.Failed, {"SIM-9", "SIM-41"}, draw, 7),
+        (wire.Ended, {"SIM-9", "SIM-35", "SIM-41"}, draw, 7),
         (wire.Kill, {"SIM-35"}, draw, 8),
         (wire.View, {"SIM-4", "SIM-17"}, draw, 0),
         (wire.Ports, {"SIM-40", "SIM-9"}, own_scenarios.hasty_broadcasts, 0),
@@ -56,6 +59,18 @@ def test_frame_that_is_lost_is_found(
             assert violation.rule in rules
             return
     raise AssertionError(f"no loss of a {kind.__name__} was found")
+
+
+@pytest.mark.parametrize("kind", [wire.Run, wire.Done, wire.Failed, wire.Ended])
+def test_lost_attempt_is_settled_at_the_next_heartbeat(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node counts as lost, and what it had runs again elsewhere: every job ends, with the right result."""
+    differences: list[tuple[int, ...]] = []
+    monkeypatch.setattr(Daemon, "found_other_attempts", lambda _, attempts: differences.append(attempts))
+    monkeypatch.setattr(PlayedConnection, "beats", True)
+    monkeypatch.setattr(NodeRules, "_judge_loss", lambda *_: None)  # of a node that lives: the defect is its own
+    lose(monkeypatch, kind)
+    assert [play(draw(seed), keep=0).violation for seed in range(10)] == [None] * 10
+    assert differences
 
 
 def test_lost_comparison_of_ports_is_repaired_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

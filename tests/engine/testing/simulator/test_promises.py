@@ -126,6 +126,7 @@ FALLS_AT: dict[Callable[[Patch], None], int] = {
         ("SIM-40", guards.compares_no_ports),
         ("SIM-40", guards.keeps_ports_of_ended_ranks),
         ("SIM-9", guards.asks_for_ports_once),
+        ("SIM-41", guards.counts_no_attempt_in_the_queue),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -43,4 +43,5 @@ PROMISES = {
     "SIM-38": "a lost result is made again for whoever waits for it, once for all, as often as allowed",
     "SIM-39": "what nobody refers to is not kept",
     "SIM-40": "a node's free ports are counted alike by the pool and by the node",
+    "SIM-41": "a node's attempts are counted alike by its client and by the node",
 }
