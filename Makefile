@@ -80,6 +80,9 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 site: $(VENV)/.dev  ## the documentation as a site, in build/docs/site
 	$(BIN)/python docs/build_site.py
 
+release: $(VENV)/.dev  ## build and check what a person would upload, in dist/; uploads nothing; DIRTY=1 with uncommitted changes
+	.ci/release $(BIN)/python
+
 slurm: $(VENV)/.dev  ## a Slurm cluster of hosts to try things on, until Ctrl-C; NODES=2 (root; see tests/lab/README.md)
 	PYTHONPATH=tests/lab $(BIN)/python -m cluster --nodes $(or $(NODES),2) $(if $(ACCOUNTING),--accounting)
 
