@@ -23,7 +23,7 @@ PYTHONS ?= 3.11 3.12 3.13
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-preempt test quick site test-frameworks test-lab lint typecheck format bench bench-bulk bench-lab \
+.PHONY: help demo demo-preempt picture release test quick site test-frameworks test-lab lint typecheck format bench bench-bulk bench-lab \
 	bench-peers bench-scale soak \
 	check mypy pyright chaos \
 	chaos-aws chaos-slurm slurm stress nightly coverage matrix newest newest-versions quick-tests clean
@@ -36,6 +36,9 @@ demo: $(VENV)/.demo  ## train a model on four local nodes (about 10 s after the 
 
 demo-preempt: $(VENV)/.demo  ## the same on nodes of which one is lost every few seconds (about a minute)
 	$(BIN)/python examples/13_preemptions.py
+
+picture: demo-preempt  ## record that run anew, and draw the README's picture of it
+	$(BIN)/python docs/pictures/losses.py
 
 test: check  ## everything about Outrider itself: lint, format, layers, types, tests
 	$(BIN)/pytest $(BESIDE) -m 'not nightly and not oom'
@@ -76,6 +79,9 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 
 site: $(VENV)/.dev  ## the documentation as a site, in build/docs/site
 	$(BIN)/python docs/build_site.py
+
+release: $(VENV)/.dev  ## build and check what a person would upload, in dist/; uploads nothing; DIRTY=1 with uncommitted changes
+	.ci/release $(BIN)/python
 
 slurm: $(VENV)/.dev  ## a Slurm cluster of hosts to try things on, until Ctrl-C; NODES=2 (root; see tests/lab/README.md)
 	PYTHONPATH=tests/lab $(BIN)/python -m cluster --nodes $(or $(NODES),2) $(if $(ACCOUNTING),--accounting)

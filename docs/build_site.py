@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = {name: Path("project", f"{name.lower()}.md") for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")}
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+FIRST_SCREEN = "<!-- first screen: of README.md, by docs/build_site.py -->"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -50,6 +51,12 @@ def with_links_of_the_site(text: str, file: Path, page: Path) -> str:
     return "".join(part if at % 2 else LINK.sub(link, part) for at, part in enumerate(parts))
 
 
+def first_screen() -> str:
+    """Return the README from below its title to its first heading, as a part of ``docs/index.md``."""
+    text = (ROOT / "README.md").read_text().partition("\n## ")[0].partition("\n\n")[2]
+    return text.replace('="docs/', '="').replace("](docs/", "](").strip()
+
+
 def write_pages(folder: Path) -> None:
     """Write all pages, pictures and other files that the site is made of into a folder that does not exist yet."""
     shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
@@ -58,7 +65,8 @@ def write_pages(folder: Path) -> None:
         page = page_of(file)
         assert page is not None
         (folder / page).parent.mkdir(exist_ok=True)
-        (folder / page).write_text(with_links_of_the_site((ROOT / file).read_text(), file, page))
+        text = (ROOT / file).read_text().replace(FIRST_SCREEN, first_screen())
+        (folder / page).write_text(with_links_of_the_site(text, file, page))
 
     examples = folder / "examples"
     examples.mkdir()

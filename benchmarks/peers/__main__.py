@@ -1,4 +1,4 @@
-"""``python -m benchmarks.peers``: the same work on each system, one after the other, in rounds; a table and a plot.
+"""``python -m benchmarks.peers``: the same work on each system, one after the other, in rounds; tables and a plot.
 
 A system runs only while it is measured: one that idles beside another takes time from it. Each has the Python and the
 pinned packages of an environment of its own, under ``.venv-peers``, which is made when it is lacking.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .page import Row, write
+from .page import ROWS, publish, results, store, table
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".venv-peers"
@@ -31,14 +31,6 @@ PEERS = {
 }
 PATIENCE_S = 300.0  # for one measurement
 ORDERS = {"noop": 300, "broadcast": 100, "burst": 10_000, "to": 5, "from": 5}
-ROWS = {
-    "first": Row("first result: from the program's start, with 4 workers", "s", 1.0),
-    "noop": Row("no-op, one after the other", "ms", 1e3),
-    "burst": Row("10,000 no-ops at once", "tasks/s", 1.0, higher=True),
-    "broadcast": Row("the same call on 4 workers at once", "ms", 1e3),
-    "to": Row("100 MB array to a worker", "ms", 1e3),
-    "from": Row("100 MB array from a worker", "ms", 1e3),
-}
 
 
 class Failed(Exception):
@@ -113,7 +105,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
     parser.add_argument("only", nargs="*", metavar="SYSTEM", help=f"some of {', '.join(PEERS)}; default: all")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pages", action="store_true", help="measure nothing: write the pages from the stored results")
     options = parser.parse_args(argv)
+    if options.pages:
+        publish()
+        return 0
     names = options.only or [*PEERS]
     if unknown := {*names} - {*PEERS}:
         parser.error(f"no such system: {', '.join(sorted(unknown))}")
@@ -135,7 +131,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 running.stop()
             told = ", ".join(f"{row} {values[-1]:.4g}" for row, values in found[name].items() if values)
             print(f"round {number + 1} of {options.rounds}: {name}: {told}", flush=True)
-    write(ROWS, found, versions, rounds=options.rounds)
+    measured = results(found, versions, rounds=options.rounds)
+    if names == [*PEERS]:
+        store(measured)
+        publish()
+    else:  # some columns of another day would not belong to the others
+        print(table(measured))
     slower = [
         f"{ROWS[row].name}: {name}"
         for row in ROWS

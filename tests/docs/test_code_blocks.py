@@ -150,7 +150,3 @@ def parsed(code: str) -> ast.AST:
 
 def imported(code: str) -> set[str]:
     return {each.name for node in ast.walk(parsed(code)) if isinstance(node, ast.ImportFrom) for each in node.names}
-
-
-def test_readme_shows_the_first_example() -> None:
-    assert any(block.mark == "run: examples/01_quickstart.py" for block in blocks() if block.page == ROOT / "README.md")

@@ -139,6 +139,14 @@ def test_every_source_has_its_page(site: Path) -> None:
     assert sources | examples <= set(pages(site))
 
 
+def test_home_page_has_the_first_screen_of_the_readme(site: Path) -> None:
+    text = (site / "index.html").read_text()
+    assert "survives the loss of its machines" in text
+    assert 'src="pictures/losses-light.svg"' in text
+    assert (site / "pictures" / "losses-light.svg").is_file()
+    assert re.search(r"Train.*Embed.*Test", text, re.DOTALL)
+
+
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     outside = [load for page in pages(site).values() for load in page.loads if re.match(r"(?:\w+:)?//", load)]
     styles = [

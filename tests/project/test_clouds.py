@@ -72,9 +72,12 @@ def test_no_sixteen_lines_stand_in_two_clouds() -> None:
 
 
 def test_a_cloud_is_small() -> None:
+    """Without the docstring of the room, which is all that an ``__init__.py`` has."""
     counts = {
         folder.name: sum(
-            len(each.read_text().splitlines()) for each in folder.rglob("*.py") if "testing" not in each.parts
+            len(path.read_text().splitlines())
+            for path in folder.rglob("*.py")
+            if "testing" not in path.parts and path.name != "__init__.py"
         )
         for folder in CLOUDS
     }

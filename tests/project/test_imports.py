@@ -70,9 +70,3 @@ def test_what_runs_on_a_node_needs_only_the_stdlib_msgpack_and_cloudpickle(folde
     }
     assert paths
     assert foreign == set()
-
-
-def test_package_initialisers_are_empty() -> None:
-    """Importing a module runs the initialiser of every package above it."""
-    full = [path for path in SRC.rglob("__init__.py") if path.parent != SRC and path.read_text().strip()]
-    assert full == []

@@ -104,6 +104,15 @@ def test_a_test_that_failed_has_no_second_try() -> None:
     assert [path.name for path in settings if re.search(r"rerun|flaky", path.read_text())] == []
 
 
+def test_release_builds_and_uploads_nothing() -> None:
+    script = ROOT / ".ci" / "release"
+    assert script.stat().st_mode & 0o111
+    assert not re.search(r"twine\S* upload|uv\S* publish", script.read_text())
+    recipe = re.search(r"^release:.*\n\t(.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    assert recipe[1].startswith(".ci/release ")
+
+
 def test_changelog_has_this_version() -> None:
     assert re.search(
         rf"^## (Unreleased|{re.escape(PROJECT['project']['version'])})", (ROOT / "CHANGELOG.md").read_text(), re.M

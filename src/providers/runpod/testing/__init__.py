@@ -1,0 +1,5 @@
+"""A test cloud: RunPod on this computer, held to an extract of its schema.
+
+Public names: `front.RunPodCloud`.
+Open first: `front.py`.
+"""

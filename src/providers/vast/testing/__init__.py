@@ -1,0 +1,5 @@
+"""A test cloud: Vast.ai on this computer, held to an extract of its schema.
+
+Public names: `front.VastCloud`.
+Open first: `front.py`.
+"""

@@ -1,0 +1,5 @@
+"""Rules of the simulator, a module for each group of promises.
+
+Public names: `promises.PROMISES`, and a class for each group, such as `jobs.JobRules`.
+Open first: `promises.py`.
+"""
