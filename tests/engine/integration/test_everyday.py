@@ -20,7 +20,8 @@ GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "what-travels.md"
 LIBRARIES = ROWS / "rows_libraries.py"
 FILES = [file for file in sorted(ROWS.glob("rows_*.py")) if file != LIBRARIES]
 PATIENCE_S = 300
-PLACES = [("script", "local"), ("notebook", "local"), ("module", "local"), ("script", "remote"), ("module", "remote")]
+PLACES = [("script", "local"), ("notebook", "local"), ("module", "remote")]
+OTHER_PLACES = [("module", "local"), ("script", "remote")]
 RUN = "import sys, driver; driver.main(*sys.argv[1:])"
 
 
@@ -40,7 +41,9 @@ def report(folder: Path, mode: str, provider: str, files: list[Path]) -> dict[st
     return found
 
 
-@pytest.mark.parametrize(("mode", "provider"), PLACES)
+@pytest.mark.parametrize(
+    ("mode", "provider"), [*PLACES, *(pytest.param(*each, marks=pytest.mark.nightly) for each in OTHER_PLACES)]
+)
 def test_rows_give_on_nodes_what_they_give_in_the_program(mode: str, provider: str, tmp_path: Path) -> None:
     found = report(tmp_path, mode, provider, FILES)
     assert found.pop("rows") == sum(len(decorated(file)) for file in FILES)
@@ -48,7 +51,7 @@ def test_rows_give_on_nodes_what_they_give_in_the_program(mode: str, provider: s
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("mode", "provider"), PLACES)
+@pytest.mark.parametrize(("mode", "provider"), [*PLACES, *OTHER_PLACES])
 def test_rows_with_libraries_give_the_same(mode: str, provider: str, tmp_path: Path) -> None:
     missing = [name for name in ("joblib", "numpy", "pandas", "sklearn", "torch") if find_spec(name) is None]
     if missing:

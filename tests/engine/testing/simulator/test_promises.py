@@ -53,11 +53,11 @@ FALLS_AT: dict[Callable[[Patch], None], int] = {
     guards.holds_what_is_not_there: 7,
     guards.heeds_no_sign_of_life: 12,
     guards.knows_no_queue_timeout: 15,
-    guards.forgets_whoever_waits_for_a_result: 25,
-    guards.gives_up_what_it_may_make_again: 12,
-    guards.mixes_the_sizes_of_two_makings: 85,
+    guards.forgets_whoever_waits_for_a_result: 107,
+    guards.gives_up_what_it_may_make_again: 25,
+    guards.mixes_the_sizes_of_two_makings: 25,
     guards.makes_a_result_again_for_each_who_asks: 123,
-    guards.counts_no_remake: 25,
+    guards.counts_no_remake: 137,
     guards.makes_again_what_nobody_waits_for: 25,
 }
 
