@@ -22,6 +22,7 @@ from .frames import release_frames
 
 T = TypeVar("T")
 FREE_S = 8.0
+FIRST_CALLS = 256  # of Python functions: `function` is one of them, or its plugins never call it
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 _kept: list[FrameType] = []
 _errors: list[BaseException] = []
@@ -30,8 +31,8 @@ _errors: list[BaseException] = []
 def keeping(function: object, call: Callable[[], T]) -> T:
     """Return ``call()``, which calls ``function``, and keep its locals until `free`.
 
-    They end with the function where a debugger or coverage.py watches, and where a process group is left to a plugin:
-    that group must outlive them.
+    They end with the function where it is not among the first calls that ``call`` makes, where a debugger or coverage.py
+    watches, and where a process group is left to a plugin: that group must outlive them.
     """
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     if not isinstance(code, CodeType) or code.co_flags & _SUSPENDABLE or sys.gettrace() is not None:
@@ -39,10 +40,15 @@ def keeping(function: object, call: Callable[[], T]) -> T:
 
     def trace(frame: FrameType, _event: str, _argument: Any) -> None:
         """Called for the first frames of the call alone: a frame that is referred to keeps its locals."""
+        nonlocal left
+        left -= 1
         if frame.f_code is code:
-            sys.settrace(None)
             _kept.append(frame)
+        elif left:
+            return
+        sys.settrace(None)
 
+    left = FIRST_CALLS
     sys.settrace(trace)
     try:
         value = call()

@@ -62,6 +62,9 @@ class Caller:
             try:
                 arguments = blobs.load(run.args, fds)
             except Exception as error:
+                self.modes.note(
+                    is_first_call=is_first_call, in_sessions=task.has_sessions
+                )  # the settings of a setup stay
                 raise context.LoadError from error
             task.loading = False
             self.modes.note(is_first_call=is_first_call, in_sessions=task.has_sessions)

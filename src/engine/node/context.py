@@ -199,12 +199,12 @@ def run_lasting(function: Callable[[], Any]) -> Any:
         finally:
             _task.set(None)
 
+    before = dict(base.items())
     try:
         return base.run(run)
     finally:
-        here = copy_context()
         for variable, value in base.items():
-            if variable is not _task and here.get(variable, here) is not value:
+            if variable is not _task and before.get(variable, before) is not value:
                 variable.set(value)
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 _GRADIENTS = ("is_grad_enabled", "set_grad_enabled")  # of a thread
 _TORCH = (  # (how torch reads it, how it is set): functions of its top level
     ("get_default_dtype", "set_default_dtype"),
-    ("are_deterministic_algorithms_enabled", "use_deterministic_algorithms"),
+    ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),  # off, warnings, errors
     ("get_num_threads", "set_num_threads"),
 )
 

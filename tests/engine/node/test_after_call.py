@@ -58,6 +58,17 @@ def test_locals_of_a_rank_outlive_its_function_until_they_are_freed(called: Any)
     after_call.free()
 
 
+def test_tracing_ends_where_the_function_is_not_among_the_first_calls() -> None:
+    traced: list[bool] = []
+
+    def other() -> None:
+        traced.append(sys.gettrace() is not None)
+
+    after_call.keeping(function, lambda: [other() for _ in range(after_call.FIRST_CALLS + 1)])
+    assert traced[0]
+    assert not traced[-1]
+
+
 def test_the_answer_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """AFTER-1"""
     monkeypatch.setattr(after_call, "_kept", deque(maxlen=0))

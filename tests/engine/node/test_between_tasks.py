@@ -17,12 +17,16 @@ import time
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import cloudpickle
 import pytest
 
 from outrider.engine.node import context
+from outrider.engine.serialization.program import SetUpProgram
+from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
 KINDS = pytest.mark.parametrize("kind", ["process", "thread"])
@@ -181,6 +185,42 @@ async def test_context_variables_of_a_setup_stay(make: Any) -> None:
     assert await client.call(set_up_context) == "by the setup"
     for _ in range(2):
         assert await client.call(change_context) == ("by the setup", 28)
+
+
+def import_in_a_changed_context() -> str:
+    variable.set("by the task")
+    context.run_lasting(lambda: None)
+    return variable.get()
+
+
+async def test_import_leaves_the_context_variables_of_its_task(make: Any) -> None:
+    client = await make()
+    assert await client.call(set_up_context) == "by the setup"
+    assert await client.call(import_in_a_changed_context) == "by the task"
+
+
+class Unloadable:
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+async def test_settings_of_a_setup_stay_where_arguments_cannot_be_unpickled(make: Any) -> None:
+    client = await make()
+    assert await client.call(settings)
+    code = cloudpickle.dumps(SetUpProgram("f", cloudpickle.dumps(number_and_time), b"", False, setup=SETUP))
+    client.send(m.Define(b"set up", code))
+    client.functions[b"set up"] = b"set up"
+    failed = await client.call(b"set up", Unloadable())
+    assert failed.phase == "load"
+    assert await client.call(b"set up", 1) == (1, 4.0)
+
+
+def number_and_time(state: None, number: int) -> tuple[int, float | None]:
+    assert state is None
+    return number, socket.getdefaulttimeout()
+
+
+SETUP = cloudpickle.dumps(partial(socket.setdefaulttimeout, 4.0))
 
 
 def change_settings() -> int:

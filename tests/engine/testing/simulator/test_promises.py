@@ -56,7 +56,7 @@ FALLS_AT: dict[Callable[[Patch], None], int] = {
     guards.forgets_whoever_waits_for_a_result: 107,
     guards.gives_up_what_it_may_make_again: 25,
     guards.mixes_the_sizes_of_two_makings: 25,
-    guards.makes_a_result_again_for_each_who_asks: 123,
+    guards.makes_a_result_again_for_each_who_asks: 625,
     guards.counts_no_remake: 137,
     guards.makes_again_what_nobody_waits_for: 25,
 }
