@@ -122,6 +122,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PoolStarting(Event):
+    """The pool opens.
+
+    Attributes:
+        pool: The name of the pool.
+        provider: The name of the provider.
+        wanted: The number of nodes that the pool grows to.
+        least: The number of nodes with which the pool is ready.
+    """
+
     pool: str
     provider: str
     wanted: int
@@ -145,6 +154,8 @@ class PoolReady(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolResized(Event):
+    """The pool grows or shrinks to another number of nodes."""
+
     wanted: int
 
 
@@ -237,7 +248,12 @@ class NetworkSilent(Event):
 
 @dataclass(frozen=True, slots=True)
 class TerminateFailed(Event):
-    """Terminating these machines failed several times; the pool tries again, at the latest when it ends."""
+    """Terminating machines failed several times; the pool tries again, at the latest when it ends.
+
+    Attributes:
+        machines: The ids of the machines.
+        error: The last error.
+    """
 
     machines: tuple[str, ...]
     error: str

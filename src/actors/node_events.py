@@ -54,7 +54,11 @@ class NodeQueued(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted(NodeEvent):
-    """The machine of a queued node runs, and its time to boot begins, after ``waited_s`` seconds in the queue."""
+    """The machine of a queued node runs, and its time to boot begins.
+
+    Attributes:
+        waited_s: Seconds that it waited in the queue.
+    """
 
     waited_s: float = 0.0
 
@@ -132,7 +136,14 @@ class VersionsDiffer(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeStandby(NodeEvent):
-    """The node is ready and stands by without work. When it takes the place of a lost node, `NodeReady` follows."""
+    """The node is ready and stands by without work. When it takes the place of a lost node, `NodeReady` follows.
+
+    Attributes:
+        machine: The id of the machine.
+        hostname: The name of the host.
+        address: The address of the host.
+        accelerators: The number of devices.
+    """
 
     machine: str = ""
     hostname: str = ""
@@ -160,7 +171,12 @@ class NodeResumed(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeNoticed(NodeEvent):
-    """The node has a preemption notice: the cloud will take its machine in ``seconds``."""
+    """The node has a preemption notice: the cloud will take its machine.
+
+    Attributes:
+        source: Where the notice comes from, as in `Preemption`.
+        seconds: Seconds until then.
+    """
 
     source: str
     seconds: float
@@ -183,7 +199,11 @@ class NodeDismissed(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed(NodeEvent):
-    """The node never became ready."""
+    """The node never became ready.
+
+    Attributes:
+        cause: The cause, in words.
+    """
 
     cause: str = ""
 

@@ -55,16 +55,17 @@ class Pool(PoolLife):
             several kinds. When one has no machines to give, the pool asks the next (see ``selection``).
         provider: Where machines come from. Default: `Local()`, this computer.
         accelerator: The devices of each machine: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``.
-        vcpus: The least number of virtual processors of each machine.
-        memory_gb: The least memory of each machine.
-        disk_gb: The least disk of each machine.
+        vcpus: The least number of virtual processors of each machine. None: any.
+        memory_gb: The least memory of each machine, in GB. None: any.
+        disk_gb: The least disk of each machine, in GB. None: any.
         architecture: ``"x86_64"`` or ``"arm64"``. None: the one that costs less.
         allocation: ``"spot"``, ``"spot-if-available"``, ``"on-demand"`` or ``"cheapest"``. None:
             ``"spot-if-available"``.
-        max_hourly_cost: The highest hourly price of one machine; the pool takes no machine above it.
+        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not taken. None: any.
         interconnect: ``"efa"`` places machines close together on a fast network, for ranks that communicate much.
         selection: Which of several specs comes first: the ``"cheapest"``, or the ``"first"`` in the order given.
         nodes: ``4``; ``(2, 8)``: ready with 2 and growing to 8; or `Nodes`, which also sets spares and scaling by load.
+            Default: 1.
         worker: The task slots of each node: `Worker`, or the number of tasks that a node runs at a time. Default: 1.
         image: The software of the nodes: Python, packages, files and environment variables.
         plugins: Plugins that prepare every task's process, as in ``[plugins.torch()]``.
@@ -79,21 +80,21 @@ class Pool(PoolLife):
             output of tasks. ``"auto"`` is a table on a terminal and in notebooks, only the output of tasks in
             applications that have set up logging, and lines elsewhere.
         boot_timeout: Seconds from the launch of a machine to a ready node. A straggler, which does not answer although
-            the others of its launch do, is replaced sooner.
+            the others of its launch do, is replaced sooner. Default: 600.
         start_timeout: Seconds that a machine may wait in its provider's queue; then `StartTimeout`. That time counts
             for no other timeout. None: forever.
-        replace_timeout: Seconds to wait for the replacement of a lost node.
-        lease: Seconds after which a node ends itself when it hears nothing from this program.
+        replace_timeout: Seconds to wait for the replacement of a lost node. Default: 600.
+        lease: Seconds after which a node ends itself when it hears nothing from this program. Default: 120.
         max_lifetime: Seconds after which the pool ends with `BudgetExceeded`. None: no limit.
         max_cost: USD of all machines together at which the pool ends with `BudgetExceeded`; see `cost`. None: no limit.
         max_idle: Seconds during which all GPUs of the pool (without GPUs, its processors) may do nothing, whatever
             calls run; then `PoolIdle` ends the pool. None: no limit.
-        sample_every: Seconds between two samples of each node's use, shown by `outrider top`; at least 0.1. 0 or None:
-            no samples.
+        sample_every: Seconds between two samples of each node's use, shown by `outrider top`; at least 0.1. With
+            0 or None, no samples. Default: 5.
         run: The name of the record that the pool leaves. None: in scripts and notebooks the name of the pool or script;
             in applications that have set up logging, no record. False: no record.
         trackers: Where the record is sent, as in ``[trackers.MLflow("http://host:5000")]``. Without a record: nowhere.
-        flush_timeout: Seconds for which the end of the block waits for the trackers. 0: no wait.
+        flush_timeout: Seconds for which the end of the block waits for the trackers; 0, not at all. Default: 5.
         traces: Whether calls are traces of OpenTelemetry. Needs ``outrider[otel]``.
         chaos: Faults to inject, for tests: see `outrider.testing.Chaos`.
 

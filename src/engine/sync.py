@@ -170,8 +170,9 @@ class SyncPool(Runner):
                 closing.over.set()
 
     def _is_first_to_close(self, closing: _Closing, error: BaseException | None) -> bool:
-        """Return whether ``closing`` is to close the pool. Else wait for the end that another thread sees to, if that
-        is still under way; an interrupt ends the wait.
+        """Return whether ``closing`` is to close the pool.
+
+        Otherwise wait until the other thread has closed it, if it is still at work; an interrupt ends the wait.
         """
         while (first := self._closing.setdefault("first", closing)) is not closing:  # in one step, also for signals
             if first.over.is_set() or first.thread == closing.thread:
@@ -186,8 +187,10 @@ class SyncPool(Runner):
         return True
 
     def _call_off(self, opening: threading.Event) -> bool:
-        """End the opening, and wait until the thread that has begun it has left `open`; that is this one where a signal
-        has interrupted it, which leaves `open` later. Return False where that was faster, and the pool is open.
+        """End the opening, and wait until the thread that began it has left `open`.
+
+        If a signal has interrupted that thread, it is this one, and leaves `open` later. Return False if the opening
+        was faster, and the pool is open.
         """
         self._pool._called_off = True  # in case that its loop has not begun
         left: CleanupError | None = None

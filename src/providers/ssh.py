@@ -154,14 +154,17 @@ class SSH:
 
     @property
     def name(self) -> str:
+        """The name of the provider."""
         return "ssh"
 
     @property
     def local(self) -> bool:
+        """Return whether nodes are on this computer."""
         return False
 
     @property
     def free(self) -> bool:
+        """Return whether machines cost nothing."""
         return True
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
@@ -175,11 +178,13 @@ class SSH:
         return [MachineOffer(kind=str(host), place=host.name, hourly_usd=0.0) for host in self.hosts]
 
     def refuse_too_few(self, request: LaunchRequest) -> None:
+        """Refuse a request for more nodes than there are hosts."""
         if request.least > len(self.hosts):
             raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(self.hosts)}")
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SSHFleet]:  # noqa: ARG002
+        """Open a fleet of these hosts."""
         fleet = SSHFleet(self, pool)
         try:
             yield fleet

@@ -247,8 +247,9 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
 
 
 class MixedGroup(GroupedCalls[Any], Generic[A, S]):
-    """A `Group` with generators among its calls: their places have iterators. ``A``: what it gives in a `Pool`, with
-    asynchronous ones; ``S``: in a `SyncPool`.
+    """A `Group` with generators among its calls: their places have iterators.
+
+    Its type parameters are the results in a `Pool`, with asynchronous iterators, and those in a `SyncPool`.
     """
 
     __slots__ = ()

@@ -121,10 +121,13 @@ class Decorated(Callee, Generic[P]):
         return self.function if self.options.setup is None else functools.partial(self.function, self.options.setup())
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
-        """The same function with these options changed.
+        """Return the same function with these options changed.
+
+        Args:
+            options: Options of `compute`, without ``setup`` and ``keep``.
 
         Raises:
-            SpecError: an option does not exist, or its value is not valid.
+            SpecError: The option does not exist, or its value is not valid.
         """
         return self.remade(self.function, self.options.changed(**options))
 

@@ -327,7 +327,11 @@ class SetupFailed(TaskError):
 
 
 class TaskTimeout(TaskError, TimeoutError):
-    """The task ran longer than its ``timeout``; its process tree is gone."""
+    """The task ran longer than its ``timeout``; its process tree is gone.
+
+    Attributes:
+        timeout_s: The timeout in seconds.
+    """
 
     def __init__(self, message: str, *, timeout_s: float | None = None, **attempted: Unpack[_Attempted]) -> None:
         super().__init__(message, **attempted)

@@ -98,12 +98,12 @@ class Image:
 
     @property
     def has_packages(self) -> bool:
-        """Whether the image asks for Python packages."""
+        """Return whether the image asks for Python packages."""
         return bool(self.pip) or self.requirements is not None or self.lock is not None
 
     @property
     def needs_uv(self) -> bool:
-        """Whether every host needs uv. Otherwise only a host without a suitable Python needs it."""
+        """Return whether every host needs uv. Otherwise only a host without a suitable Python needs it."""
         return self.has_packages or self.python.count(".") == 2
 
 

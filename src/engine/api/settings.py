@@ -1,5 +1,6 @@
-"""Define the options of a pool: its nodes, their machines and workers. Each is checked when it is written, so that one
-that exists is valid.
+"""Define the options of a pool: its nodes, their machines and workers.
+
+Each is checked when it is written, so that an existing one is valid.
 """
 
 from __future__ import annotations
@@ -231,8 +232,9 @@ class MachineOptions(MachineNeeds, total=False):
 
 
 def shown_signature(declared: type, defaults: Mapping[str, object], *first: Parameter) -> Signature:
-    """Return the signature that `help` and notebooks show for a class whose options are a typed dict. An option without
-    a default is shown with None.
+    """Return the signature that `help` and notebooks show for a class whose options are a typed dict.
+
+    An option without a default is shown with None.
     """
     options = (
         Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind.__forward_arg__)
@@ -249,13 +251,13 @@ class Spec:
     Args:
         provider: Where machines come from. Default: `Local()`.
         accelerator: The devices of each machine: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``.
-        vcpus: The least number of virtual processors of each machine.
-        memory_gb: The least memory of each machine.
-        disk_gb: The least disk of each machine.
+        vcpus: The least number of virtual processors of each machine. None: any.
+        memory_gb: The least memory of each machine, in GB. None: any.
+        disk_gb: The least disk of each machine, in GB. None: any.
         architecture: ``"x86_64"`` or ``"arm64"``. None: the one that costs less.
         allocation: ``"spot"``, ``"spot-if-available"``, ``"on-demand"`` or ``"cheapest"``. None:
             ``"spot-if-available"``.
-        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not taken.
+        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not taken. None: any.
         interconnect: ``"efa"`` places machines close together on a fast network, for ranks that communicate much.
 
     Raises:
@@ -493,8 +495,9 @@ def idle_option(idle: object, every_s: float | None) -> float | None:
 
 
 def unique(name: str) -> str:
-    """Return a name for one pool, by which all that belongs to it is found and ended. Pools with the same
-    ``name`` get different ones.
+    """Return a name for one pool, by which everything that belongs to it is found and ended.
+
+    Pools with the same ``name`` get different ones.
     """
     return f"{name}-{os.urandom(3).hex()}"
 

@@ -90,8 +90,17 @@ class Checkpoint:
         within_s: float,
         in_memory: tuple[int | None, int] | None = None,
     ) -> None:
-        """``in_memory``: every how many steps (None: as often as no save waits), and how many copies of a rank's state;
-        None: none is kept there.
+        """Open the storage.
+
+        Args:
+            name: The name of the training's run.
+            root: A folder or a URL.
+            steps: Save every so many steps.
+            every_s: Save every so many seconds.
+            keep: The number of complete checkpoints that are kept.
+            within_s: Seconds for which ranks wait for each other.
+            in_memory: After how many steps a state goes to memory (None: as often as no save waits), and how many
+                copies of a rank's state there are. None: no state is kept in memory.
         """
         self.name = name
         self._store = open_store(root, name)
@@ -334,8 +343,9 @@ class Checkpoint:
 
 
 def _counted(step: SupportsIndex) -> int:
-    """Return a number of steps as an integer: what numpy and torch have as one, too. Any other would be a part of the
-    name of a checkpoint that nobody finds again.
+    """Return a number of steps as an integer, also from numpy and torch.
+
+    Any other value would be a part of the name of a checkpoint that no load finds.
     """
     if type(step) is int and step >= 0:
         return step

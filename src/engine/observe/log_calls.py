@@ -160,8 +160,9 @@ def _is_program() -> bool:
 
 
 def _is_child() -> bool:
-    """Return whether this process is a part of a program and not the program, which alone begins a record of its own:
-    a fork, or a process of multiprocessing. They end without a word, and there may be many.
+    """Return whether this process is only a part of a program: a fork, or a process of multiprocessing.
+
+    Such a process begins no record of its own. It ends without notice, and there may be many.
     """
     multiprocessing = sys.modules.get("multiprocessing")
     return os.getpid() != _IMPORTER or (multiprocessing is not None and multiprocessing.parent_process() is not None)

@@ -39,7 +39,15 @@ Callback = TypeVar("Callback", bound="Callable[[Preemption], object]")
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A preemption notice: a machine will be taken. The time left is computed when it is read."""
+    """A preemption notice: a machine will be taken. The time left is computed when it is read.
+
+    Attributes:
+        source: Where the notice comes from: "aws", "gcp", "azure", "slurm", "signal", "file" and others.
+        node: The number of the node.
+        at: The time at which the machine is taken, by `time.monotonic`.
+        margin_s: The seconds of the time left that a callback should not use.
+        key: Internal: tells notices apart.
+    """
 
     source: str  # who says so: "aws", "gcp", "azure", "slurm", "signal", "file", ...
     node: int  # whose machine, as in `instance_info`
@@ -69,7 +77,9 @@ def preemption(*, everywhere: bool = False) -> Preemption | None:
 
 
 def should_stop(*, everywhere: bool = False) -> bool:
-    """Return whether to save and return now. For training loops: ``if should_stop(): break``.
+    """Return whether to save and return now.
+
+    For training loops: ``if should_stop(): break``.
 
     Args:
         everywhere: True: when any machine of this generation will be taken, and then at the same call on every rank, so

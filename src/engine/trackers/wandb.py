@@ -94,7 +94,7 @@ class WandB(Tracker):
 
     @property
     def is_offline(self) -> bool:
-        """Whether its files stay on this computer, to be sent later."""
+        """Return whether its files stay on this computer, to be sent later."""
         return (self.mode or os.environ.get("WANDB_MODE", "")) == "offline"
 
     def open(self, run: TrackedRun) -> Sender:

@@ -91,7 +91,7 @@ class AWS(CloudProvider["EC2Cloud"]):
 
     @property
     def public(self) -> bool:
-        """Whether machines have public addresses."""
+        """Return whether machines have public addresses."""
         return self.address == "public"
 
     @asynccontextmanager

@@ -109,7 +109,7 @@ class GCP(CloudProvider["GCPCloud"]):
 
     @property
     def public(self) -> bool:
-        """Whether machines have public addresses."""
+        """Return whether machines have public addresses."""
         return self.address == "public"
 
     def _reach(self) -> AbstractAsyncContextManager[GCPCloud]:

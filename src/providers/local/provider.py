@@ -94,18 +94,22 @@ class Local:
 
     @property
     def name(self) -> str:
+        """The name of the provider."""
         return "local"
 
     @property
     def local(self) -> bool:
+        """Return whether nodes are on this computer."""
         return True
 
     @property
     def free(self) -> bool:
+        """Return whether machines cost nothing."""
         return True
 
     @property
     def keyless(self) -> bool:
+        """Return whether nodes are reached without a key."""
         return not self.as_remote
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:

@@ -183,10 +183,12 @@ class Slurm:
 
     @property
     def name(self) -> str:
+        """The name of the provider."""
         return "slurm"
 
     @property
     def local(self) -> bool:
+        """Return whether nodes are on this computer."""
         return False
 
     @property
@@ -206,6 +208,7 @@ class Slurm:
 
     @property
     def where(self) -> str:
+        """The login host, or this computer."""
         return self.host or os.uname().nodename
 
     @property
@@ -214,6 +217,7 @@ class Slurm:
         return {"slurm": self.where, **({} if self.host is None else as_texts(self.login()))}
 
     def login(self) -> Login:
+        """The keys and files to log in to the login host with."""
         keys = () if self.key is None else (self.key,)
         return Login(keys=keys, known_hosts=self.known_hosts, config=self.config)
 

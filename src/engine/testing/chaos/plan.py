@@ -67,6 +67,7 @@ class Chaos:
 
     @property
     def at_steps(self) -> tuple[Fault, ...]:
+        """The faults with ``at_step``."""
         return tuple(fault for fault in self.faults if fault.at_step is not None)
 
 

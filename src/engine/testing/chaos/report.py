@@ -66,6 +66,7 @@ class Strike:
 
     @property
     def takes_node(self) -> bool:
+        """Return whether the fault takes its node."""
         return KINDS[self.kind].takes == "node"
 
 

@@ -99,6 +99,7 @@ class EC2:
 
     @property
     def endpoint_url(self) -> str:
+        """The URL of every service of the cloud."""
         return f"http://127.0.0.1:{self._server.port}"
 
     @property
@@ -108,10 +109,12 @@ class EC2:
 
     @property
     def faults(self) -> Faults:
+        """The faults in force."""
         return self._state.faults
 
     @property
     def ledger(self) -> Ledger:
+        """The bills of all instances."""
         return self._state.ledger
 
     @property
@@ -134,6 +137,7 @@ class EC2:
         return [each for each in found if not states or each.state in states]
 
     def instance(self, instance_id: str) -> Instance:
+        """Return one instance."""
         return self._life(instance_id).instance
 
     def interrupt(self, instance_id: str, notice_s: float = 120.0, rebalance_s: float | None = None) -> None:

@@ -78,11 +78,13 @@ class Paper:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def boot(self, machine: Boot) -> None:
+        """Note that the machine has power."""
         with self._lock:
             self.on[machine.instance_id] = machine
             self.served[machine.instance_id] = dict(machine.metadata)
 
     def power_off(self, instance_id: str) -> None:
+        """Note that the machine has no power."""
         with self._lock:
             self.on.pop(instance_id, None)
             self.served.pop(instance_id, None)

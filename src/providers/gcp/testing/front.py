@@ -103,6 +103,7 @@ class GCE(CloudFront):
         self.clock.after(notice_s, partial(self._taken, name, "compute.instances.preempted"))
 
     def fail_host(self, name: str) -> None:
+        """Let the host of a machine fail: the machine is stopped."""
         with self.lock:
             self.store.stop(name, "compute.instances.hostError")
 
