@@ -30,6 +30,8 @@ WITNESSES_AT_MOST = 8
 class Host:
     """One machine. None means the provider's value, or that of the SSH configuration, or ssh's own default.
 
+    The SSH configuration counts if the provider reads it (``SSH(config=...)``).
+
     Args:
         name: The name or address, as in ``ssh name``.
         port: The port of its SSH server.

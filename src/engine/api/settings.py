@@ -187,7 +187,7 @@ class Worker:
         object_memory_gb: The GB of a node's memory for large objects that no call uses at the moment, such as values
             that it got before. Default: an eighth of the memory.
         object_disk_gb: The GB of a node's disk for the objects of these that were used longest ago. Default: four times
-            as much.
+            the memory for objects.
         node_to_node: False: nodes do not hand large objects on to each other; each gets them from this program.
 
     Raises:
@@ -217,6 +217,8 @@ class Worker:
 
 
 class MachineNeeds(TypedDict, total=False):
+    """The options of each machine, as `Spec` describes them."""
+
     accelerator: str | Accelerator | None
     vcpus: int | None
     memory_gb: float | None
@@ -228,6 +230,8 @@ class MachineNeeds(TypedDict, total=False):
 
 
 class MachineOptions(MachineNeeds, total=False):
+    """The options of `Spec`, which describes them."""
+
     provider: Provider | None
 
 

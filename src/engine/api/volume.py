@@ -32,7 +32,7 @@ class Volume:
         mount: The absolute path of an empty folder, or of a new one.
         read_only: False lets tasks write. Each file must be written from start to end; it is in the bucket when its
             ``close()`` returns.
-        region: The region of the bucket. Default: looked up.
+        region: The region. Default: the bucket's own.
         endpoint: The URL of a store other than Amazon's.
         credentials: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` and, for temporary ones, ``AWS_SESSION_TOKEN``.
             Default: those of the node, from its ``~/.aws`` or its instance profile.
