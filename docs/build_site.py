@@ -1,19 +1,22 @@
 """``python docs/build_site.py [FOLDER]``: build the documentation as a site, in ``FOLDER/site`` (``build/docs/site``).
 
 The site has the pages of ``docs/``, and pages that are made here of files elsewhere in the repository: each example,
-`CONTRIBUTING.md` and its like. A link to one of these files leads to its page. A link to any other file of the
-repository becomes the file's path, since the site does not have it.
+`CONTRIBUTING.md` and its like, and the API, which mkdocstrings renders from the docstrings. A link to one of these
+files leads to its page. A link to any other file of the repository becomes the file's path, since the site does not
+have it.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = {name: Path("project", f"{name.lower()}.md") for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")}
@@ -21,6 +24,20 @@ FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 FIRST_SCREEN = "<!-- first screen: of README.md, by docs/build_site.py -->"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+# The pages of the API, each with its names of `outrider`; the other pages have the names of whole modules.
+API = {
+    "pools": "Pool SyncPool Nodes Worker Spec Job Ref SyncRef",
+    "functions": "compute Compute StreamCompute Call StreamCall Group GroupStream gather",
+    "machines": """Local SSH Host Containers Slurm AWS GCP Lambda Hyperstack Vast RunPod Accelerator Image Volume
+        Secret""",
+    "tasks": """instance_info InstanceInfo Peer shard checkpoint Checkpoint should_stop preemption wait_preemption
+        on_preemption Preemption log_metrics log_params log_text log_artifact profile stdout stderr silent TaskStack""",
+}
+API_TITLES = {
+    "pools": "Pools", "functions": "Functions and calls", "machines": "Machines and software", "tasks": "Inside a task",
+    "plugins": "Plugins", "trackers": "Trackers", "errors": "Errors", "events": "Events", "testing": "Testing",
+}  # fmt: skip
 
 
 def page_of(file: Path) -> Path | None:
@@ -79,6 +96,54 @@ def write_pages(folder: Path) -> None:
     (examples / "index.md").write_text("\n".join(rows) + "\n")
 
 
+def api_names() -> dict[str, list[str]]:
+    """Return the names of each page of the API, as their modules have them."""
+    import outrider
+    from outrider import errors, events, integrations, plugins, testing, trackers
+
+    pages = {page: [getattr(outrider, name) for name in names.split()] for page, names in API.items()}
+    plugin_names = [name for name in dir(plugins) if not name.startswith("_")]
+    adapters = [getattr(integrations, name) for name in ("using", *integrations.ADAPTERS)]
+    pages["plugins"] = [outrider.Plugin, *(getattr(plugins, name) for name in plugin_names), *adapters]
+    pages["trackers"] = [getattr(trackers, name) for name in trackers.__all__]
+    pages["errors"] = [value for name in outrider.__all__ if (value := vars(errors).get(name)) is not None]
+    pages["events"] = [getattr(events, name) for name in events.__all__]
+    pages["testing"] = [getattr(testing, name) for name in testing.__all__]
+    for module in [value for value in pages["testing"] if inspect.ismodule(value)]:
+        pages["testing"] += [
+            each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__
+        ]
+    return {page: [name for value in values if (name := full_name(value))] for page, values in pages.items()}
+
+
+def full_name(value: Any) -> str:
+    """Return the dotted name of a public class or function; empty for anything else."""
+    value = inspect.unwrap(value) if inspect.isfunction(value) else value
+    known = (inspect.isclass(value) or inspect.isfunction(value)) and not value.__name__.startswith("_")
+    return f"{value.__module__}.{value.__qualname__}" if known else ""
+
+
+def write_api(folder: Path) -> None:
+    """Write the pages of the API, and beside the folder the modules that mkdocstrings reads for them, and no others."""
+    (folder / "api").mkdir()
+    rows = ["# The API in detail", "", "Made from the docstrings: what `help()` shows.", ""]
+    for page, names in api_names().items():
+        title = API_TITLES[page]
+        blocks = "\n".join(f"::: {name}\n" for name in dict.fromkeys(names))
+        (folder / "api" / f"{page}.md").write_text(f"# {title}\n\n{blocks}")
+        links = ", ".join(f"[`{name.rpartition('.')[2]}`]({page}.md#{name})" for name in dict.fromkeys(names))
+        rows.append(f"- [{title}]({page}.md): {links}")
+        for name in names:
+            copy_module(Path(*name.split(".")[1:-1]).with_suffix(".py"), folder.parent / "outrider")
+    (folder / "api" / "index.md").write_text("\n".join(rows) + "\n")
+
+
+def copy_module(file: Path, package: Path) -> None:
+    for each in (file, *(parent / "__init__.py" for parent in file.parents)):
+        (package / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / "src" / each, package / each)
+
+
 def build(folder: Path) -> Path:
     """Build the site below ``folder``, of which everything is deleted first, and return the site's own folder.
 
@@ -88,6 +153,7 @@ def build(folder: Path) -> Path:
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "mkdocs.yml", folder)
     write_pages(folder / "docs")
+    write_api(folder / "docs")
     run_zensical(folder)
     return folder / "site"
 

@@ -1,5 +1,6 @@
-"""Testing code that must survive: chaos for pools of local nodes, a simulator of pools, a cloud on this computer, and
-the checks that every provider must pass.
+"""Testing code that must survive losses: chaos for pools of local nodes, and a simulator of pools.
+
+Also a cloud on this computer, and the checks that every provider must pass.
 
 >>> from outrider import Pool
 >>> from outrider.testing import Chaos

@@ -11,7 +11,11 @@ from ..lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The base of all events."""
+    """The base of all events.
+
+    Attributes:
+        at: Seconds since the epoch, by the client's clock. 0.0: not yet set.
+    """
 
     name: ClassVar[str] = "event"  # as in logs: "node_lost"
     at: float = field(default=0.0, kw_only=True)  # seconds since the epoch, by the client's clock; 0.0: not yet set
@@ -22,13 +26,21 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent(Event):
-    """The base of what happens to one node."""
+    """The base of events of one node.
+
+    Attributes:
+        node: The number of the node.
+    """
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent(Event):
-    """The base of what happens to a job, its output excepted: `Observe` says whether it wants these."""
+    """The base of events of a job, except its output: `Observe` says whether it wants these.
+
+    Attributes:
+        job: The number of the job.
+    """
 
     job: int

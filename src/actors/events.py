@@ -122,6 +122,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PoolStarting(Event):
+    """The pool opens.
+
+    Attributes:
+        pool: The name of the pool.
+        provider: The name of the provider.
+        wanted: The number of nodes that the pool grows to.
+        least: The number of nodes with which the pool is ready.
+    """
+
     pool: str
     provider: str
     wanted: int
@@ -130,7 +139,13 @@ class PoolStarting(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolReady(Event):
-    """Enough nodes are ready; the rest may still come."""
+    """Enough nodes are ready; the others may still come.
+
+    Attributes:
+        ready: The number of ready nodes.
+        wanted: The number of nodes that the pool grows to.
+        took_s: Seconds since the start of the pool.
+    """
 
     ready: int
     wanted: int
@@ -139,12 +154,20 @@ class PoolReady(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolResized(Event):
+    """The pool grows or shrinks to another number of nodes."""
+
     wanted: int
 
 
 @dataclass(frozen=True, slots=True)
 class PoolScaled(Event):
-    """A pool with ``scale="load"`` is to have more nodes, or fewer, and why."""
+    """A pool with ``scale="load"`` changes its number of nodes.
+
+    Attributes:
+        wanted: The new number.
+        before: The number before.
+        reason: The reason, in words.
+    """
 
     wanted: int
     before: int
@@ -153,15 +176,20 @@ class PoolScaled(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolClosing(Event):
-    """The pool takes no new work, and its machines are being given back."""
+    """The pool takes no new work, and gives its machines back."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUsed(Event):
-    """The use of the pool's nodes, of which each has its `NodeUsed` before: of all of them together, 0 to 1.
+    """The use of all nodes of the pool together; `NodeUsed` of each comes before it.
 
-    ``nodes``: that have figures. ``memory``: at the peak of each. None: not known. ``unknown``: why some nodes, or all,
-    have no figures. Told at the end of a pool whose provider counts, or says why it does not.
+    Sent at the end of a pool whose provider keeps accounts, or gives a reason why it does not. None: not known.
+
+    Attributes:
+        nodes: The number of nodes with figures.
+        cpu: The use of processors, from 0 to 1.
+        memory: The use of memory at the peak of each node, from 0 to 1.
+        unknown: Why some nodes, or all, have no figures.
     """
 
     nodes: int
@@ -172,12 +200,18 @@ class PoolUsed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolClosed(Event):
-    """The last event of a pool. Anything that may be left running was reported before, by `ProviderWarned`."""
+    """The last event of a pool. `ProviderWarned` came before if anything may be left running."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetMostlySpent(Event):
-    """Four fifths of ``max_cost`` are spent; at the whole the pool is ended. In USD; ``hourly``: USD per hour now."""
+    """Four fifths of ``max_cost`` are spent. The pool ends when all of it is.
+
+    Attributes:
+        spent: The cost so far, in USD.
+        limit: The ``max_cost``, in USD.
+        hourly: The present cost per hour, in USD.
+    """
 
     spent: float
     limit: float
@@ -186,10 +220,14 @@ class BudgetMostlySpent(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolIdleTooLong(Event):
-    """The pool has done nothing for ``idle_s``, its ``max_idle`` of ``limit_s`` or longer: it is being ended.
+    """The pool has done nothing for its ``max_idle`` or longer, and is being ended.
 
-    ``use``: the most that any of its ``gpus`` was used meanwhile, from 0 to 1; without GPUs how many processors of a
-    node were.
+    Attributes:
+        idle_s: The idle time in seconds.
+        limit_s: The ``max_idle`` in seconds.
+        gpus: The number of GPUs.
+        use: The highest use of any GPU in that time, from 0 to 1; without GPUs, how many processors of a node were in
+            use.
     """
 
     idle_s: float
@@ -200,8 +238,9 @@ class PoolIdleTooLong(Event):
 
 @dataclass(frozen=True, slots=True)
 class NetworkSilent(Event):
-    """Every connection is silent, perhaps because of this computer's own network. As long as nobody else answers
-    either, the nodes are waited for until their lease is over.
+    """Every connection is silent, perhaps because of this computer's own network.
+
+    As long as nothing else answers either, the pool waits for the nodes until their lease is over.
     """
 
     nodes: int
@@ -209,7 +248,12 @@ class NetworkSilent(Event):
 
 @dataclass(frozen=True, slots=True)
 class TerminateFailed(Event):
-    """Terminating these machines failed several times; it is tried again, at the latest when the pool ends."""
+    """Terminating machines failed several times; the pool tries again, at the latest when it ends.
+
+    Attributes:
+        machines: The ids of the machines.
+        error: The last error.
+    """
 
     machines: tuple[str, ...]
     error: str
@@ -217,9 +261,9 @@ class TerminateFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProviderWarned(Event):
-    """The provider has a warning for people, in one clause; the pool does nothing about it.
+    """The provider has a warning for people, in one clause. The pool takes no action.
 
-    For example: it has had no news of the machines for long, or something that costs nothing is left of the pool.
+    For example, it has had no news of the machines for long, or a resource that costs nothing is left of the pool.
     """
 
     text: str
@@ -227,16 +271,20 @@ class ProviderWarned(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed(Event):
-    """The record of the run cannot be written, or no further: its disk is full, for one. The pool goes on."""
+    """The record of the run cannot be written, or not further, for example on a full disk. The pool goes on."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerBehind(Event):
-    """A tracker of the pool lacks something of the run at its end. ``command`` sends it; empty: nothing is to be sent.
+    """A tracker of the pool lacks a part of the run at its end.
 
-    ``points``: about how many it lacks. ``problem``: what is known of why.
+    Attributes:
+        tracker: The name of the tracker.
+        points: About how many points it lacks.
+        problem: The known reason.
+        command: The command that sends the rest. Empty: nothing can be sent.
     """
 
     tracker: str

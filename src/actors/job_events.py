@@ -21,11 +21,16 @@ class TaskStarted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished(JobEvent):
-    """An attempt ended. ``number``: which attempt it was.
+    """An attempt of a task ended.
 
-    ``verdict``: "returned", "raised", "died" (its process), "terminated" (the same, by SIGTERM or SIGKILL),
-    "timed_out", "killed" (by the pool) or "unsent": a kept result that it was given is lost. That is made again, and
-    then the task is submitted again, or the task fails.
+    Attributes:
+        task: The number of the task.
+        node: The number of the node.
+        number: The attempt, from 1.
+        verdict: "returned", "raised", "died" (its process), "terminated" (its process, by SIGTERM or SIGKILL),
+            "timed_out", "killed" (by the pool) or "unsent": a kept result among its arguments is lost. That result is
+            computed again, and then the task is submitted again, or the task fails.
+        busy_s: Seconds that it ran.
     """
 
     task: int
@@ -37,7 +42,14 @@ class TaskFinished(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried(JobEvent):
-    """The task's node was lost, or it failed and has ``max_restarts`` left; it is queued again, in front."""
+    """The task's node was lost, or the task failed and has ``max_restarts`` left; it is queued again, in front.
+
+    Attributes:
+        task: The number of the task.
+        node: The number of the node.
+        number: The attempt that ended, from 1.
+        cause: The cause, in words.
+    """
 
     task: int
     node: int
@@ -47,7 +59,12 @@ class TaskRetried(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskGaveUp(JobEvent):
-    """The task ended without an outcome of an attempt. ``reason``: as in `Reason`, such as "lost" or "cancelled"."""
+    """The task ended without an outcome of an attempt.
+
+    Attributes:
+        task: The number of the task.
+        reason: A value of `Reason`, such as "lost" or "cancelled".
+    """
 
     task: int
     reason: str
@@ -55,10 +72,14 @@ class TaskGaveUp(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class BroadcastWaits(Event):
-    """A broadcast has waited for ``waited_s`` before its ranks run. It is told of after 10 s, and whenever the wait has
-    doubled.
+    """A broadcast waits before its ranks run. Sent after 10 s, and whenever the wait has doubled.
 
-    ``reason``: what it waits for, such as "free ports of node 3". ``ended``: it waits no more, or is over.
+    Attributes:
+        job: The number of the job.
+        reason: The missing thing, such as "free ports of node 3".
+        waited_s: Seconds of waiting so far.
+        function: The name of the function.
+        ended: Whether the wait, or the broadcast, is over.
     """
 
     job: int
@@ -70,10 +91,14 @@ class BroadcastWaits(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
-    """A job's function raised, or the process that ran it died. ``error``: a line such as "ValueError: bad luck". Of a
-    map each item is told of: its ``function`` is "item 3 of f", and its ``job`` the task that it shared with others.
+    """A job's function raised, or its process died. Of a map, one event for each failed item.
 
-    ``ranks``: those of a broadcast that failed alike, the first of them on ``node``; empty for any other call.
+    Attributes:
+        function: The name of the function; of a map, such as "item 3 of f". The ``job`` is then the task that the item
+            shared with others.
+        error: A line such as "ValueError: bad luck".
+        node: The number of the node.
+        ranks: The ranks of a broadcast that failed alike, the first of them on ``node``. Empty for any other call.
     """
 
     function: str
@@ -84,8 +109,14 @@ class JobFailed(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class MapProgress(JobEvent):
-    """A map has given its caller the results of ``done`` of ``total`` items; None: they have no length. Of those done
-    ``failed`` gave errors. Its tasks are jobs of their own.
+    """The progress of a map, whose tasks are jobs of their own.
+
+    Attributes:
+        function: The name of the function.
+        done: The number of items whose results the caller has.
+        total: The number of items. None: they have no length.
+        ended: Whether the map is over.
+        failed: The number of items done that gave errors.
     """
 
     function: str
@@ -97,7 +128,15 @@ class MapProgress(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class UploadProgress(Event):
-    """Arguments or functions of 64 MiB and more are on their way to ``nodes`` for ``took_s``, or have ``ended``."""
+    """Arguments or functions of 64 MiB and more are on their way to nodes.
+
+    Attributes:
+        nodes: The number of nodes.
+        sent_bytes: The bytes that were sent.
+        total_bytes: The bytes in all.
+        took_s: Seconds so far.
+        ended: Whether the upload is over.
+    """
 
     nodes: int
     sent_bytes: int
@@ -108,9 +147,17 @@ class UploadProgress(Event):
 
 @dataclass(frozen=True, slots=True)
 class TransferRerouted(Event):
-    """A node gets no more of a large object from ``source``, for this ``reason``, and the rest from the node
-    ``instead``; None: from this program. ``apart``: the pool's nodes do not reach each other, so that from now on this
-    program sends each of them each object, of which no event tells any more.
+    """A node gets the rest of a large object from another source.
+
+    Attributes:
+        node: The node that gets the object.
+        source: The node that sent it so far.
+        instead: The node that sends the rest. None: this program.
+        have_bytes: The bytes that had arrived.
+        size_bytes: The bytes of the object.
+        reason: The reason, in words.
+        apart: Whether the pool's nodes do not reach each other. From now on this program sends each object to each of
+            them, without further events.
     """
 
     node: int
@@ -124,8 +171,14 @@ class TransferRerouted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RemakeStarted(Event):
-    """A kept result is not there any more, as ``node`` is lost, or it was freed, and is needed: its call runs again, as
-    this ``job``, for the ``number``-th time of at most ``times``.
+    """A kept result is needed, and was freed or lost with its node: its call runs again.
+
+    Attributes:
+        job: The job of the new run.
+        node: The node that is lost.
+        function: The name of the function.
+        number: The number of this run, from 1.
+        times: The most runs.
     """
 
     job: int
@@ -137,11 +190,18 @@ class RemakeStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput(Event):
-    """A task wrote whole lines, or a piece of a line longer than 64 KiB. ``dropped`` bytes were lost before it.
+    """A task wrote whole lines, or a piece of a line longer than 64 KiB.
 
-    ``text`` is as the task wrote it, control characters included; Outrider's consoles and logs remove those. Of a line
-    that was redrawn by carriage returns over more than half a second it is the last state. ``rank`` of ``ranks`` wrote
-    it; a task that is not part of a broadcast is rank 0 of 1.
+    Attributes:
+        job: The number of the job.
+        node: The number of the node.
+        rank: The rank that wrote it; 0 outside of broadcasts.
+        stream: "stdout" or "stderr".
+        text: The text as the task wrote it, including control characters, which Outrider's consoles and logs remove. Of
+            a line that was redrawn by carriage returns over more than half a second, the last state.
+        function: The name of the function.
+        dropped: Bytes that were lost before it.
+        ranks: The number of ranks; 1 outside of broadcasts.
     """
 
     job: int
@@ -156,9 +216,18 @@ class TaskOutput(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedLine(Event):
-    """A task has begun a line and not ended it for half a second: a progress bar, dots. ``text``: what is there of it.
+    """A task has begun a line and not ended it for half a second: a progress bar, dots.
 
     The next such event of the same job, rank and stream replaces it; when the line ends, `TaskOutput` has all of it.
+
+    Attributes:
+        job: The number of the job.
+        node: The number of the node.
+        rank: The rank that wrote it; 0 outside of broadcasts.
+        stream: "stdout" or "stderr".
+        text: The line so far.
+        function: The name of the function.
+        ranks: The number of ranks; 1 outside of broadcasts.
     """
 
     job: int
@@ -172,10 +241,19 @@ class UnfinishedLine(Event):
 
 @dataclass(frozen=True, slots=True)
 class Stalled(Event):
-    """A task, or all ``ranks`` of a broadcast that run, have given no sign of life for ``quiet_s``: no line, no step.
+    """A task, or all running ranks of a broadcast, gave no sign of life: no line, no step.
 
-    ``rank``: the one that the others wait for, and ``reason`` why it is that one; None: it cannot be told. ``restart``:
-    whether it is run again for that. A `StackTaken` follows for each.
+    A `StackTaken` of each follows.
+
+    Attributes:
+        job: The number of the job.
+        generation: The generation; 0 outside of broadcasts.
+        ranks: The running ranks.
+        quiet_s: Seconds without a sign of life.
+        rank: The rank that the others wait for. None: it cannot be determined.
+        reason: Why it is that rank.
+        function: The name of the function.
+        restart: Whether the task runs again because of this.
     """
 
     job: int
@@ -190,11 +268,20 @@ class Stalled(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProfileTaken(Event):
-    """The profile of a task, or of a rank of a broadcast, is over, or there is none.
+    """The profile of a task, or of a rank of a broadcast, is over, or could not be taken.
 
-    ``profile``: its name; those that were taken together have the same. ``artifact``: the name of what the task has
-    logged of it; empty: there is nothing. ``said``: why there is none, or what is missing in it. ``clock_offset_s``: by
-    how much the node's clock is ahead of this program's, within ``clock_error_s``; None: it is not known.
+    Attributes:
+        job: The number of the job.
+        node: The number of the node.
+        rank: The rank; 0 outside of broadcasts.
+        profile: The name of the profile; profiles that were taken together share it.
+        artifact: The name of the artifact with the profile. Empty: there is none.
+        said: Why there is none, or what it lacks.
+        function: The name of the function.
+        ranks: The number of ranks; 1 outside of broadcasts.
+        generation: The generation; 0 outside of broadcasts.
+        clock_offset_s: Seconds by which the node's clock is ahead of this program's. None: unknown.
+        clock_error_s: The uncertainty of that, in seconds. None: unknown.
     """
 
     job: int
@@ -212,9 +299,18 @@ class ProfileTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class StackTaken(Event):
-    """The stacks of a task, or of a rank of a broadcast, were taken: what its processes are at, as in `TaskStack`.
+    """The stacks of a task, or of a rank of a broadcast, were taken, as in `TaskStack`.
 
-    Those that were taken together have the same ``at``.
+    Stacks that were taken together have the same ``at``.
+
+    Attributes:
+        job: The number of the job.
+        node: The number of the node.
+        rank: The rank; 0 outside of broadcasts.
+        text: The stacks.
+        function: The name of the function.
+        ranks: The number of ranks; 1 outside of broadcasts.
+        generation: The generation; 0 outside of broadcasts.
     """
 
     job: int
@@ -236,7 +332,15 @@ class BroadcastSubmitted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class GenerationStarted(JobEvent):
-    """A generation begins to run ``ranks``: all, or after a loss perhaps only the lost. ``nodes``: one per k ranks."""
+    """A generation of a broadcast begins to run ranks: all or, after a loss, perhaps only the lost ones.
+
+    Attributes:
+        generation: The number of the generation, from 1.
+        nodes: The nodes, each for the same number of ranks.
+        ranks: The ranks that run.
+        head: The node of rank 0.
+        head_port: A free port there.
+    """
 
     generation: int
     nodes: tuple[int, ...]
@@ -249,7 +353,10 @@ class GenerationStarted(JobEvent):
 class GenerationLost(JobEvent):
     """The generation lost these nodes; ``on_loss`` decides whether the other ranks' work is void or kept.
 
-    Without nodes: a rank failed by itself, and is to be run again with the others (``max_restarts``).
+    Attributes:
+        generation: The number of the generation.
+        nodes: The lost nodes. Empty: a rank failed by itself, and runs again with the others (``max_restarts``).
+        cause: The cause, in words.
     """
 
     generation: int
@@ -259,7 +366,12 @@ class GenerationLost(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class BroadcastFinished(JobEvent):
-    """The broadcast ended. ``verdicts``: by rank, as in `TaskFinished` (``verdict``) or `TaskGaveUp` (``reason``)."""
+    """The broadcast ended.
+
+    Attributes:
+        generation: The last generation.
+        verdicts: By rank, the ``verdict`` of `TaskFinished` or the ``reason`` of `TaskGaveUp`.
+    """
 
     generation: int
     verdicts: tuple[str, ...]

@@ -16,7 +16,13 @@ class NodesRequested(Event):
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed(Event):
-    """The provider launched no machine, or too few; it is asked again ``retry_in_s`` later, or (None) not again."""
+    """The provider launched no machine, or too few.
+
+    Attributes:
+        error: The error of the provider.
+        failures: The number of failures in a row.
+        retry_in_s: Seconds until the pool tries again. None: it does not.
+    """
 
     error: str
     failures: int
@@ -32,11 +38,14 @@ class NodeLaunching(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeQueued(NodeEvent):
-    """The node's machine waits in its provider's queue for its turn, as a job of a cluster does. It costs nothing.
+    """The node's machine waits in its provider's queue, as a job of a cluster does. It costs nothing.
 
-    Sent when that begins, and again when ``reason`` or ``starts_at`` has changed. ``reason``: in the provider's words.
-    ``starts_at``: when it is expected to start, in unix time; None: not known. Then comes `NodeStarted`, or `NodeReady`
-    or an end of the node.
+    Sent when the wait begins, and again when ``reason`` or ``starts_at`` has changed. Then comes `NodeStarted`,
+    `NodeReady`, or an end of the node.
+
+    Attributes:
+        reason: The reason of the wait, in the provider's words.
+        starts_at: The unix time of the expected start. None: not known.
     """
 
     reason: str
@@ -45,16 +54,24 @@ class NodeQueued(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted(NodeEvent):
-    """The machine of a node that was queued runs: its time to boot begins. ``waited_s``: it was in the queue."""
+    """The machine of a queued node runs, and its time to boot begins.
+
+    Attributes:
+        waited_s: Seconds that it waited in the queue.
+    """
 
     waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLate(NodeEvent):
-    """The node is a straggler: others had answered ``others_s`` after their launch. Another machine is asked for.
+    """The node is a straggler; the pool asks for another machine.
 
-    Whichever of the two is ready first works; the other one is dismissed.
+    The machine of the two that is ready first works; the other one is dismissed.
+
+    Attributes:
+        waited_s: Seconds since the launch.
+        others_s: Seconds after which other machines of the launch had answered.
     """
 
     waited_s: float
@@ -63,9 +80,12 @@ class NodeLate(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodePreparing(NodeEvent):
-    """A step of bringing the image onto the node: an event when it begins, per log line, and at its end (`took_s`).
+    """A step of installing the image on the node: an event when it begins, for each log line, and at its end.
 
-    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor".
+    Attributes:
+        phase: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor".
+        text: The log line.
+        took_s: Seconds that the step took, at its end; else None.
     """
 
     phase: str
@@ -75,10 +95,19 @@ class NodePreparing(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeReady(NodeEvent):
-    """The node can run tasks; ``ready`` of ``wanted`` nodes can.
+    """The node can run tasks.
 
-    ``rank``: at this moment. It changes when a node before this one joins or leaves; the ``seat`` does not, as long as
-    the node is ready, and ranks follow the order of seats (`actors.seats`). None: a record of an older version.
+    Attributes:
+        rank: The rank at this moment. It changes when a node before this one joins or leaves.
+        ready: The number of ready nodes.
+        wanted: The number of nodes that the pool grows to.
+        machine: The id of the machine.
+        hostname: The name of the host.
+        address: The address of the host.
+        accelerators: The number of devices.
+        took_s: Seconds since the launch.
+        seat: Does not change while the node is ready; ranks follow the order of seats (`actors.seats`). None: the
+            record of an older version.
     """
 
     rank: int
@@ -94,9 +123,11 @@ class NodeReady(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class VersionsDiffer(NodeEvent):
-    """A node has other package versions than this program. Reported once for each such set of versions.
+    """A node has other package versions than this program. Sent once for each such set of versions.
 
-    ``versions``: (what, here, there); ``table`` says the same for people, with the possible consequences.
+    Attributes:
+        versions: Triples of a name, the version here, and the version there.
+        table: The same for people, with the possible consequences.
     """
 
     versions: tuple[tuple[str, str, str], ...]
@@ -105,7 +136,14 @@ class VersionsDiffer(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeStandby(NodeEvent):
-    """The node is ready and stands by without work. When it takes the place of a lost node, `NodeReady` follows."""
+    """The node is ready and stands by without work. When it takes the place of a lost node, `NodeReady` follows.
+
+    Attributes:
+        machine: The id of the machine.
+        hostname: The name of the host.
+        address: The address of the host.
+        accelerators: The number of devices.
+    """
 
     machine: str = ""
     hostname: str = ""
@@ -115,7 +153,12 @@ class NodeStandby(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeSuspect(NodeEvent):
-    """The node's connection is lost or (``silent``) delivers nothing; reconnecting is tried for a while."""
+    """The node's connection is lost or silent; the pool tries to reconnect for a while.
+
+    Attributes:
+        cause: The cause, in words.
+        silent: Whether the connection is open but delivers nothing.
+    """
 
     cause: str = ""
     silent: bool = False
@@ -128,7 +171,12 @@ class NodeResumed(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeNoticed(NodeEvent):
-    """The node has a preemption notice: the cloud will take its machine in ``seconds``."""
+    """The node has a preemption notice: the cloud will take its machine.
+
+    Attributes:
+        source: Where the notice comes from, as in `Preemption`.
+        seconds: Seconds until then.
+    """
 
     source: str
     seconds: float
@@ -141,24 +189,33 @@ class NodeNoticeWithdrawn(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeDraining(NodeEvent):
-    """The node finishes what it runs and gets no new work."""
+    """The node finishes its running tasks and gets no new work."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDismissed(NodeEvent):
-    """The node is no longer wanted and is shut down in order."""
+    """The node is no longer needed and is shut down in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed(NodeEvent):
-    """The node never became ready."""
+    """The node never became ready.
+
+    Attributes:
+        cause: The cause, in words.
+    """
 
     cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLost(NodeEvent):
-    """A ready node was lost. ``noticed``: the cloud had announced it by a preemption notice."""
+    """A ready node was lost.
+
+    Attributes:
+        cause: The cause, in words.
+        noticed: Whether the cloud had announced it by a preemption notice.
+    """
 
     cause: str = ""
     noticed: bool = False
@@ -166,9 +223,15 @@ class NodeLost(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU of a node. ``utilisation``: 0 to 1, the part of the driver's last interval in which it ran anything.
+    """The use of one GPU of a node.
 
-    None: the driver does not say.
+    Attributes:
+        index: The number of the GPU, as nvidia-smi counts.
+        utilisation: The part of the driver's last interval in which the GPU ran anything, from 0 to 1. None: not
+            reported.
+        memory_bytes: The memory in use.
+        memory_total_bytes: The memory in all.
+        watts: The power. None: not reported.
     """
 
     index: int  # as nvidia-smi counts them
@@ -180,10 +243,19 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class NodeSampled(NodeEvent):
-    """The use of a node in the ``seconds`` before: of its machine, or of its container where that has limits.
+    """The use of a node: of its machine, or of its container if that has limits. Not shown by consoles and logs.
 
-    ``cpu``: 0 to 1 of all ``cpus``. ``received_bytes`` and ``sent_bytes`` went over its network meanwhile. Consoles and
-    logs do not show this event.
+    Attributes:
+        seconds: The seconds since the sample before.
+        cpu: The use of all ``cpus`` in that time, from 0 to 1.
+        cpus: The number of processors.
+        memory_bytes: The memory in use.
+        memory_total_bytes: The memory in all.
+        disk_bytes: The use of the disk with the work folder.
+        disk_total_bytes: The size of that disk.
+        received_bytes: The bytes that came over its network in that time.
+        sent_bytes: The bytes that left over its network in that time.
+        gpus: A sample of each GPU.
     """
 
     seconds: float
@@ -200,10 +272,15 @@ class NodeSampled(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeUsed(NodeEvent):
-    """The use of a node from its machine's start to its end, as its provider's accounting has it.
+    """The use of a node from its machine's start to its end, from the provider's accounting, sent at the pool's end.
 
-    Told at the pool's end. ``cpu_s``: processor time; of ``seconds`` times ``cpus`` it is the CPU efficiency.
-    ``memory_bytes``: the most at a time, of ``memory_total_bytes`` that were asked for. None: not known.
+    Attributes:
+        machine: The id of the machine.
+        seconds: The seconds from start to end.
+        cpus: The number of processors.
+        cpu_s: Seconds of processor time. Divided by ``seconds`` times ``cpus``, it is the CPU efficiency.
+        memory_bytes: The highest use of memory. None: not known.
+        memory_total_bytes: The memory that was requested. None: not known.
     """
 
     machine: str

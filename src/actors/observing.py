@@ -16,5 +16,5 @@ class Observe(Protocol):
     def __call__(self, event: Event, /) -> None: ...
 
     def wants(self, job: int) -> bool:
-        """Return whether it wants those of this job. Asked where ``tasks`` is true."""
+        """Return whether it wants events of this job. Called only if ``tasks`` is true."""
         ...

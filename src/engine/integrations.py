@@ -21,7 +21,7 @@ P = ParamSpec("P")
 
 
 def using(*plugins: Plugin) -> Callable[[F], F]:
-    """Give a function plugins of its own; they replace those of the same name that the pool has."""
+    """Add plugins to a function; they replace plugins of the pool with the same name."""
 
     def decorate(function: F) -> F:
         from .api.compute import PLUGINS, Decorated
@@ -66,11 +66,12 @@ def _own(plugin: Plugin) -> Plugin:
 def keras_callback(*, every: int | None = None, ranks: Ranks = "all") -> keras_.callbacks.Callback:
     """Return a callback for Keras's ``model.fit`` that logs losses and metrics at the end of each epoch.
 
-    ``every``: also after so many batches; steps are then batches in place of epochs. ``ranks``: "head" logs on rank 0
-    alone, as where all ranks report the same.
+    Args:
+        every: Also log after this number of batches; steps are then batches, not epochs.
+        ranks: "all", or "head": log on rank 0 alone, for values that are equal on all ranks.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
         ModuleNotFoundError: keras is not installed here.
     """
     from .adapters.loggable import checked_ranks
@@ -85,7 +86,7 @@ def keras_callback(*, every: int | None = None, ranks: Ranks = "all") -> keras_.
 
 
 def trainer_callback() -> transformers.TrainerCallback:
-    """Return a callback for Hugging Face's ``Trainer``, which logs its arguments and what it logs itself, on rank 0.
+    """Return a callback for Hugging Face's ``Trainer`` that logs its arguments and its own logs, on rank 0.
 
     Raises:
         ModuleNotFoundError: transformers is not installed here.
@@ -96,12 +97,13 @@ def trainer_callback() -> transformers.TrainerCallback:
 
 
 def lightning_logger(*, ranks: Ranks = "all") -> lightning.pytorch.loggers.Logger:
-    """Return a logger for Lightning's ``Trainer``: it logs what the module logs, and hyperparameters on rank 0.
+    """Return a logger for Lightning's ``Trainer``: it logs the module's values, and hyperparameters on rank 0.
 
-    ``ranks``: "head" logs on rank 0 alone, as where everything is logged with ``sync_dist=True``.
+    Args:
+        ranks: "all", or "head": log on rank 0 alone, for values that are logged with ``sync_dist=True``.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
         ModuleNotFoundError: lightning is not installed here.
     """
     from .adapters.loggable import checked_ranks

@@ -42,40 +42,67 @@ Ts = TypeVarTuple("Ts")
 
 
 class Pool(PoolLife):
-    """A cluster that exists while the block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
+    """A cluster that exists while its block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
 
-    ``provider``: where machines come from; default `Local()`. ``nodes``: ``4``, ``(2, 8)`` or `Nodes`: ready at the
-    least, growing to the desired number, with spares that stand by. ``accelerator``, ``vcpus``, ``memory_gb``,
-    ``disk_gb``, ``architecture``, ``allocation``, ``max_hourly_cost``, ``interconnect``: what each machine is like at
-    least, as in `Spec`. In place of these, several ``Spec(...)``: the ``"cheapest"`` is asked first, or by
-    ``selection`` the ``"first"``, and the next one where it has no machines to give. ``worker``: a node's task slots.
-    ``image``: the nodes' software. ``plugins`` prepare every task's process. ``on_loss``: what a broadcast does when it
-    loses a rank, for functions that do not say it themselves. ``checkpoints``: where tasks keep theirs: a folder that
-    all nodes share, or a URL. ``volumes``: buckets that are folders on every node. ``name``: by which one finds it
-    again, as `attach` does; others may have the same. ``keep``: a folder of the nodes' work folders that is copied to
-    the same one here, as `fetch` does it, when the block ends. ``console``: "rich" is a live table, "plain" lines,
-    "silent" nothing, what tasks print included; "auto" is a table on a terminal and in notebooks, only what tasks print
-    in applications that have set up logging, else lines. ``chaos``: faults to inject, for tests: see
-    `outrider.testing.Chaos`. ``sample_every``: seconds between two samples of what each node is used for, which
-    `outrider top` shows; 0 or None: none. ``run``: the name of the record that the pool leaves of itself; None: in
-    scripts and notebooks that of the script, and in applications that have set up logging no record; False: none.
-    ``trackers``: where the record is sent, as in `trackers.MLflow`; ``flush_timeout``: seconds for which the end waits
-    for them. ``traces``: calls are traces of OpenTelemetry.
+    The block begins when enough nodes are ready. If opening is cancelled half way, the pool ends everything that it
+    began. Leaving the block cancels the calls that still run, and returns when the provider has confirmed that every
+    machine is gone.
 
-    Seconds: ``boot_timeout`` from a launch to a ready node (a straggler, which does not answer while those launched
-    with it do, is replaced sooner), ``start_timeout`` for which a machine may wait in a queue of its provider's, whose
-    time counts for no other of these (None: for ever; then `StartTimeout`), ``replace_timeout`` to wait for a lost
-    node's replacement, ``lease`` after which nodes that hear nothing from here end themselves, ``max_lifetime`` after
-    which the pool is ended. ``max_cost``: USD for all its machines, at which it is ended too, by `BudgetExceeded`; see
-    `cost`. ``max_idle``: for how long all of its GPUs, or without GPUs its processors, may do nothing, whatever runs on
-    them; then `PoolIdle` ends it.
+    Times are in seconds, money is in USD, and sizes are per machine.
 
-    Entering raises `CapacityError` and others; cancelled half way, it ends what it began. Leaving cancels what still
-    runs and returns when the provider has confirmed that every machine is gone. Where it cannot, for as long as their
-    lease, leaving raises `CleanupError`; an error of the block's own is raised instead, with that as its ``cleanup``.
+    Args:
+        specs: Several `Spec`, in place of ``provider`` and the options of machines, for a pool that may use machines of
+            several kinds. When one has no machines to give, the pool asks the next (see ``selection``).
+        provider: Where machines come from. Default: `Local()`, this computer.
+        accelerator: The devices of each machine: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``.
+        vcpus: The least number of virtual processors of each machine. None: any.
+        memory_gb: The least memory of each machine, in GB. None: any.
+        disk_gb: The least disk of each machine, in GB. None: any.
+        architecture: ``"x86_64"`` or ``"arm64"``. None: the one that costs less.
+        allocation: ``"spot"``, ``"spot-if-available"``, ``"on-demand"`` or ``"cheapest"``. None:
+            ``"spot-if-available"``.
+        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not taken. None: any.
+        interconnect: ``"efa"`` places machines close together on a fast network, for ranks that communicate much.
+        selection: Which of several specs comes first: the ``"cheapest"``, or the ``"first"`` in the order given.
+        nodes: ``4``; ``(2, 8)``: ready with 2 and growing to 8; or `Nodes`, which also sets spares and scaling by load.
+            Default: 1.
+        worker: The task slots of each node: `Worker`, or the number of tasks that a node runs at a time. Default: 1.
+        image: The software of the nodes: Python, packages, files and environment variables.
+        plugins: Plugins that prepare every task's process, as in ``[plugins.torch()]``.
+        on_loss: What a broadcast does when it loses a rank, unless its function sets it: ``"auto"``, ``"restart"``,
+            ``"resend"`` or ``"fail"``.
+        checkpoints: Where tasks keep their checkpoints: a folder that all nodes share, or a URL.
+        volumes: Buckets that every node mounts as folders.
+        name: A name to find the pool by, as `attach` does. Several pools may have the same name.
+        keep: A folder in the work folder of every node, copied to the same folder here when the block ends, as `fetch`
+            copies.
+        console: ``"rich"`` shows a live table, ``"plain"`` prints lines, ``"silent"`` shows nothing, not even the
+            output of tasks. ``"auto"`` is a table on a terminal and in notebooks, only the output of tasks in
+            applications that have set up logging, and lines elsewhere.
+        boot_timeout: Seconds from the launch of a machine to a ready node. A straggler, which does not answer although
+            the others of its launch do, is replaced sooner. Default: 600.
+        start_timeout: Seconds that a machine may wait in its provider's queue; then `StartTimeout`. That time counts
+            for no other timeout. None: forever.
+        replace_timeout: Seconds to wait for the replacement of a lost node. Default: 600.
+        lease: Seconds after which a node ends itself when it hears nothing from this program. Default: 120.
+        max_lifetime: Seconds after which the pool ends with `BudgetExceeded`. None: no limit.
+        max_cost: USD of all machines together at which the pool ends with `BudgetExceeded`; see `cost`. None: no limit.
+        max_idle: Seconds during which all GPUs of the pool (without GPUs, its processors) may do nothing, whatever
+            calls run; then `PoolIdle` ends the pool. None: no limit.
+        sample_every: Seconds between two samples of each node's use, shown by `outrider top`; at least 0.1. With
+            0 or None, no samples. Default: 5.
+        run: The name of the record that the pool leaves. None: in scripts and notebooks the name of the pool or script;
+            in applications that have set up logging, no record. False: no record.
+        trackers: Where the record is sent, as in ``[trackers.MLflow("http://host:5000")]``. Without a record: nowhere.
+        flush_timeout: Seconds for which the end of the block waits for the trackers; 0, not at all. Default: 5.
+        traces: Whether calls are traces of OpenTelemetry. Needs ``outrider[otel]``.
+        chaos: Faults to inject, for tests: see `outrider.testing.Chaos`.
 
     Raises:
-        SpecError: an argument that cannot mean anything; nothing was started.
+        SpecError: An argument can never work; nothing was started.
+        CapacityError: On entering: too few machines. Other errors of the provider and the image are raised there, too.
+        CleanupError: On leaving: the end of some machines was not confirmed within the time of their lease. If the
+            block itself raised, its error is raised instead, with this one as its ``cleanup``.
     """
 
     __signature__: ClassVar[Signature] = settings.shown_signature(
@@ -86,14 +113,19 @@ class Pool(PoolLife):
     def from_config(
         cls, pool: str = "default", /, *, file: str | PathLike[str] | None = None, **options: Unpack[PoolOptions]
     ) -> Pool:
-        """The pool that a file calls ``pool``: ``with Pool.from_config("train") as pool``.
+        """Return the pool that a file describes: ``with Pool.from_config("train") as pool``.
 
         The file is the nearest ``outrider.toml``, or ``pyproject.toml`` with a ``[tool.outrider]``, in the working
-        directory or above. Each key of ``[pools.train]`` is an option of `Pool`; relative paths are from the file's
-        folder on. ``options`` win over what the file says.
+        directory or above. Each key of ``[pools.train]`` is an option of `Pool`. Relative paths start at the folder of
+        the file.
+
+        Args:
+            pool: The name of the pool in the file.
+            file: The path of the file, in place of a search for it.
+            options: Options of `Pool`, which win over those of the file.
 
         Raises:
-            SpecError: there is no such file or pool, or it says something that is not valid: the message names the
+            SpecError: The file or the pool does not exist, or the file has an invalid value. The message names the
                 file, the table, and the key that was probably meant.
         """
         from .config.files import pool_of
@@ -106,17 +138,21 @@ class Pool(PoolLife):
 
     @classmethod
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
-        """The pool ``name``, taken over from a client on this computer that died: ``async with Pool.attach(...)``.
+        """Take over the machines of a client on this computer that died: ``async with Pool.attach(...)``.
 
-        Machines that it left, and that have not ended with their lease, are this pool's nodes in place of new ones;
-        what ran on them is ended. Those that cannot be taken over, or are too many, are terminated; missing ones are
-        launched. ``options``: as of `Pool`; give the same as for the pool that is taken over. `cost`, ``max_cost`` and
-        ``max_lifetime`` count from here on; only what ends a machine by itself, its lease and its lifetime, stays as
-        it was launched with.
+        Machines that are left of the pool ``name``, and that have not ended with their lease, become nodes of this
+        pool, in place of new ones; their running tasks are ended. Machines that cannot be taken over, or are too many,
+        are terminated, and missing ones are launched. `cost`, ``max_cost`` and ``max_lifetime`` count from here on. A
+        machine still ends itself by the lease and the lifetime that it was launched with.
+
+        Args:
+            name: The name of the pool that is taken over.
+            provider: The provider of its machines.
+            options: Options of `Pool`; give the same ones as for the pool that is taken over.
 
         Raises:
-            SpecError: ``provider``'s machines end with their client. Entering raises it when no such pool was left
-                there, or its owner lives.
+            SpecError: The machines of ``provider`` end with their client. Also on entering, when the computer has no
+                such pool left, or its owner is alive.
         """
         settings.check_outlives(provider)
         check_known("Pool.attach", options, AttachOptions.__annotations__)
@@ -139,13 +175,17 @@ class Pool(PoolLife):
     async def run(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
     ) -> Any:
-        """Run a call on one node, ``on`` the head or the node of that rank, or on whichever is free.
+        """Run a call on one node, and return its result.
 
-        ``keep=True``: the result stays on its node, and a `Ref` is returned, which other calls take in its place.
         Cancelling ends the task on its node, with its process tree.
 
+        Args:
+            call: A pending call of a `@compute` function.
+            on: ``"head"``, or the rank of a ready node. None: any free node.
+            keep: True leaves the result on its node and returns a `Ref`, which other calls take in its place.
+
         Raises:
-            Exception: the function's own, with the remote traceback as a note; or an `OutriderError`.
+            Exception: The error of the function, with the remote traceback as a note; or an `OutriderError`.
         """
         if more:
             raise surplus("run", call, more)
@@ -163,10 +203,18 @@ class Pool(PoolLife):
     def submit(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
     ) -> Any:
-        """Submit a call as `run` does, without waiting: the job that it returns can be awaited, and cancelled.
+        """Submit a call as `run` does, without waiting.
 
-        The arguments are copied before it returns, large arrays and tensors as well (0.05 s for 100 MB, in which the
-        event loop waits): change them as you like.
+        The arguments are copied before this returns, including large arrays and tensors (0.05 s for 100 MB, during
+        which the event loop waits). You may change them afterwards.
+
+        Args:
+            call: A pending call of a `@compute` function.
+            on: ``"head"``, or the rank of a ready node. None: any free node.
+            keep: True leaves the result on its node; the job gives a `Ref`.
+
+        Returns:
+            A `Job`, which can be awaited and cancelled.
         """
         if more:
             raise surplus("submit", call, more)
@@ -189,18 +237,26 @@ class Pool(PoolLife):
     @overload
     async def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[AsyncGenerator[T, None]]: ...
     async def broadcast(self, call: Any, /, *more: Never) -> list[Any]:
-        """Run a call on every ready node at the same time; the results by rank.
+        """Run a call on every ready node at the same time.
 
-        When a rank's node is lost, what happens is the call's ``on_loss``. Cancelling ends every rank.
+        When the node of a rank is lost, the ``on_loss`` of the call decides what happens. Cancelling ends every rank.
 
-        Of a generator: an iterator for each rank, as soon as they run. A rank waits when it is a few values ahead.
-        Closing its iterator ends it alone. Its error, or `NodeLost`, is raised by its iterator, and ends the others:
-        theirs raise `TaskStopped`. Nothing is run again: first values have been seen.
+        A generator gives an iterator for each rank, as soon as the ranks run. A rank waits when it is a few values
+        ahead of its reader. Closing an iterator ends its rank alone. An error of a rank, or `NodeLost`, is raised by
+        its iterator and ends the other ranks, whose iterators raise `TaskStopped`. No rank runs again, because its
+        first values have been seen.
+
+        Args:
+            call: A pending call of a `@compute` function.
+
+        Returns:
+            The results by rank; of a generator, the iterators by rank.
 
         Raises:
-            BroadcastFailed: some ranks raised; the others' outcomes are readable on it.
-            NodeLost, CapacityError: as ``on_loss`` and the pool's ``replace_timeout`` have it.
-            SpecError: an argument is streamed, which one task alone can consume.
+            BroadcastFailed: Some ranks raised. The error has the outcomes of all ranks.
+            NodeLost: A node was lost, and ``on_loss`` is ``"fail"`` or the attempts are used up.
+            CapacityError: No replacement came within the pool's ``replace_timeout``.
+            SpecError: An argument is streamed, which only one task can consume.
         """
         if more:
             raise surplus("broadcast", call, more)
@@ -236,9 +292,9 @@ class Pool(PoolLife):
     @overload
     async def gather(self, *calls: AnyCall) -> tuple[Any, ...]: ...
     async def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
-        """Run several calls at the same time; their results in this order. The first error ends the others.
+        """Run several calls at the same time, and return their results in this order. The first error ends the others.
 
-        In the place of a generator is an iterator over its values, which raises the generator's error.
+        In the place of a generator stands an iterator over its values, which raises the generator's error.
         """
         from .client import grouping
 
@@ -249,7 +305,7 @@ class Pool(PoolLife):
     @overload
     async def run_group(self, group: MixedGroup[A, Any], /) -> A: ...
     async def run_group(self, group: Any, /) -> Any:
-        """`gather` for ``f(1) & g(2)``."""
+        """Run a group such as ``f(1) & g(2)``, as `gather` does."""
         return await self.gather(*members(group))
 
     @overload
@@ -257,13 +313,13 @@ class Pool(PoolLife):
     @overload
     def submit_group(self, group: MixedGroup[A, Any], /) -> Job[A]: ...
     def submit_group(self, group: Any, /) -> Job[Any]:
-        """`run_group` without waiting, as `submit`."""
+        """Submit a group as `run_group` runs it, without waiting."""
         from .client import grouping
 
         return grouping.submit(self._here(), members(group))
 
     def stream_group(self, group: GroupStream[T], /) -> AsyncGenerator[T, None]:
-        """Run the calls at the same time and give each result as it is ready."""
+        """Run the calls of a group at the same time, and yield each result as soon as it is ready."""
         from .client import grouping
 
         return grouping.stream_group(self._here(), members(group))
@@ -290,16 +346,23 @@ class Pool(PoolLife):
         ordered: bool = True,
         errors: ErrorsOption = "raise",
     ) -> MapRun[Any]:
-        """Run ``function`` for each of ``items``: iterate for the results as they come, or await for a list.
+        """Run ``function`` for each item: iterate for the results as they come, or await for a list.
 
-        Cheap items share tasks. At most ``limit`` items (default: a few per slot and task) are between their iterator
-        and the caller. ``ordered=False`` gives results as they are ready. A plain iterable is advanced on the event
-        loop: give an async one where an item takes time.
+        Cheap items share tasks. An error of the pool is always raised, and so is an error of ``items`` itself, after
+        the results of the items before it.
 
-        An item's error is raised in its place, with a note that names the item, and ends the items under way. With
-        ``errors="return"`` all items run, and each gives an `ItemOutcome` in place of its result; items that shared a
-        task with one whose process died run again, unless the function is not to be retried. Errors of the pool are
-        raised all the same, and that of ``items`` itself after the results of the items before it.
+        Args:
+            function: A `@compute` function, or any callable, of one argument.
+            items: An iterable, or an async iterable. The event loop advances a plain one, so give an async one if an
+                item takes time.
+            limit: The most items between their iterator and the caller. Default: a few per slot and task.
+            ordered: False gives results as soon as they are ready.
+            errors: ``"raise"`` raises the error of an item in its place, with a note that names the item, and ends the
+                items under way. ``"return"`` runs all items and gives an `ItemOutcome` for each. Items that shared a
+                task with one whose process died run again, unless the function is not to be retried.
+
+        Returns:
+            A `MapRun`, to be iterated or awaited.
         """
         core = self._here()
         check_limit(limit)
@@ -326,17 +389,21 @@ class Pool(PoolLife):
     def as_completed(
         self, calls: Calls, /, *, limit: int | None = None, errors: ErrorsOption = "raise"
     ) -> AsyncGenerator[Any, None]:
-        """Run calls, of which there may be any number, and give each result as it is ready.
+        """Run any number of calls, and yield each result as soon as it is ready.
 
-        At most ``limit`` calls (default: 1,000, or 4 for each slot) are between their iterator and the caller: the next
-        one is taken when a result is. A plain iterable is advanced on the event loop: give an async one where a call
-        takes time to come. The first error is raised, with a note of which call it is, counted from 0, and ends the
-        calls under way. With ``errors="return"`` all calls run, and each gives an `ItemOutcome` in place of its result.
-        Errors of the pool, and of ``calls`` itself, are raised all the same. It begins when it is iterated, and leaving
-        it early cancels what is under way.
+        The calls begin when the iteration begins. Leaving the iteration early cancels the calls under way. Errors of
+        the pool, and of ``calls`` itself, are always raised.
+
+        Args:
+            calls: An iterable, or an async iterable, of pending calls. The event loop advances a plain one, so give an
+                async one if a call takes time to come.
+            limit: The most calls between their iterator and the caller: the next call is taken when a result is.
+                Default: 1,000, or 4 for each slot.
+            errors: ``"raise"`` raises the first error, with a note of the number of its call, counted from 0, and ends
+                the calls under way. ``"return"`` runs all calls and gives an `ItemOutcome` for each.
 
         Raises:
-            NotACall: ``calls`` is a single call, or nothing that gives calls.
+            NotACall: ``calls`` is a single call, or not an iterable of calls.
         """
         return self._completed(calls, limit, errors).results()
 
@@ -350,11 +417,10 @@ class Pool(PoolLife):
         return CompletedCalls(core, given, limit=limit, returns_errors=errors == "return")
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> AsyncGenerator[T, None]:
-        """Run a generator on one node, as `run` does, and give its values as it makes them, at most a few ahead of the
-        caller.
+        """Run a generator on one node, as `run` does, and yield its values, at most a few ahead of the caller.
 
-        Leaving the iteration early ends the generator's process. A generator whose node is lost is not run again: its
-        first values have been seen.
+        Leaving the iteration early ends the process of the generator. A generator whose node is lost does not run
+        again, because its first values have been seen.
         """
         from .client import streaming
 
@@ -363,11 +429,13 @@ class Pool(PoolLife):
     # --- objects --------------------------------------------------------------------------------------------------
 
     async def put(self, value: T, /) -> Ref[T]:
-        """Copy a value into the pool, for calls that are given the `Ref` in its place. Each node is sent it once, when
-        a call there needs it, and the value is freed when nothing refers to it any more. Cancelling is safe.
+        """Copy a value into the pool, for calls that take the returned `Ref` in its place.
+
+        Each node gets the value once, when a call there needs it. The pool frees the value when nothing refers to it
+        any more. Cancelling is safe.
 
         Raises:
-            SerializationError: it cannot be pickled.
+            SerializationError: The value cannot be pickled.
         """
         stored: Any = await self._here().objects.put(value)
         return stored  # type: ignore[no-any-return]
@@ -384,17 +452,26 @@ class Pool(PoolLife):
         max_files: int = 100_000,
         max_gb: float = 100.0,
     ) -> list[Path]:
-        """Copy files of every node's work folder, or of the one ``on=`` names, to ``to/node-0/``, ``to/node-1/`` ...
+        """Copy files from the work folders of nodes to ``to/node-0/``, ``to/node-1/`` and so on.
 
-        ``pattern``: a file, a folder, or a glob as "log/**". Returns the paths here. It takes no task slot, and works
-        while tasks run and after they have failed. Each file is here whole or not at all, and replaces an earlier one:
-        cancelling is safe, and so is fetching again. Devices, pipes and links to folders are left out, but for a link
-        that the pattern itself names.
+        A fetch takes no task slot. It works while tasks run, and after they have failed. Each file arrives whole or not
+        at all, and replaces an earlier copy: cancelling is safe, and so is fetching again. Devices, pipes and links to
+        folders are left out, except for a link that the pattern itself names.
+
+        Args:
+            pattern: A file, a folder, or a glob such as ``"log/**"``, relative to the work folder.
+            to: The folder here. Default: the working directory.
+            on: ``"head"``, or the rank of a ready node. None: every node.
+            max_files: The most files, of all nodes together.
+            max_gb: The most GB (10^9 bytes), of all nodes together.
+
+        Returns:
+            The paths of the files here.
 
         Raises:
-            TransferError: a file cannot be written here or read there, or there are more than the limits.
-            NodeLost: what had come of it stays, and the files of other nodes come.
-            CapacityError: no node is ready.
+            TransferError: A file cannot be written here or read there, or the files exceed a limit.
+            NodeLost: A node was lost. The files that had arrived stay, and the files of other nodes still come.
+            CapacityError: No node is ready.
         """
         from .client import file_transfer
 
@@ -404,16 +481,21 @@ class Pool(PoolLife):
     async def push(
         self, path: str | PathLike[str], /, *, to: str = ".", on: int | Literal["head"] | None = None
     ) -> None:
-        """Copy a file or a folder of this computer into the folder ``to`` of each ready node's work folder, under its
-        own name. Nodes that join later do not get it.
+        """Copy a file or a folder of this computer into the work folder of nodes, under its own name.
 
-        Each file replaces an earlier one when it is whole: cancelling is safe, and so is pushing again.
+        Nodes that join later do not get it. Each file replaces an earlier copy when it is whole: cancelling is safe,
+        and so is pushing again.
+
+        Args:
+            path: The file or folder here.
+            to: A folder in the work folder of each node. Default: the work folder itself.
+            on: ``"head"``, or the rank of a ready node. None: every ready node.
 
         Raises:
-            SpecError: there is no such file.
-            TransferError: a file cannot be read here, or written there.
-            NodeLost
-            CapacityError: no node is ready.
+            SpecError: The file does not exist.
+            TransferError: A file cannot be read here, or written there.
+            NodeLost: A node was lost.
+            CapacityError: No node is ready.
         """
         from .client import file_transfer
 
@@ -422,12 +504,13 @@ class Pool(PoolLife):
     # --- the pool itself ------------------------------------------------------------------------------------------
 
     def resize(self, nodes: int) -> None:
-        """Grow or shrink towards ``nodes``; what shrinking removes finishes its tasks first. Does not wait.
+        """Grow or shrink towards this number of nodes, without waiting.
 
-        With ``Nodes(scale="load")`` it sets the least number, which broadcasts wait for. Work may still add to it.
+        Nodes that leave finish their tasks first. With ``Nodes(scale="load")`` this sets the least number, which
+        broadcasts wait for; work may still add nodes.
 
         Raises:
-            SpecError: less than `Nodes.min`, or more than `Nodes.max` where that is given.
+            SpecError: The number is less than `Nodes.min`, or more than `Nodes.max` if that is set.
         """
         core = self._here()
         self._settings.nodes.check_size(nodes)
@@ -438,10 +521,13 @@ class Pool(PoolLife):
     @overload
     def handle(self, plugin: str, /) -> Any: ...
     def handle(self, plugin: str | Attaching[Any], /) -> Any:
-        """Return what a plugin of this pool offers its users; by plugin or name, as in ``pool.handle("dask").address``.
+        """Return what a plugin of this pool offers its users, as in ``pool.handle("dask").address``.
+
+        Args:
+            plugin: The plugin, or its name.
 
         Raises:
-            SpecError: the pool has no such plugin, or it gives nothing.
+            SpecError: The pool has no such plugin, or the plugin offers nothing.
         """
         name: Any = plugin if isinstance(plugin, str) else getattr(plugin, "name", None)
         handles = self._opened().handles
@@ -451,16 +537,14 @@ class Pool(PoolLife):
         return handles[name]
 
     def events(self) -> AsyncIterator[Event]:
-        """Iterate over the pool's events from now until it ends, one typed event each. A reader 10,000 behind loses
-        some.
-        """
+        """Iterate over the events of the pool from now until it ends. A reader 10,000 events behind loses some."""
         return self._here().observer.subscribe()
 
     async def stacks(self) -> list[TaskStack]:
-        """The stacks of each task and rank under way, by job and rank; the record has them as files, too.
+        """Return the stacks of each task and rank under way, by job and rank; the record has them as files, too.
 
-        Nothing is ended or held up by it, and it works while tasks hang, in C code as well. A node that does not answer
-        is waited for 5 s.
+        Taking stacks ends and delays nothing, and works while tasks hang, also in C code. The pool waits at most 5 s
+        for a node that does not answer.
         """
         from .client.stacks import stacks
 
@@ -468,18 +552,18 @@ class Pool(PoolLife):
 
     @property
     def chaos(self) -> Report:
-        """The report of all faults that ``Pool(chaos=...)`` has caused; it is complete when the pool has ended."""
+        """The report of all faults that ``Pool(chaos=...)`` has caused; complete when the pool has ended."""
         if self._injector is None:
             raise SpecError("The pool has no chaos: write Pool(chaos=Chaos(...)), and open it.")
         return self._injector.report
 
     @property
     def cost(self) -> Cost:
-        """USD that its machines have cost so far, and cost per hour: from the request until they are confirmed gone."""
+        """The USD that the machines have cost so far and cost per hour, from their request to their confirmed end."""
         return self._begun().cost
 
     def snapshot(self) -> PoolSnapshot:
-        """The present state of nodes and tasks."""
+        """Return the present state of nodes and tasks."""
         core = self._opened()
         return core.with_traffic(core.observer.snapshot())
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 
 class AttachOptions(MachineNeeds, total=False):
+    """The options of `Pool.attach`, as `Pool` describes them."""
+
     selection: Selection
     nodes: int | tuple[int, int] | Nodes
     worker: Worker | int
@@ -68,6 +70,8 @@ class AttachOptions(MachineNeeds, total=False):
 
 
 class PoolOptions(MachineOptions, AttachOptions, total=False):
+    """The options of `Pool`, which describes them."""
+
     name: str | None
 
 

@@ -65,8 +65,13 @@ class _Closing:
 
 
 class SyncPool(Runner):
-    """The pool that ``with Pool(...) as pool`` gives. It has `Pool`'s verbs, which wait; Ctrl-C while waiting cancels
-    the task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and ``pool.close()`` at the end.
+    """The pool of ``with Pool(...) as pool``: the verbs of `Pool`, as calls that wait.
+
+    Ctrl-C during a wait cancels the task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and ``pool.close()``
+    at the end.
+
+    Args:
+        pool: The pool, which takes all options; it must not be open yet.
     """
 
     unusable = ""  # its verbs say it themselves when it has ended
@@ -83,8 +88,9 @@ class SyncPool(Runner):
         self._at_exit = partial(close_at_exit, weakref.ref(self))
 
     def open(self) -> SyncPool:
-        """Open the pool, and return it; whoever opens it closes it. What is still open when the program ends is closed
-        then. Raises as entering the block does.
+        """Open the pool, and return it. Raises the errors of entering the block.
+
+        The caller closes it with `close`. A pool that is still open when the program ends is closed then.
         """
         self._pool.check_unopened()
         self._pool._sync = weakref.proxy(self)  # what runs does not keep it: see `__del__`
@@ -126,14 +132,18 @@ class SyncPool(Runner):
                     opening.set()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leave the pool, as the end of its block does, from any thread. ``error``: what its user has failed with. A
-        pool that is not open, or was closed, is left alone. Where another thread is still opening it, that is called
-        off: `open` raises `PoolClosed`, and both return when nothing is left. Where another thread is closing it, both
-        return then as well. A handler of a signal that has interrupted `open` may call this as well; one that has
-        interrupted `close` returns from it at once.
+        """Leave the pool, as the end of its block does, from any thread.
+
+        A pool that is not open, or was closed, is left alone. If another thread is still opening the pool, that is
+        called off: `open` raises `PoolClosed`, and both calls return when nothing is left. If another thread is closing
+        the pool, both calls return at the same time. The handler of a signal that has interrupted `open` may call this
+        as well; a handler that has interrupted `close` returns from it at once.
+
+        Args:
+            error: The error of the block, if it raised one.
 
         Raises:
-            CleanupError: machines may be left.
+            CleanupError: Machines may be left.
         """
         opening = self._opening if os.getpid() == self._process else None
         if opening is not None and self._call_off(opening):
@@ -160,8 +170,9 @@ class SyncPool(Runner):
                 closing.over.set()
 
     def _is_first_to_close(self, closing: _Closing, error: BaseException | None) -> bool:
-        """Return whether ``closing`` is to close the pool. Else wait for the end that another thread sees to, if that
-        is still under way; an interrupt ends the wait.
+        """Return whether ``closing`` is to close the pool.
+
+        Otherwise wait until the other thread has closed it, if it is still at work; an interrupt ends the wait.
         """
         while (first := self._closing.setdefault("first", closing)) is not closing:  # in one step, also for signals
             if first.over.is_set() or first.thread == closing.thread:
@@ -176,8 +187,10 @@ class SyncPool(Runner):
         return True
 
     def _call_off(self, opening: threading.Event) -> bool:
-        """End the opening, and wait until the thread that has begun it has left `open`; that is this one where a signal
-        has interrupted it, which leaves `open` later. Return False where that was faster, and the pool is open.
+        """End the opening, and wait until the thread that began it has left `open`.
+
+        If a signal has interrupted that thread, it is this one, and leaves `open` later. Return False if the opening
+        was faster, and the pool is open.
         """
         self._pool._called_off = True  # in case that its loop has not begun
         left: CleanupError | None = None
@@ -316,6 +329,7 @@ class SyncPool(Runner):
     def run_group(self, group: MixedGroup[Any, S], /) -> S: ...
     @cutting
     def run_group(self, group: Any, /) -> Any:
+        """See `Pool.run_group`."""
         return self._wait(self._run_group, group)
 
     @overload
@@ -323,6 +337,7 @@ class SyncPool(Runner):
     @overload
     def submit_group(self, group: MixedGroup[Any, S], /) -> Future[S]: ...
     def submit_group(self, group: Any, /) -> Any:
+        """See `Pool.submit_group`."""
         job = self._wait(called, lambda: self._pool.submit_group(group))
         return kept(self, self._start(self._run_group, group, job))
 
@@ -331,6 +346,7 @@ class SyncPool(Runner):
         return tuple(self._iterator_of(call, result) for call, result in zip(members(group), results, strict=True))
 
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
+        """See `Pool.stream_group`."""
         return self._iterate(lambda: self._pool.stream_group(group))
 
     @overload
@@ -355,8 +371,9 @@ class SyncPool(Runner):
         ordered: bool = True,
         errors: ErrorsOption = "raise",
     ) -> Iterator[Any]:
-        """See `Pool.map`. It begins at once, and goes on while its results are read. An iterator that may take time, as
-        another map's, is advanced in a thread of its own.
+        """Run ``function`` for each item: see `Pool.map`. The work begins at once, and goes on while results are read.
+
+        An iterator of items that may take time, such as the results of another map, is advanced in a thread of its own.
         """
         from .client.mapping import check_map
 
@@ -378,7 +395,7 @@ class SyncPool(Runner):
     def as_completed(
         self, calls: Calls, /, *, limit: int | None = None, errors: ErrorsOption = "raise"
     ) -> Iterator[Any]:
-        """See `Pool.as_completed`. An iterator of calls that may take time is advanced in a thread of its own."""
+        """Run any number of calls: see `Pool.as_completed`. A thread of its own advances a slow iterator of calls."""
         run = self._wait(called, lambda: self._pool._completed(calls, limit, errors, marked=True))
         return (result for batch in self._values(Steps(run.batches())) for result in batch)
 
@@ -434,7 +451,7 @@ class SyncPool(Runner):
         return self._pool.handle(plugin)
 
     def events(self) -> Iterator[Event]:
-        """See `Pool.events`; the iterator waits for the next one."""
+        """See `Pool.events`; the iterator waits for the next event."""
         return self._iterate(self._pool.events)
 
     def snapshot(self) -> PoolSnapshot:
@@ -442,7 +459,7 @@ class SyncPool(Runner):
         return self._wait(called, self._pool.snapshot)
 
     def stacks(self) -> list[TaskStack]:
-        """See `Pool.stacks`; in another thread than the call that hangs."""
+        """See `Pool.stacks`; call it in another thread than the one whose call hangs."""
         return self._wait(self._pool.stacks)
 
     @property

@@ -36,7 +36,17 @@ NO_PROCESSES = EntryPoints()  # what a provider is given that starts no processe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A provider under test, and how to count and end its machines without it."""
+    """A provider under test, and how to count and end its machines without it.
+
+    Args:
+        provider: The provider.
+        alive: Counts the machines of this provider that exist.
+        kill: Ends a machine, as a power cut would.
+        request: The request that the checks launch with.
+        entry_points: The commands for providers that start processes on this computer.
+        within_s: The most seconds for anything that the provider promises.
+        reports_ends: False: nothing tells the provider that a machine has ended, and the pool finds out itself.
+    """
 
     provider: Provider
     alive: Callable[[], Awaitable[int]]  # how many machines of this provider exist
@@ -165,8 +175,14 @@ async def cancel_at_every_step(
 ) -> int:
     """Run ``use`` again and again, cancelled at its first, second, ... await, until it ends before the cancellation.
 
-    ``after`` is called with the number of the await after each run; the last number is returned. What ``use`` starts in
-    other tasks is cancelled only through it.
+    Other tasks that ``use`` starts are cancelled only through it.
+
+    Args:
+        use: Returns the coroutine to run.
+        after: Called after each run, with the number of the await.
+
+    Returns:
+        The last number.
     """
     for step in count(1):
         with anyio.CancelScope() as scope:

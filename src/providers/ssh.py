@@ -28,11 +28,18 @@ WITNESSES_AT_MOST = 8
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine. None means the provider's value, the SSH configuration's (``config=``), or ssh's own default.
+    """One machine. None means the provider's value, or that of the SSH configuration, or ssh's own default.
 
-    ``key``: a private key file, also for jump hosts. ``host_key``: the machine's public key, ``"ssh-ed25519 AAAA..."``,
-    pinned in place of known_hosts. ``jump``: ``"user@bastion:22"``, several separated by commas, in the order of the
-    path. ``address``: how the pool's other hosts reach it; by default the address that SSH connected to.
+    The SSH configuration counts if the provider reads it (``SSH(config=...)``).
+
+    Args:
+        name: The name or address, as in ``ssh name``.
+        port: The port of its SSH server.
+        user: The login name.
+        key: A private key file, also for jump hosts.
+        host_key: The machine's public key, ``"ssh-ed25519 AAAA..."``, pinned in place of known_hosts.
+        jump: ``"user@bastion:22"``; several separated by commas, in the order of the path.
+        address: How the pool's other hosts reach it. Default: the address that SSH connected to.
     """
 
     name: str  # a host name, an address, or a Host of the SSH configuration
@@ -56,7 +63,7 @@ class Host:
         """Parse ``host``, ``user@host``, ``host:port`` or ``[2001:db8::1]:22``, with or without ``ssh://``.
 
         Raises:
-            ValueError: it is none of these.
+            ValueError: The text has none of these forms.
         """
         user, at, rest = text.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
         if rest.startswith("["):
@@ -84,18 +91,24 @@ class Host:
 class SSH:
     """Nodes on hosts that exist already, over your own SSH access.
 
-    ``hosts``: names, ``"user@host:port"`` or `Host`; a pool takes as many of them as it wants nodes, in this order, and
-    skips those that are down. ``user``, ``key``, ``jump``: for hosts without their own; without a key, the agent's keys
-    and the usual ones in ``~/.ssh``. ``known_hosts``: files to check host keys against, by default yours and the
-    computer's; a host that is in none of them is refused. ``config``: True reads ``~/.ssh/config``; or its path.
-    ``connect_timeout``: seconds after which a host that does not answer counts as down for now. ``notices``: where
-    hosts learn that they will be preempted, such as ``"aws"`` or ``"slurm,USR1=120"``; by default nowhere.
+    A pool keeps a cache on each host (``$OUTRIDER_CACHE``, or ``~/.cache/outrider``) and leaves nothing else.
 
-    On a host the pool keeps a cache (``$OUTRIDER_CACHE``, or ``~/.cache/outrider``) and leaves nothing else.
+    Args:
+        hosts: Names, ``"user@host:port"`` or `Host`. A pool takes as many as it needs nodes, in this order, and skips
+            hosts that are down.
+        user: The login name, for hosts without their own.
+        key: A private key file without a passphrase, for hosts without their own. Default: the keys of the agent, and
+            the usual files in ``~/.ssh``.
+        jump: ``"user@bastion:22"``, for hosts without their own; several separated by commas, in the order of the path.
+        known_hosts: Files to check host keys against. Default: yours and the computer's. A host that is in none of them
+            is refused.
+        config: True reads ``~/.ssh/config``; or the path of another file.
+        connect_timeout: Seconds after which a host that does not answer counts as down for the moment. Default: 10.
+        notices: Where hosts learn of a preemption, such as ``"aws"`` or ``"slurm,USR1=120"``. Default: nowhere.
 
     Raises:
-        ValueError: an option can never work, such as a host that is given twice.
-        TypeError: there is no such option.
+        ValueError: An option can never work, such as a repeated host.
+        TypeError: The option does not exist.
     """
 
     hosts: tuple[Host, ...]
@@ -143,32 +156,37 @@ class SSH:
 
     @property
     def name(self) -> str:
+        """The name of the provider."""
         return "ssh"
 
     @property
     def local(self) -> bool:
+        """Return whether nodes are on this computer."""
         return False
 
     @property
     def free(self) -> bool:
+        """Return whether machines cost nothing."""
         return True
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
-        """Return the hosts in the order in which they are taken. What they have shows when they are reached.
+        """Return the hosts in the order in which they are taken; their hardware is known only once they are reached.
 
         Raises:
-            BadRequest: they are too few, or hosts cannot be chosen by what is asked for.
+            BadRequest: The hosts are too few, or the request needs something that hosts cannot be chosen by.
         """
         _refuse_what_nobody_can_choose(request)
         self.refuse_too_few(request)
         return [MachineOffer(kind=str(host), place=host.name, hourly_usd=0.0) for host in self.hosts]
 
     def refuse_too_few(self, request: LaunchRequest) -> None:
+        """Refuse a request for more nodes than there are hosts."""
         if request.least > len(self.hosts):
             raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(self.hosts)}")
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SSHFleet]:  # noqa: ARG002
+        """Open a fleet of these hosts."""
         fleet = SSHFleet(self, pool)
         try:
             yield fleet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import inspect
 import os
 import re
 import resource
@@ -20,6 +21,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+import outrider
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine" / "report"))
 from chromium import BROWSER, Chromium
@@ -68,7 +71,8 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the site, built once for all processes of this run of the tests."""
-    pytest.importorskip("zensical", reason="zensical is not installed: make .venv/.dev installs it")
+    for name in ("zensical", "mkdocstrings_handlers.python"):
+        pytest.importorskip(name, reason=f"{name} is not installed: make .venv/.dev installs it")
     shared = tmp_path_factory.getbasetemp()
     shared = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "documentation"
     shared.mkdir(exist_ok=True)
@@ -145,6 +149,23 @@ def test_home_page_has_the_first_screen_of_the_readme(site: Path) -> None:
     assert 'src="pictures/losses-light.svg"' in text
     assert (site / "pictures" / "losses-light.svg").is_file()
     assert re.search(r"Train.*Embed.*Test", text, re.DOTALL)
+
+
+def test_every_public_name_is_on_a_page_of_the_api(site: Path) -> None:
+    anchors = {
+        name.rpartition(".")[2] for page, each in pages(site).items() if page.startswith("api/") for name in each.ids
+    }
+    names = {name for name in outrider.__all__ if not inspect.ismodule(getattr(outrider, name))}
+    names |= {*dir(outrider.plugins), *outrider.trackers.__all__, *outrider.events.__all__} - {"Ranks"}
+    names = {name for name in names if not name.startswith("_")} - {"plugins", "ComputePool"}  # Pool under another name
+    assert names - anchors == set()
+    assert {"run", "from_config"} <= anchors  # methods have anchors, too
+
+
+def test_options_of_a_pool_are_on_its_page(site: Path) -> None:
+    text = (site / "api" / "pools.html").read_text()
+    options = {*inspect.signature(outrider.Pool).parameters}
+    assert {name for name in options if f"<code>{name}</code>" not in text and f">{name}<" not in text} == set()
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:

@@ -4,6 +4,7 @@ has a page, on which a new user finds the same headings.
 
 from __future__ import annotations
 
+import ast
 import io
 import keyword
 import re
@@ -18,9 +19,10 @@ from outrider.providers.registry import PROVIDERS as REGISTERED
 
 PROVIDERS = Path(__file__).parents[2] / "src" / "providers"
 CLOUDS = [folder for folder in sorted(PROVIDERS.iterdir()) if (folder / "cloud.py").exists()]
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LINES = 16  # alike in two clouds are too many
-MOST = 900  # lines of a cloud
-LARGE = {"aws": 2700, "gcp": 1121}  # decision 76 says of what
+MOST = 850  # lines of a cloud, without docstrings
+LARGE = {"aws": 2450, "gcp": 1030}  # decision 76 says of what, and counts docstrings as well
 KINDS = 4  # of lines in a run; those of a table are all of one kind, and tables are not alike for that
 PAGES = PROVIDERS.parents[1] / "docs" / "providers"
 HEADINGS = ("Set up in five minutes", "notices", "What ends a (machine|pod|container)", "Permissions", "Cost", "quotas")
@@ -71,14 +73,19 @@ def test_no_sixteen_lines_stand_in_two_clouds() -> None:
     assert alike({folder.name: list(lines_of(folder)) for folder in CLOUDS}) == []
 
 
+def lines_without_docstrings(file: Path) -> int:
+    """The lines of a file; an option more is a line more of its docstring, and makes a cloud no larger."""
+    text = file.read_text()
+    bodies = (node.body for node in ast.walk(ast.parse(text)) if isinstance(node, Documented) and node.body)
+    docstrings = (
+        body[0] for body in bodies if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    )
+    return len(text.splitlines()) - sum((each.end_lineno or 0) - each.lineno + 1 for each in docstrings)
+
+
 def test_a_cloud_is_small() -> None:
-    """Without the docstring of the room, which is all that an ``__init__.py`` has."""
     counts = {
-        folder.name: sum(
-            len(path.read_text().splitlines())
-            for path in folder.rglob("*.py")
-            if "testing" not in path.parts and path.name != "__init__.py"
-        )
+        folder.name: sum(lines_without_docstrings(each) for each in folder.rglob("*.py") if "testing" not in each.parts)
         for folder in CLOUDS
     }
     assert {name: count for name, count in counts.items() if count > LARGE.get(name, MOST)} == {}

@@ -14,9 +14,12 @@ from .loggable import log_numbers
 class LoggingHandler(logging.Handler):
     """A handler that writes each record as a line to stderr, and logs its numbers as metrics.
 
-    The record of the run has the line among what the rank prints. A record that another handler writes to stdout or
-    stderr is not written again. Numbers are those of ``extra={"metrics": {"loss": 0.3}, "step": 7}``. Of several such
-    handlers that a logger reaches one works: tasks that add one each may share a process.
+    The record of the run has the line among the output of the rank. A log record that another handler writes to stdout
+    or stderr is not written again. Numbers are those of ``extra={"metrics": {"loss": 0.3}, "step": 7}``. If a logger
+    reaches several such handlers, only one of them works, so tasks that add one each may share a process.
+
+    Args:
+        level: The least level of the log records that it handles.
     """
 
     def __init__(self, level: int | str = logging.NOTSET) -> None:
@@ -24,6 +27,7 @@ class LoggingHandler(logging.Handler):
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write the line of a log record, and log its numbers."""
         handlers = [each for each in _handlers(record.name) if record.levelno >= each.level]
         if next((each for each in handlers if isinstance(each, LoggingHandler)), self) is not self:
             return

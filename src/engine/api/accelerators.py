@@ -14,7 +14,13 @@ from .errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """The devices of a node: ``count`` of one type, each with at least ``memory_gb`` (0: whatever the type has)."""
+    """The devices of a node: so many of one type.
+
+    Args:
+        type: The name of the type; any name is accepted.
+        count: The number of devices.
+        memory_gb: The least memory of each device. 0: that of the type.
+    """
 
     type: str
     count: int = 1
@@ -31,10 +37,10 @@ class Accelerator:
 
     @classmethod
     def of(cls, accelerator: str | Accelerator) -> Accelerator:
-        """The `Accelerator` that an ``accelerator=`` option means: ``"A100"``, ``"A100:8"``, or a typed one.
+        """Return the `Accelerator` that an ``accelerator=`` option means: ``"A100"``, ``"A100:8"``, or a typed one.
 
         Raises:
-            SpecError: the name is unknown; `Accelerator` itself takes any.
+            SpecError: The name is unknown. `Accelerator` itself takes any name.
         """
         if isinstance(accelerator, Accelerator):
             return accelerator

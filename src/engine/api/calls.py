@@ -91,7 +91,7 @@ class PendingCall(Pending):
 
 
 class Call(PendingCall, Generic[R_co]):
-    """A call of a `@compute` function that has not run: ``await pool.run(call)``, or ``call >> pool``."""
+    """A pending call of a `@compute` function: ``await pool.run(call)``, or ``call >> pool``."""
 
     __slots__ = ()
 
@@ -143,7 +143,7 @@ class Call(PendingCall, Generic[R_co]):
 
 
 class StreamCall(PendingCall, Generic[T]):
-    """A pending call of a generator: ``pool.stream(call)``, or ``call >> pool``, gives its values as they are made."""
+    """A pending call of a generator: ``pool.stream(call)``, or ``call >> pool``, iterates over its values."""
 
     __slots__ = ()
 
@@ -247,8 +247,9 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
 
 
 class MixedGroup(GroupedCalls[Any], Generic[A, S]):
-    """A `Group` with generators among its calls: their places have iterators. ``A``: what it gives in a `Pool`, with
-    asynchronous ones; ``S``: in a `SyncPool`.
+    """A `Group` with generators among its calls: their places have iterators.
+
+    Its type parameters are the results in a `Pool`, with asynchronous iterators, and those in a `SyncPool`.
     """
 
     __slots__ = ()
@@ -284,7 +285,7 @@ class MixedGroup(GroupedCalls[Any], Generic[A, S]):
 
 
 class GroupStream(GroupedCalls[T]):
-    """Calls that run together and whose results are iterated over as they come."""
+    """Calls that run together, with an iteration over their results as they come."""
 
     __slots__ = ()
 

@@ -121,10 +121,13 @@ class Decorated(Callee, Generic[P]):
         return self.function if self.options.setup is None else functools.partial(self.function, self.options.setup())
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
-        """The same function with these options changed.
+        """Return the same function with these options changed.
+
+        Args:
+            options: Options of `compute`, without ``setup`` and ``keep``.
 
         Raises:
-            SpecError: an option does not exist, or its value is not valid.
+            SpecError: The option does not exist, or its value is not valid.
         """
         return self.remade(self.function, self.options.changed(**options))
 
@@ -344,40 +347,48 @@ def compute(
     keep: bool = False,
     **options: Unpack[TaskOptions],
 ) -> Any:
-    """Make a function one that pools can run: calling it makes a pending call instead of running it.
+    """Decorate a function for pools: calling it makes a pending call instead of running it.
 
-    Bare, or with options: ``timeout`` (of running), ``queue_timeout`` (of waiting) and ``deadline`` (from the
-    submission to the end, with all waits, transfers and further attempts) in seconds or as a timedelta,
-    ``retries`` (further attempts when a node is lost: 3), ``retry="never"`` (at most one attempt), ``max_restarts``
-    (further attempts when the function raises or its process dies, in a broadcast on any rank: 0), ``on_loss``
-    ("auto", "restart", "resend", "fail": what a broadcast does when it loses a rank), ``name`` (shown instead of the
-    function's).
+    Works bare or with options, on ``def``, ``async def`` and generators of both kinds. A parameter annotated
+    ``Iterator[T]`` or ``AsyncIterator[T]`` is fed item by item from its iterable, and one annotated ``Iterable[T]`` or
+    ``AsyncIterable[T]`` is, if its value is an iterator. Calls with such a parameter, and generators, are never
+    retried, whatever the options: consumed items and seen values cannot be taken back. A method's object is an argument
+    of each call, as in Python; changes that a task makes to it stay in the task.
 
-    ``stall``: the seconds without a line, a metric or a step, of a broadcast by any rank, after which a `Stalled` says
-    where it hangs. With ``on_stall="restart"`` it is then run again, as after a loss.
+    A task holds ``cpus``, ``memory_gb`` and ``gpus`` of its node while it runs, as it holds a slot. It waits until a
+    node has all of them free, and has a process of its own, in which ``setup`` runs anew. A call that needs more than
+    any node of the pool has raises `SpecError`.
 
-    Amounts, which a task holds on its node while it runs, as it does a slot: ``cpus`` (0.001 or more), ``memory_gb``
-    (10^9 bytes), ``gpus`` (whole devices). It waits until a node has all of them left, and has a process of its own, in
-    which ``setup`` runs anew. With ``cpus`` the libraries that heed OMP_NUM_THREADS use so many threads. With ``gpus``
-    it sees these devices alone. When its processes hold more than ``memory_gb`` together they are ended, and the call
-    raises `TaskKilled` with ``out_of_memory``. What no node of the pool has is a SpecError of the call.
+    Times are in seconds, or a timedelta.
 
-    ``def``, ``async def`` and generators of both kinds work. A parameter annotated ``Iterator[T]`` or
-    ``AsyncIterator[T]`` is fed item by item from the iterable given for it, and one annotated ``Iterable[T]`` or
-    ``AsyncIterable[T]`` where an iterator is given. Such calls, and generators, are never retried, whatever ``retries``
-    and ``max_restarts`` say: items that were consumed or seen cannot be taken back.
-
-    A method's object is an argument of each call, as in Python; what a task changes in it is not seen here.
-
-    ``setup`` is called without arguments, once in each process before the first call there, and what it returns is
-    the first argument of each call, which callers leave out: a model that is loaded once.
-
-    ``keep=True``: results stay on the nodes that made them, and calls give a `Ref` of each, which other calls take in
-    its place. It is not for maps and generators. A result that is lost is made again when it is needed, at most
-    ``retries`` times.
+    Args:
+        function: The function, if the decorator stands bare.
+        setup: A function without arguments that runs once in each process, before the first call there. Its result,
+            such as a loaded model, is the first argument of each call, which callers leave out.
+        keep: True leaves results on their nodes, and calls give a `Ref`, which other calls take in its place. Not for
+            maps and generators. A lost result is computed again when it is needed, at most ``retries`` times.
+        timeout: The most time of running, after which the task's processes are killed (`TaskTimeout`). Default: no
+            limit.
+        queue_timeout: The most time of waiting for a slot (`QueueTimeout`). Default: no limit.
+        deadline: The most time from the submission to the end, with all waits, transfers and further attempts
+            (`DeadlineExceeded`). Default: no limit.
+        retries: Further attempts when a node is lost. Default: 3.
+        max_restarts: Further attempts when the function raises or its process dies; in a broadcast, on any rank.
+            Default: 0.
+        retry: ``"never"``: at most one attempt. Default: ``"on_loss"``.
+        on_loss: What a broadcast does when it loses a rank: ``"auto"``, ``"restart"``, ``"resend"`` or ``"fail"``. It
+            overrides the pool's.
+        stall: Time without a line, a metric or a step (in a broadcast, of any rank) after which a `Stalled` event
+            reports where the task hangs. Default: no such event.
+        on_stall: ``"report"``, or ``"restart"``: a stalled task also runs again, as after a loss.
+        name: A name to show in place of the function's.
+        cpus: Processors that the task holds, 0.001 or more. Libraries that heed OMP_NUM_THREADS use so many threads.
+        memory_gb: Memory that the task holds, in GB (10^9 bytes). If its processes use more together, they are ended,
+            and the call raises `TaskKilled` with ``out_of_memory``.
+        gpus: Whole devices that the task holds; it sees no others.
 
     Raises:
-        SpecError: an option does not exist, or its value is not valid.
+        SpecError: The option does not exist, or its value is not valid.
     """
     if not isinstance(keep, bool):
         refuse(f"keep takes True or False, not {shown(keep)}.")

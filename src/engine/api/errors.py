@@ -12,11 +12,14 @@ _T = TypeVar("_T")
 
 
 class OutriderError(Exception):
-    """The base of all errors. The message says whose fault it is and what to do; attributes hold the facts.
+    """The base of all errors. The message says what happened, why, and what to do; attributes hold the facts.
 
-    Messages, attributes and notes have no control characters but newline and tab, as parts of them come from hosts.
-    ``cleanup``: on an error that ended a pool: the failure of the clean-up that followed, which is also in the notes;
-    None without one.
+    Messages, attributes and notes have no control characters except newline and tab, because parts of them come from
+    hosts.
+
+    Attributes:
+        cleanup: On an error that ended a pool: the failure of the clean-up that followed, which is also in the notes.
+            None if it succeeded.
     """
 
     cleanup: CleanupError | None = None
@@ -32,21 +35,25 @@ class OutriderError(Exception):
             super().__setattr__(name, all_plain(value))
 
     def add_note(self, note: str, /) -> None:
+        """Add a note, without control characters."""
         super().add_note(plain(note))
 
 
 class SpecError(OutriderError, ValueError):
-    """The options, sizes or names that you gave can never work. Nothing was started or lost."""
+    """An option, size or name can never work. Nothing was started or lost."""
 
 
 class NotACall(SpecError, TypeError):
-    """Something else was given where a pending call of a `@compute` function belongs."""
+    """The argument is not a pending call of a `@compute` function."""
 
 
 class CapacityError(OutriderError):
-    """Too few machines were available. ``wanted`` and ``got`` count nodes.
+    """Too few machines were available.
 
-    For a broadcast that had begun, ``outcomes`` has every rank's outcome.
+    Attributes:
+        wanted: The number of nodes that were needed.
+        got: The number of nodes that there were.
+        outcomes: For a broadcast that had begun: the outcome of every rank.
     """
 
     def __init__(self, message: str, *, wanted: int = 0, got: int = 0) -> None:
@@ -56,10 +63,12 @@ class CapacityError(OutriderError):
 
 
 class StartTimeout(CapacityError, TimeoutError):
-    """A machine waited in its provider's queue for as long as the pool's ``start_timeout``, and was given up.
+    """A machine waited in its provider's queue for the whole ``start_timeout`` of the pool, and was given up.
 
-    ``reason``: for what it waited, in the provider's words. ``limit_s``: the ``start_timeout``. ``starts_at``: when it
-    was expected to start, in unix time; None: nobody knew.
+    Attributes:
+        reason: The reason of the wait, in the provider's words.
+        limit_s: The ``start_timeout`` in seconds.
+        starts_at: The unix time of the expected start; None: unknown.
     """
 
     def __init__(self, message: str, *, reason: str = "", limit_s: float = 0.0, starts_at: float | None = None) -> None:
@@ -68,13 +77,17 @@ class StartTimeout(CapacityError, TimeoutError):
 
 
 class QuotaError(CapacityError):
-    """The account's limit, not the cloud's stock, is too low: ask for more quota, or for less."""
+    """The account's limit is too low, not the cloud's stock: request more quota, or use less."""
 
 
 class BudgetExceeded(OutriderError):
-    """The pool reached the limit that its user set, and was ended. ``what``: "max_cost" or "max_lifetime".
+    """The pool reached a limit of its user, and was ended.
 
-    ``limit``: in USD or seconds. ``spent``: USD. ``since``: unix time of the pool's beginning.
+    Attributes:
+        what: "max_cost" or "max_lifetime".
+        limit: The limit, in USD or seconds.
+        spent: The cost of the pool in USD.
+        since: The unix time at which the pool began.
     """
 
     def __init__(
@@ -91,10 +104,13 @@ class RunStopped(OutriderError):
 class CleanupError(OutriderError):
     """The end of the pool's machines is not confirmed, so they may still cost money.
 
-    The pool has ended, or has not started. Results are not affected: run nothing again because of it. ``machines``: ids
-    of machines that may still be running; empty: perhaps some with unknown ids. ``left``: further resources, which cost
-    nothing. ``by``: unix time by which the machines end themselves, by their lease; None: unknown. The cause says what
-    went wrong, such as an `AuthError`.
+    The pool has ended, or has not started. Results are not affected: do not repeat work because of this error. Its
+    cause says what went wrong, such as an `AuthError`.
+
+    Attributes:
+        machines: The ids of machines that may still run. Empty: perhaps some with unknown ids.
+        left: Further resources, which cost nothing.
+        by: The unix time by which the machines end themselves, by their lease. None: unknown.
     """
 
     def __init__(
@@ -109,19 +125,26 @@ class AuthError(OutriderError):
 
 
 class HostKeyError(AuthError):
-    """A host presented another key than the known one, so nothing was sent to it."""
+    """A host presented another key than the known one, so this program sent nothing to it."""
 
 
 class PoolClosed(OutriderError):
-    """The pool has ended, or ended before this was done: open another one."""
+    """The pool has ended, or ended before this call was done: open another pool."""
 
 
 class PoolIdle(PoolClosed):
-    """The pool did nothing for as long as its ``max_idle`` allows, and was ended. Calls that ran raise it as well.
+    """The pool did nothing for its whole ``max_idle``, and was ended. Running calls raise it as well.
 
-    ``since``: unix time since when, and ``idle_s`` for how long. ``limit``: seconds. ``use``: the most that any of its
-    ``gpus`` was used meanwhile, from 0 to 1; without GPUs how many processors of a node were. ``calls``: how many had
-    not ended. ``spent``, ``hourly``: USD of the pool so far, and per hour at the end.
+    Attributes:
+        since: The unix time at which the idle time began.
+        idle_s: The idle time in seconds.
+        limit: The ``max_idle`` in seconds.
+        gpus: The number of GPUs.
+        use: The highest use of any GPU in that time, from 0 to 1; without GPUs, how many processors of a node were in
+            use.
+        calls: The number of calls that had not ended.
+        spent: The cost of the pool in USD.
+        hourly: The cost per hour at the end, in USD.
     """
 
     def __init__(
@@ -152,12 +175,18 @@ class ConnectionLost(OutriderError):
 
 
 class BootstrapError(OutriderError):
-    """The image could not be put on a machine: what failed, the end of its log, and what to do.
+    """The image could not be installed on a machine.
 
-    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor" or "plugins".
-    ``command`` and ``exit_status`` are None if no command failed; ``log`` has its last lines. ``machine``: the one that
-    failed. ``systematic``: every machine would fail in the same way, as the image asks for something that does not
-    exist.
+    Attributes:
+        phase: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor" or "plugins".
+        command: The command that failed; None if no command failed.
+        exit_status: Its exit status; None if no command failed.
+        log: The last lines of its log.
+        hint: What to do.
+        systematic: Whether every machine would fail in the same way, because the image needs something that does not
+            exist.
+        machine: The machine that failed.
+        node: The number of the node.
     """
 
     def __init__(
@@ -179,6 +208,7 @@ class BootstrapError(OutriderError):
         self.machine, self.node = machine, node
 
     def at(self, machine: str, node: int | None = None) -> BootstrapError:
+        """Return the same error, for this machine and node."""
         names = ("phase", "command", "exit_status", "log", "hint", "systematic")
         facts: dict[str, Any] = {name: getattr(self, name) for name in names}
         where = machine if node is None else f"node {node} ({machine})"
@@ -188,7 +218,12 @@ class BootstrapError(OutriderError):
 
 
 class VersionMismatch(OutriderError):
-    """Client and node run incompatible versions. ``versions``: (name, here, there)."""
+    """Client and node run incompatible versions.
+
+    Attributes:
+        node: The number of the node.
+        versions: Triples of a name, the version here, and the version there.
+    """
 
     def __init__(self, message: str, *, node: int | None = None, versions: Sequence[tuple[str, str, str]] = ()) -> None:
         super().__init__(message)
@@ -196,7 +231,13 @@ class VersionMismatch(OutriderError):
 
 
 class SerializationError(OutriderError):
-    """Something cannot be pickled here, or unpickled there. ``path`` leads to it: ``args[0]['model'].lock``."""
+    """A value cannot be pickled here, or unpickled there.
+
+    Attributes:
+        path: The place of the value, such as ``args[0]['model'].lock``.
+        task: The number of the task.
+        kind: The type of the value.
+    """
 
     def __init__(self, message: str, *, path: str = "", task: str = "", kind: str = "") -> None:
         super().__init__(message)
@@ -204,9 +245,12 @@ class SerializationError(OutriderError):
 
 
 class TransferError(OutriderError):
-    """A file could not be fetched from a node, pushed to one, or written here. ``path``: where, or its name there.
+    """A file could not be fetched from a node, pushed to one, or written here.
 
-    ``full``: no space is left. ``node``: by its number, as `instance_info` has it.
+    Attributes:
+        path: The path here, or the name there.
+        node: The number of the node, as `instance_info` has it.
+        full: Whether no space is left.
     """
 
     def __init__(self, message: str, *, path: str = "", node: int | None = None, full: bool = False) -> None:
@@ -215,7 +259,13 @@ class TransferError(OutriderError):
 
 
 class CheckpointError(OutriderError):
-    """A checkpoint could not be written or read. ``run``: its name; ``url``: where; ``full``: no space is left."""
+    """A checkpoint could not be written or read.
+
+    Attributes:
+        run: The name of the run.
+        url: The place of the checkpoint.
+        full: Whether no space is left.
+    """
 
     def __init__(self, message: str, *, run: str = "", url: str = "", full: bool = False) -> None:
         super().__init__(message)
@@ -223,7 +273,7 @@ class CheckpointError(OutriderError):
 
 
 class CheckpointFenced(CheckpointError):
-    """A newer world has taken the run over: this one can save nothing any more."""
+    """A newer world has taken the run over: this one cannot save any more."""
 
 
 class _Attempted(TypedDict, total=False):
@@ -234,7 +284,14 @@ class _Attempted(TypedDict, total=False):
 
 
 class TaskError(OutriderError):
-    """The base of errors of one task. ``node`` is None if it never was on one."""
+    """The base of errors of one task.
+
+    Attributes:
+        task: The number of the task.
+        node: The number of the node; None if the task never was on one.
+        rank: The rank in a broadcast.
+        attempt: The attempt.
+    """
 
     def __init__(
         self, message: str, *, task: str = "", node: int | None = None, rank: int = 0, attempt: int = 0
@@ -244,7 +301,13 @@ class TaskError(OutriderError):
 
 
 class TaskFailed(TaskError):
-    """The function raised an error that cannot be raised here itself: ``kind`` is its type, ``traceback`` a text."""
+    """The function raised an error that cannot be raised here as itself.
+
+    Attributes:
+        kind: The type of the error.
+        traceback: The traceback there, as text.
+        versions: Differences between the versions here and there.
+    """
 
     def __init__(
         self,
@@ -260,13 +323,15 @@ class TaskFailed(TaskError):
 
 
 class SetupFailed(TaskError):
-    """The ``setup`` of the function failed in the task's process; the cause is what it raised. Another call tries it
-    again.
-    """
+    """The ``setup`` of the function raised in the task's process; the cause is its error. Another call tries again."""
 
 
 class TaskTimeout(TaskError, TimeoutError):
-    """The task ran longer than its ``timeout``; its process tree is gone."""
+    """The task ran longer than its ``timeout``; its process tree is gone.
+
+    Attributes:
+        timeout_s: The timeout in seconds.
+    """
 
     def __init__(self, message: str, *, timeout_s: float | None = None, **attempted: Unpack[_Attempted]) -> None:
         super().__init__(message, **attempted)
@@ -274,7 +339,7 @@ class TaskTimeout(TaskError, TimeoutError):
 
 
 class TaskStalled(TaskError):
-    """The task gave no sign of life for longer than its ``stall``, and had been run again as often as it may be."""
+    """The task gave no sign of life for longer than its ``stall``, and its further attempts are used up."""
 
 
 class QueueTimeout(TaskError, TimeoutError):
@@ -282,9 +347,12 @@ class QueueTimeout(TaskError, TimeoutError):
 
 
 class DeadlineExceeded(TaskError, TimeoutError):
-    """The call was not done within its ``deadline`` after it was submitted; what ran of it was ended.
+    """The call was not done within its ``deadline`` after its submission; all running parts of it were ended.
 
-    ``where``: what it was at, in words. ``outcomes``: of a broadcast, each rank's.
+    Attributes:
+        deadline_s: The deadline in seconds.
+        where: What the call was doing, in words.
+        outcomes: The outcome of each rank of a broadcast.
     """
 
     def __init__(
@@ -301,7 +369,13 @@ class DeadlineExceeded(TaskError, TimeoutError):
 
 
 class TaskKilled(TaskError):
-    """The task's process died: by ``exit_code``, by ``signal``, or (both None) perhaps ``out_of_memory``."""
+    """The task's process died. If neither exit code nor signal is known, it was perhaps out of memory.
+
+    Attributes:
+        exit_code: The exit code of the process, or None.
+        signal: The signal that killed it, or None.
+        out_of_memory: Whether it was killed because memory ran out.
+    """
 
     def __init__(
         self,
@@ -321,9 +395,11 @@ class TaskStopped(TaskKilled):
 
 
 class NodeLost(TaskError):
-    """The task's node was lost, and the task was not, or could not be, retried. ``losses``: (node, cause) per attempt.
+    """The task's node was lost, and the task was not retried, or could not be.
 
-    For a broadcast with ``on_loss="fail"``, ``outcomes`` has every rank's outcome.
+    Attributes:
+        losses: The node and the cause of the loss, for each attempt.
+        outcomes: For a broadcast with ``on_loss="fail"``: the outcome of every rank.
     """
 
     def __init__(
@@ -339,12 +415,19 @@ class NodeLost(TaskError):
 
 
 class TaskQuarantined(NodeLost):
-    """Every attempt of the task took its node down, so it is not tried on another node."""
+    """Every attempt of the task took its node down, so no further node runs it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The outcome of one rank of a broadcast: its value or its error."""
+    """The outcome of one rank of a broadcast: its value or its error.
+
+    Attributes:
+        rank: The rank.
+        node: The number of the node.
+        error: The error of the rank, or None.
+        load: Internal: loads the value, for `result`.
+    """
 
     rank: int
     node: int | None
@@ -355,7 +438,7 @@ class Outcome:
         """Return the rank's value.
 
         Raises:
-            Exception: the rank's own error.
+            Exception: The rank's own error.
         """
         if self.error is not None:
             raise self.error
@@ -364,8 +447,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemOutcome(Generic[_T]):
-    """The outcome of one item of a map, or of one call of `Pool.as_completed`: its ``value``, or its ``error``.
-    ``index``: which one it is, from 0.
+    """The outcome of one item of a map, or of one call of `Pool.as_completed`.
+
+    Attributes:
+        index: The number of the item or call, from 0.
+        value: Its value, or None.
+        error: Its error, or None.
     """
 
     index: int
@@ -376,7 +463,7 @@ class ItemOutcome(Generic[_T]):
         """Return the value.
 
         Raises:
-            Exception: the item's own error.
+            Exception: The item's own error.
         """
         if self.error is not None:
             raise self.error
@@ -384,11 +471,13 @@ class ItemOutcome(Generic[_T]):
 
 
 class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
-    """Ranks of a broadcast failed: one exception each, with its ``rank``. ``outcomes``: of all ranks, by rank.
+    """Ranks of a broadcast failed: a group of their exceptions, each with its ``rank``.
 
-    ``first``: the outcome of the rank that failed first, whose error the message begins with and the group too. Others
-    that failed soon after it may have lost it as their peer. It is decided by when each rank failed, as its node knows,
-    and by what it says: an error about a lost connection comes from another one.
+    Attributes:
+        first: The outcome of the rank that failed first; the message and the group begin with its error. Others that
+            failed soon after it may have lost it as their peer. The order follows from the time of each failure, by the
+            clock of its node, and from the error itself: an error about a lost connection comes from another rank.
+        outcomes: The outcomes of all ranks, by rank.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -416,6 +505,7 @@ class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
         self.first = first or Outcome(getattr(leading, "rank", 0), getattr(leading, "node", None), leading)
 
     def derive(self, excs: Sequence[Exception], /) -> BroadcastFailed:  # type: ignore[override]
+        """Return a group of some of the exceptions, with the same outcomes, for ``except*``."""
         return BroadcastFailed(self.message, excs, self.outcomes, self.first)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -424,7 +514,7 @@ class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
 
 
 class RemoteTraceback(Exception):
-    """The cause of an error that was raised on a node: ``text`` is the traceback there, also in the error's note."""
+    """The cause of an error that was raised on a node. Its ``text`` is the traceback there, as in the error's note."""
 
     def __init__(self, summary: str, text: str = "") -> None:
         super().__init__(plain(summary))

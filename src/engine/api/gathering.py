@@ -55,8 +55,10 @@ def gather(*calls: AnyCall, stream: Literal[False] = False) -> Group[*tuple[Any,
 def gather(*calls: AnyCall, stream: bool = False) -> Any:
     """Group calls that are to run together: ``gather(f(1), g(2)) >> pool``.
 
-    The results come as a tuple in the calls' order, with an iterator in a generator's place; with ``stream=True`` one
-    by one, as they are ready, and without generators.
+    Args:
+        calls: Pending calls.
+        stream: False: the results come as a tuple in the order of the calls, with an iterator in a generator's place.
+            True: the results come one by one, as they are ready; without generators.
     """
     if not calls:
         raise NotACall("gather() takes at least one pending call: gather(f(1), g(2))")

@@ -25,20 +25,31 @@ _APT = r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?"
 @checks_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """The software of a pool's nodes. Every option has a default; the defaults need nothing on a node but a Python.
+    """The software of a pool's nodes. The defaults need nothing on a node but a Python.
 
-    ``python``: ``"auto"`` is this program's minor version, the host's own if it has that; a version (``"3.11.9"``), or
-    the path of an interpreter there, whose packages stay visible. ``pip``: requirements, such as ``["numpy>=2"]``.
-    ``requirements``: a requirements file. ``lock``: a ``uv.lock`` or ``pylock.toml``, or its folder. ``pip_indexes``:
-    searched before the node's own index; URLs (as `Secret` if they contain one), or local folders of wheels. ``apt``:
-    Debian packages. ``env``: environment variables of every task. ``includes``: local folders, files and modules that
-    tasks can import and read; ``excludes``: patterns of files that stay here, as in a ``.gitignore``. ``run``:
-    commands, run in order at every start of a node. ``bootstrap_timeout``: seconds for all of it. ``offline``: whether
-    packages are fetched here and sent; None: only to nodes without access to the index. ``container``: the image of the
-    nodes' containers, such as ``"python:3.12-slim"``, where the provider has some; None: the provider's own.
+    Packages, and hosts without the right Python, need uv; it comes with Outrider, and is copied to hosts that lack it.
+    Local nodes install nothing: they compare ``pip``, ``requirements`` and ``apt`` with what is installed here.
+
+    Args:
+        python: ``"auto"``: the minor version of this program, from the host itself if it has that. Or a version, such
+            as ``"3.11.9"``. Or the path of an interpreter on the host, whose packages stay visible.
+        pip: Requirements, such as ``["numpy>=2"]``.
+        pip_indexes: Indexes that are searched before the default one: URLs (as `Secret` if they contain one), or local
+            folders of wheels.
+        requirements: The path of a requirements file.
+        lock: A ``uv.lock`` or ``pylock.toml``, or its folder. Not together with ``pip`` or ``requirements``.
+        apt: Debian packages, ``"name"`` or ``"name=version"``. Needs root, or ``sudo`` without a password.
+        env: Environment variables of every task and of the ``run`` commands; values may be `Secret`.
+        includes: Local folders, files and modules that tasks can import and read.
+        excludes: Patterns of files that stay here, as in a ``.gitignore``.
+        run: Commands that run in order at every start of a node, each a line for ``sh`` or a list of words.
+        bootstrap_timeout: Seconds for all of it, on each host. Default: 600.
+        offline: Whether packages are fetched here and sent. None: only to hosts that do not reach the index.
+        container: The image of the nodes' containers, such as ``"python:3.12-slim"``, for providers that have
+            containers. None: the provider's own.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
 
     python: str = "auto"
@@ -87,11 +98,12 @@ class Image:
 
     @property
     def has_packages(self) -> bool:
+        """Return whether the image asks for Python packages."""
         return bool(self.pip) or self.requirements is not None or self.lock is not None
 
     @property
     def needs_uv(self) -> bool:
-        """Return whether every host needs uv. Otherwise only a host without a fitting Python needs it."""
+        """Return whether every host needs uv. Otherwise only a host without a suitable Python needs it."""
         return self.has_packages or self.python.count(".") == 2
 
 

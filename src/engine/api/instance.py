@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One rank of the generation, and where it is."""
+    """One rank of the generation, and its place.
+
+    Attributes:
+        rank: The rank.
+        node: The number of its node.
+        hostname: The name of its host.
+        address: The address by which other ranks reach it.
+        port: A free port there for this generation, if a plugin needs one; the head always has one. Otherwise 0.
+    """
 
     rank: int
     node: int
@@ -23,10 +31,33 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """One rank's immutable view of its generation, the same for all ranks but for their own place.
+    """One rank's immutable view of its generation, equal for all ranks except for their own place.
 
-    A broadcast has a rank per node (or per device, if a plugin says so). Any other task is a world of its own, rank 0
-    of 1, and so is code outside a pool, which the defaults describe.
+    A broadcast has a rank per node, or per device if a plugin decides so. Any other task is a world of its own, rank 0
+    of 1. So is code outside a pool, which the defaults describe.
+
+    Attributes:
+        pool: The name of the pool; empty outside a pool.
+        job: The number of the job.
+        node: The number of this node, from 0.
+        total_nodes: The number of nodes.
+        worker: The task slot of the node, from 0.
+        workers_per_node: The number of task slots of a node.
+        rank: This rank among all ranks, from 0.
+        world_size: The number of ranks.
+        local_rank: This rank among the ranks of this node, from 0.
+        local_world_size: The number of ranks of this node.
+        is_head: Whether this is rank 0.
+        head_addr: The address by which other ranks reach rank 0.
+        head_port: A TCP port that is free at rank 0, for this generation; 0 outside a pool.
+        accelerators: The number of devices of this node.
+        total_accelerators: The number of devices of all nodes.
+        accelerator: The type and memory of the devices; None without any.
+        peers: The place of every rank, by rank. A task that is no rank has all ready nodes here or, in a pool of more
+            than 1,024, itself alone.
+        hostname: The name of this host.
+        generation: The run of the broadcast, from 1; 0 outside a broadcast.
+        attempt: The attempt of the task, from 1.
     """
 
     pool: str = ""  # its name; "" outside

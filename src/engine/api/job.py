@@ -9,38 +9,45 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Job(Protocol[R_co]):
-    """A submitted call. Awaiting it gives the result; it runs whether or not anybody waits. `asyncio.wait` takes it, as
-    an `asyncio.Future`.
+    """A submitted call. Awaiting it gives the result. It runs whether or not anybody waits.
+
+    `asyncio.wait` takes a job, as it takes an `asyncio.Future`.
     """
 
     def __await__(self) -> Generator[Any, None, R_co]: ...
 
     def cancel(self) -> bool:
-        """End the task on its node, with its whole process tree. False: it was over already."""
+        """End the task on its node, with its whole process tree. Return False if the job was over already."""
         ...
 
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Return whether the job is over."""
+        ...
 
     def result(self) -> R_co:
-        """The result of a job that is done.
+        """Return the result of a job that is done.
 
         Raises:
-            asyncio.InvalidStateError: it is not.
+            asyncio.InvalidStateError: The job is not done.
         """
         ...
 
     def exception(self) -> BaseException | None:
-        """The error of a job that is done; None: it returned."""
+        """Return the error of a job that is done; None if it returned."""
         ...
 
     def cancelled(self) -> bool:
-        """Return whether it was stopped before its end; `result` and `exception` give `TaskStopped` then. If whoever
-        awaited the job was cancelled, which stops it, they raise `asyncio.CancelledError`, as those of a future.
+        """Return whether the job was stopped before its end.
+
+        `result` and `exception` of a stopped job give `TaskStopped`. If the task that awaited the job was cancelled,
+        which stops the job, they raise `asyncio.CancelledError`, as those of a future do.
         """
         ...
 
     def add_done_callback(self, function: Callable[[Any], object], /) -> None:
-        """Have ``function`` called with the job, on the pool's event loop, once it is done."""
+        """Call ``function`` with the job, on the pool's event loop, once the job is done."""
         ...
 
-    def remove_done_callback(self, function: Callable[[Any], object], /) -> int: ...
+    def remove_done_callback(self, function: Callable[[Any], object], /) -> int:
+        """Remove a function that `add_done_callback` has added; return how often it was there."""
+        ...

@@ -54,39 +54,42 @@ class Plugin:
     ``info.peers[rank].port``. Only one plugin of a broadcast may have them."""
 
     def brings(self) -> Sequence[Plugin]:
-        """The plugins that this one builds on."""
+        """Return the plugins that this one builds on."""
         return ()
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
-        """Requirements, as pip takes them, of packages that other computers get unless they have them, in any version.
+        """Return requirements, as pip takes them, of packages that other computers get.
 
-        They give way to the user's own: a package that `Image(pip=...)` names, and a lock as a whole. If that is one of
-        several, the others lose their ``==``: they have to go with it.
-        ``accelerators``: the types that the pool asks for, such as "A100".
+        They get them unless they have the packages, in any version. The user's own requirements win: a package that
+        `Image(pip=...)` names, and a lock as a whole. If such a package is one of several here, the others lose their
+        ``==``, because they have to go with it.
+
+        Args:
+            accelerators: The types of accelerators of the pool, such as "A100".
         """
         return ()
 
     def ranks_per_node(self, facts: NodeFacts) -> int:  # noqa: ARG002
-        """The number of ranks of a broadcast on a node."""
+        """Return the number of ranks of a broadcast on a node."""
         return 1
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
-        """Environment variables for this task."""
+        """Return environment variables for this task."""
         return {}
 
     def session(self, info: InstanceInfo) -> AbstractContextManager[None]:  # noqa: ARG002
-        """The context in which the function runs, in the task's process."""
+        """Return the context in which the function runs, in the task's process."""
         return nullcontext()
 
     def wrap(self, function: Callable[..., Any], info: InstanceInfo) -> Callable[..., Any]:  # noqa: ARG002
-        """The function that runs in place of the user's, inside the session. Of a map, it takes one item.
+        """Return the function that runs in place of the user's, inside the session. Of a map, it takes one item.
 
-        A generator function must become one, and a coroutine function one as well.
+        A generator function must become a generator function, and a coroutine function a coroutine function.
         """
         return function
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup | None]:  # noqa: ARG002
-        """The context entered once on each node, beside its tasks, before the first one, and left with the node."""
+        """Return the context that each node enters once, before its first task, and leaves at its end."""
         return nullcontext()
 
     @property
@@ -95,7 +98,7 @@ class Plugin:
         return type(self).node is not Plugin.node or type(self).attach is not Plugin.attach
 
     def attach(self, context: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
-        """The client's half, a context around the open pool. `Pool.handle` returns its value."""
+        """Return the client's part: a context around the open pool. `Pool.handle` returns its value."""
         return nullcontext()
 
 

@@ -23,7 +23,7 @@ class Secret:
     ``repr`` and ``str`` hide it, `reveal` returns it. It can be pickled only on the way to a node or back.
 
     Raises:
-        SpecError: it is empty, or not a text.
+        SpecError: The value is empty, or not a text.
     """
 
     __slots__ = ("_name", "_value")
@@ -37,10 +37,10 @@ class Secret:
 
     @classmethod
     def env(cls, name: str) -> Secret:
-        """The present value of an environment variable of this process.
+        """Return the present value of an environment variable of this process, as a secret.
 
         Raises:
-            SpecError: it is not set, or empty.
+            SpecError: The variable is not set, or empty.
         """
         value = os.environ.get(name) if isinstance(name, str) else None
         if not value:
@@ -48,6 +48,7 @@ class Secret:
         return _restored(value, name)
 
     def reveal(self) -> str:
+        """Return the secret text."""
         return self._value
 
     def __repr__(self) -> str:

@@ -1,5 +1,6 @@
-"""Define the options of a pool: its nodes, their machines and workers. Each is checked when it is written, so that one
-that exists is valid.
+"""Define the options of a pool: its nodes, their machines and workers.
+
+Each is checked when it is written, so that an existing one is valid.
 """
 
 from __future__ import annotations
@@ -49,14 +50,24 @@ UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # of a name that `unique` has made
 @checks_options
 @dataclass(frozen=True, slots=True, init=False)
 class Nodes:
-    """The number of nodes: the pool is ready at ``min``, grows to ``desired``, and `resize` keeps within ``max``.
+    """The number of nodes of a pool, as a fixed size or by load.
 
-    ``Nodes(min=0, max=8, scale="load")``: the number follows the work. Tasks that wait make the pool grow, a node that
-    has had nothing to do for ``idle`` seconds leaves, and with ``min=0`` none is left while there is no work. A
-    broadcast takes the nodes that are ready, one at least: `Pool.resize` sets how many these are.
+    ``Nodes(4)``: four nodes. ``Nodes(8, min=2)``: ready with 2, growing to 8. With ``Nodes(min=0, max=8,
+    scale="load")`` the number follows the work: waiting tasks make the pool grow, idle nodes leave, and with ``min=0``
+    no node is left while there is no work. A broadcast of such a pool takes the nodes that are ready, at least one;
+    `Pool.resize` sets how many these are.
 
-    ``spare`` further nodes stand by, ready and without work: one of them takes the place of a node that is lost, or
-    will be, at once. They cost what the others cost.
+    Args:
+        desired: The number of nodes that the pool grows to. Not with ``scale``.
+        min: The pool is ready with this number. Default: ``desired``; with ``scale``, 0.
+        max: The limit of `Pool.resize`; with ``scale`` also of the growth by load, and required. Default: no limit.
+        spare: Further nodes that stand by, ready and without work. A spare takes the place of a lost node, or of one
+            that will be lost, at once. It costs as much as any other node.
+        scale: ``"load"``: the number of nodes follows the work, from ``min`` to ``max``.
+        idle: Seconds without work after which a node leaves. Only with ``scale``. Default: 600.
+
+    Raises:
+        SpecError: A number cannot be, or does not go with the others.
     """
 
     desired: int
@@ -93,7 +104,7 @@ class Nodes:
         """Refuse a number of nodes that `Pool.resize` cannot set.
 
         Raises:
-            SpecError
+            SpecError: The number is outside of ``min`` and ``max``.
         """
         most = MOST if self.max is None else self.max
         if type(nodes) is not int or not self.min <= nodes <= most:
@@ -104,8 +115,10 @@ class Nodes:
 
     @classmethod
     def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:
-        """Return the `Nodes` that a ``nodes=`` option means: ``4``, ``(2, 8)`` for ready at 2 and growing to 8, or
-        `Nodes`.
+        """Return the `Nodes` that a ``nodes=`` option means.
+
+        Args:
+            nodes: ``4``; ``(2, 8)``: ready with 2 and growing to 8; or `Nodes`.
         """
         match nodes:
             case Nodes():
@@ -164,15 +177,21 @@ def _by_load(desired: int | None, least: int | None, most: int | None) -> int:
 @checks_options
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A node's task slots: ``concurrency`` tasks at a time, each in a process of its own.
+    """The task slots of a node, and its room for large objects.
 
-    ``kind="thread"``: all of them in threads of one process, for tasks that wait more than they compute. A task that
-    takes the process down takes the others with it, and plugins that set up a whole process are refused.
+    Args:
+        concurrency: The number of tasks that a node runs at a time.
+        kind: ``"process"``: each task has a process of its own. ``"thread"``: all tasks of a node are threads of one
+            process, for tasks that wait more than they compute. A task that ends that process ends the others with it,
+            and plugins that set up a whole process are refused.
+        object_memory_gb: The GB of a node's memory for large objects that no call uses at the moment, such as values
+            that it got before. Default: an eighth of the memory.
+        object_disk_gb: The GB of a node's disk for the objects of these that were used longest ago. Default: four times
+            the memory for objects.
+        node_to_node: False: nodes do not hand large objects on to each other; each gets them from this program.
 
-    ``object_memory_gb``: how much of its memory a node has for large objects that no call uses just now, such as what
-    it was sent before; default an eighth of the memory. ``object_disk_gb``: how much of its disk, for those that were
-    used longest ago; default four times as much. ``node_to_node=False``: nodes do not hand large objects on to each
-    other; each gets them from this program.
+    Raises:
+        SpecError: An option is not valid.
     """
 
     concurrency: int = 1
@@ -192,12 +211,14 @@ class Worker:
 
     @property
     def object_bytes(self) -> tuple[int | None, int | None]:
-        """The bytes in memory, and those on the disk; None: by the node's size."""
+        """The bytes for objects in memory and on disk; None: decided by the node's size."""
         memory, disk = self.object_memory_gb, self.object_disk_gb
         return None if memory is None else in_parts(memory, 1e9), None if disk is None else in_parts(disk, 1e9)
 
 
 class MachineNeeds(TypedDict, total=False):
+    """The options of each machine, as `Spec` describes them."""
+
     accelerator: str | Accelerator | None
     vcpus: int | None
     memory_gb: float | None
@@ -209,12 +230,15 @@ class MachineNeeds(TypedDict, total=False):
 
 
 class MachineOptions(MachineNeeds, total=False):
+    """The options of `Spec`, which describes them."""
+
     provider: Provider | None
 
 
 def shown_signature(declared: type, defaults: Mapping[str, object], *first: Parameter) -> Signature:
-    """Return the signature that `help` and notebooks show for a class whose options are a typed dict. An option without
-    a default is shown with None.
+    """Return the signature that `help` and notebooks show for a class whose options are a typed dict.
+
+    An option without a default is shown with None.
     """
     options = (
         Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind.__forward_arg__)
@@ -228,13 +252,20 @@ def shown_signature(declared: type, defaults: Mapping[str, object], *first: Para
 class Spec:
     """The kind of a pool's machines and their provider: ``Pool(Spec(AWS(...), vcpus=8), Spec(GCP(...)))``.
 
-    ``provider``: default `Local()`. Sizes (``vcpus``, ``memory_gb``, ``disk_gb``) are minimums, per machine.
-    ``accelerator``: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``. ``architecture``: default the one that
-    costs less. ``allocation``: default ``"spot-if-available"``. ``max_hourly_cost``: USD for one machine, above which
-    it is not taken. ``interconnect="efa"``: placed together, on a network for ranks that talk much.
+    Args:
+        provider: Where machines come from. Default: `Local()`.
+        accelerator: The devices of each machine: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``.
+        vcpus: The least number of virtual processors of each machine. None: any.
+        memory_gb: The least memory of each machine, in GB. None: any.
+        disk_gb: The least disk of each machine, in GB. None: any.
+        architecture: ``"x86_64"`` or ``"arm64"``. None: the one that costs less.
+        allocation: ``"spot"``, ``"spot-if-available"``, ``"on-demand"`` or ``"cheapest"``. None:
+            ``"spot-if-available"``.
+        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not taken. None: any.
+        interconnect: ``"efa"`` places machines close together on a fast network, for ranks that communicate much.
 
     Raises:
-        SpecError: an option that cannot mean anything.
+        SpecError: An option can never work.
     """
 
     __signature__: ClassVar[Signature] = shown_signature(
@@ -259,6 +290,7 @@ class Spec:
             object.__setattr__(self, name, value)
 
     def applied_to(self, request: LaunchRequest) -> LaunchRequest:
+        """Return the launch request with the needs of this spec."""
         needs = {name: getattr(self, name) for name in MachineNeeds.__annotations__}
         return replace(request, **needs | {"allocation": self.allocation or "spot-if-available"})
 
@@ -467,8 +499,9 @@ def idle_option(idle: object, every_s: float | None) -> float | None:
 
 
 def unique(name: str) -> str:
-    """Return a name for one pool, by which all that belongs to it is found and ended. Pools with the same
-    ``name`` get different ones.
+    """Return a name for one pool, by which everything that belongs to it is found and ended.
+
+    Pools with the same ``name`` get different ones.
     """
     return f"{name}-{os.urandom(3).hex()}"
 

@@ -20,6 +20,8 @@ OnStallOption = Literal["report", "restart"]
 
 
 class TaskOptions(TypedDict, total=False):
+    """The options of a function, as `compute` describes them."""
+
     timeout: float | timedelta | None
     queue_timeout: float | timedelta | None
     deadline: float | timedelta | None

@@ -12,11 +12,17 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TaskStack:
-    """The stacks of a task, or of a rank of a broadcast, as text; printed, they begin with whose they are.
+    """The stacks of a task, or of a rank of a broadcast, as text. Printed, it begins with the name of its task.
 
-    ``text``: the frames of the task's thread, the innermost first, as `faulthandler` writes them; then other threads
-    and forked processes, each below a line of its own. Where there is no stack, it is a line that says why.
-    ``generation`` is 0 outside of broadcasts, and ``rank`` and ``ranks`` are 0 and 1.
+    Attributes:
+        rank: The rank; 0 outside of broadcasts.
+        ranks: The number of ranks; 1 outside of broadcasts.
+        node: The number of the node.
+        function: The name of the function.
+        job: The number of the job.
+        generation: The generation; 0 outside of broadcasts.
+        text: The frames of the task's thread, innermost first, as `faulthandler` writes them; then other threads and
+            forked processes, each below a line of its own. If there is no stack, a line with the reason.
     """
 
     rank: int
@@ -29,7 +35,7 @@ class TaskStack:
 
     @property
     def where(self) -> str:
-        """The innermost line of the user's own code, as "step (train.py:20)"; empty where there is none."""
+        """The innermost line of the user's own code, such as ``step (train.py:20)``; empty if there is none."""
         return where(self.text)
 
     def __str__(self) -> str:

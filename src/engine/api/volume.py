@@ -23,17 +23,24 @@ _REGION = re.compile(r"[a-z0-9][a-z0-9-]*")
 @checks_options
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """``Volume("s3://bucket/prefix", mount="/data")``: mounted before a node's first task, and gone with the node.
+    """A bucket as a folder on every node: ``Volume("s3://bucket/prefix", mount="/data")``.
 
-    ``mount``: the absolute path of an empty folder or a new one. ``read_only=False``: tasks may write, each file from
-    start to end; it is in the bucket when its ``close()`` returns. ``region``: by default the bucket's own.
-    ``endpoint``: the URL of a store other than Amazon's. ``credentials``: ``AWS_ACCESS_KEY_ID``,
-    ``AWS_SECRET_ACCESS_KEY`` and, for temporary ones, ``AWS_SESSION_TOKEN``; by default the node's: its ``~/.aws``, or
-    its instance profile. ``cache_gb``: GiB of the node's disk for files that were read, so that they are fetched once;
-    for read-only volumes.
+    The folder is there before a node's first task, and is removed with the node.
+
+    Args:
+        url: The bucket, with an optional prefix.
+        mount: The absolute path of an empty folder, or of a new one.
+        read_only: False lets tasks write. Each file must be written from start to end; it is in the bucket when its
+            ``close()`` returns.
+        region: The region. Default: the bucket's own.
+        endpoint: The URL of a store other than Amazon's.
+        credentials: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` and, for temporary ones, ``AWS_SESSION_TOKEN``.
+            Default: those of the node, from its ``~/.aws`` or its instance profile.
+        cache_gb: GiB of the node's disk for files that were read, so that they are fetched only once. Only for
+            read-only volumes. Default: no cache.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
 
     url: str
@@ -63,6 +70,7 @@ class Volume:
 
     @property
     def bucket(self) -> str:
+        """The name of the bucket."""
         return self.url.removeprefix("s3://").partition("/")[0]
 
     @property
@@ -72,10 +80,11 @@ class Volume:
 
     @property
     def secrets(self) -> list[Secret]:
+        """The secrets among the credentials."""
         return [value for value in (self.credentials or {}).values() if isinstance(value, Secret)]
 
     def order(self) -> dict[str, Any]:
-        """The volume as JSON values for the node, including its credentials."""
+        """Return the volume as JSON values for the node, including its credentials."""
         return {
             "source": self.url.rstrip("/"),
             "bucket": self.bucket,

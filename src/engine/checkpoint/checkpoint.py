@@ -43,18 +43,22 @@ def checkpoint(
 ) -> Checkpoint:
     """Open the checkpoints of one training. Every rank calls this with the same arguments.
 
-    ``every``: how often `save` saves: every so many steps (an int) or seconds (a float or a timedelta); by default on
-    each call. ``keep``: how many complete checkpoints are kept. ``root``: a folder that all nodes share, or a URL such
-    as ``"s3://bucket/folder"``; by default that of ``Pool(checkpoints=...)``. ``timeout``: how many seconds ranks wait
-    for each other.
-
-    ``memory``: on how many nodes each rank's state is kept in memory, its own among them, beside the checkpoints in the
-    storage. Then ``every`` says after how many steps that is done: `save` waits, for at most 30 s, until the state of
-    the save before is on these nodes. By default it is done as often as no save has to wait. ``durable``: how often a
-    state goes to the storage: steps or seconds, by default 300 seconds.
+    Args:
+        name: The name of the training's run.
+        every: How often `Checkpoint.save` saves: a number of steps (an int), or seconds (a float or a timedelta).
+            Default: on each call. With ``memory``: how often a state goes to other nodes' memory; by default as often
+            as no save has to wait.
+        keep: The number of complete checkpoints that are kept.
+        root: A folder that all nodes share, or a URL such as ``"s3://bucket/folder"``. Default: that of
+            ``Pool(checkpoints=...)``.
+        timeout: Seconds for which ranks wait for each other.
+        memory: The number of nodes, including its own, that keep each rank's state in memory, beside the checkpoints in
+            the storage. `Checkpoint.save` then waits, for at most 30 s, until the previous state is on these nodes.
+            Default: none.
+        durable: With ``memory``: how often a state goes to the storage, in steps or seconds. Default: 300 seconds.
 
     Raises:
-        SpecError: an argument is not valid, or neither the pool nor this call names a root.
+        SpecError: An argument is not valid, or neither the pool nor this call names a root.
     """
     root = root if root is not None else os.environ.get(VARIABLE)
     if root is None:
@@ -73,7 +77,7 @@ def checkpoint(
 
 
 class Checkpoint:
-    """The checkpoints of one training, as `checkpoint` opens them. Not thread-safe."""
+    """The checkpoints of one training, opened by `checkpoint`. Not thread-safe."""
 
     def __init__(
         self,
@@ -86,8 +90,17 @@ class Checkpoint:
         within_s: float,
         in_memory: tuple[int | None, int] | None = None,
     ) -> None:
-        """``in_memory``: every how many steps (None: as often as no save waits), and how many copies of a rank's state;
-        None: none is kept there.
+        """Open the storage.
+
+        Args:
+            name: The name of the training's run.
+            root: A folder or a URL.
+            steps: Save every so many steps.
+            every_s: Save every so many seconds.
+            keep: The number of complete checkpoints that are kept.
+            within_s: Seconds for which ranks wait for each other.
+            in_memory: After how many steps a state goes to memory (None: as often as no save waits), and how many
+                copies of a rank's state there are. None: no state is kept in memory.
         """
         self.name = name
         self._store = open_store(root, name)
@@ -119,17 +132,22 @@ class Checkpoint:
             atexit.register(self.close)
 
     def load(self, *, into: Any = None) -> Loaded:
-        """Load the newest complete checkpoint that every rank can read: (step, state), or (0, None). All ranks call it.
+        """Load the newest complete checkpoint that every rank can read. All ranks call it.
 
-        Each rank gets what it saved. With another number of ranks than saved it, rank ``r`` gets the state of rank
-        ``r % saved``, and tensors that were sharded over ranks (`DTensor`) come back whole. ``into``: a state of the
-        same form whose tensors are filled in place and are part of the returned state; so a model that is sharded over
-        these ranks is filled from one that was sharded differently.
+        Each rank gets the state that it saved. If another number of ranks saved it, rank ``r`` gets the state of rank
+        ``r % saved``, and tensors that were sharded over ranks (`DTensor`) come back whole.
+
+        Args:
+            into: A state of the same form, whose tensors are filled in place and are part of the returned state. So a
+                model that is sharded over these ranks is filled from a differently sharded one.
+
+        Returns:
+            ``(step, state)``, or ``(0, None)`` without a checkpoint.
 
         Raises:
-            CheckpointError: all checkpoints are damaged, or the storage or another rank does not answer, or there is no
-                space for the small files by which ranks agree (``full``): then it may be called again.
-            SerializationError: the state cannot be unpickled here.
+            CheckpointError: All checkpoints are damaged, the storage or another rank does not answer, or there is no
+                space for the small files by which ranks agree (``full``). It is safe to call it again.
+            SerializationError: The state cannot be unpickled here.
         """
         self._join()
         if self._in_memory is not None and not self._loads:
@@ -163,17 +181,22 @@ class Checkpoint:
             return self._interval.due(step, time.monotonic(), self._urgent)
 
     def save(self, step: int, state: Any, *, force: bool = False) -> bool:
-        """Save ``state`` after ``step`` steps if a save is due, or with ``force``; return whether it was saved.
+        """Save a state if a save is due, and return whether it was saved. Every rank calls it at the same steps.
 
-        Every rank calls it at the same steps. It returns when the state is copied; a thread writes the copy while
-        training goes on. A save waits until the one before it is written, or is on the nodes that keep it. When a
-        machine of any rank will be taken, a save is due at once.
+        It returns when the state is copied; a thread writes the copy while training goes on. A save waits until the
+        previous one is written, or is on the nodes that keep it. When a machine of any rank will be taken, a save is
+        due at once.
+
+        Args:
+            step: The number of steps that the state has behind it.
+            state: The state.
+            force: True saves even if no save is due.
 
         Raises:
-            CheckpointError: the previous save could not be written (``full``: no space left); this was not begun.
-            CheckpointFenced: a newer run of this training has taken over.
+            CheckpointError: The previous save could not be written (``full``: no space left); this one was not begun.
+            CheckpointFenced: A newer run of this training has taken over.
             SerializationError: ``state`` cannot be pickled.
-            SpecError: ``step`` is no whole number, or less than 0.
+            SpecError: ``step`` is not a whole number, or less than 0.
         """
         step = _counted(step)
         context.stepped("save")
@@ -199,23 +222,25 @@ class Checkpoint:
         return True
 
     def wait(self) -> None:
-        """Return when the latest save is complete on every rank.
+        """Wait until the latest save is complete on every rank.
 
         Raises:
-            CheckpointError: the save could not be written, or another rank has not saved that step.
+            CheckpointError: The save could not be written, or another rank has not saved that step.
         """
         if self._saves is not None:
             self._saves.wait_complete()
 
     def steps(self) -> list[int]:
-        """The steps of the complete checkpoints, newest first."""
+        """Return the steps of the complete checkpoints, newest first."""
         return [at.step for at in complete(self._store.names())]
 
     def close(self, failed: bool = False) -> None:
         """`wait`, then refuse further saves. The end of a task, or of a script, calls it.
 
-        A newest state that is in memory alone is written to the storage first. ``failed``: write what has been begun,
-        but do not wait for other ranks.
+        A newest state that is only in memory is written to the storage first.
+
+        Args:
+            failed: True: write what was begun, but do not wait for other ranks.
         """
         try:
             if not failed and not self._closed:
@@ -318,8 +343,9 @@ class Checkpoint:
 
 
 def _counted(step: SupportsIndex) -> int:
-    """Return a number of steps as an integer: what numpy and torch have as one, too. Any other would be a part of the
-    name of a checkpoint that nobody finds again.
+    """Return a number of steps as an integer, also from numpy and torch.
+
+    Any other value would be a part of the name of a checkpoint that no load finds.
     """
     if type(step) is int and step >= 0:
         return step

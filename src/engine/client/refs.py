@@ -35,20 +35,20 @@ class Reference(Generic[T]):
 
 
 class Ref(Reference[T]):
-    """A value that nodes have, or that is on its way to them: `Pool.put` gives one, and so does ``keep=True``.
+    """A value on the nodes of a pool, or on its way there: from `Pool.put`, or a call with ``keep=True``.
 
-    A call of the same pool that is given it, also within lists, dicts and objects, gets the value. The value is freed
-    when nothing refers to it any more.
+    A call of the same pool takes a ref in the value's place, also within lists, dicts and objects, and gets the value.
+    The value is freed when nothing refers to it any more.
     """
 
     __slots__ = ()
 
     async def get(self) -> T:
-        """Return the value, anew each time.
+        """Return the value, a new copy each time.
 
         Raises:
-            NodeLost: it was kept on a node that is lost, and cannot be made again.
-            PoolClosed
+            NodeLost: The node with the value is lost, and the value cannot be computed again.
+            PoolClosed: The pool has ended.
         """
         objects: Any = self._within
         return await objects.get(self._stored)  # type: ignore[no-any-return]

@@ -31,8 +31,8 @@ _errors: list[BaseException] = []
 def keeping(function: object, call: Callable[[], T]) -> T:
     """Return ``call()``, which calls ``function``, and keep its locals until `free`.
 
-    They end with the function where it is not among the first calls that ``call`` makes, where a debugger or coverage.py
-    watches, and where a process group is left to a plugin: that group must outlive them.
+    They end with the function where it is not among the first calls that ``call`` makes, where a debugger or
+    coverage.py watches, and where a process group is left to a plugin: that group must outlive them.
     """
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     if not isinstance(code, CodeType) or code.co_flags & _SUSPENDABLE or sys.gettrace() is not None:

@@ -27,15 +27,19 @@ _now = time.time
 
 
 def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None) -> None:
-    """Record numbers, as of a training step, in the record of the run, with rank and generation.
+    """Record numbers, such as those of a training step, in the record of the run, with rank and generation.
 
-    It waits for nothing, from any thread and process of a task. Values are what `float` takes: numbers, and arrays or
-    tensors with a single element (of a GPU, this waits for it). nan and infinities are kept. Outside of tasks they are
-    recorded as the program's own.
+    It waits for nothing, and works in any thread and process of a task. Outside of tasks the numbers are recorded as
+    the program's own.
+
+    Args:
+        values: Names and values. A value is anything that `float` takes: a number, or an array or tensor with a single
+            element (of a GPU, this waits for it). nan and infinities are kept.
+        step: The step.
 
     Raises:
-        TypeError: a value is no single number; the message names it.
-        ValueError: there are more than 500 values, or a name has more than 128 characters.
+        TypeError: A value is not a single number; the message names it.
+        ValueError: There are more than 500 values, or a name has more than 128 characters.
     """
     record = log_records.metrics(_now(), checked_step(step), checked_metrics(values))
     task = context.current()
@@ -53,32 +57,41 @@ def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None)
 def log_params(params: Mapping[str, Any]) -> None:
     """Record settings of the run, such as a learning rate. A name that is logged again has the newest value.
 
-    Values that JSON has no form for are recorded as texts.
+    Values without a JSON form are recorded as texts.
 
     Raises:
-        TypeError: it is no mapping, or a name no text.
-        ValueError: they are more than 65,536 characters of JSON.
+        TypeError: The argument is not a mapping, or a name is not a text.
+        ValueError: The settings have more than 65,536 characters of JSON.
     """
     _log(log_records.params(_now(), checked_params(params)))
 
 
 def log_text(text: str, *, name: str = "text", step: SupportsIndex | None = None) -> None:
-    """Record a text of at most 65,536 characters, such as a sample that a model has generated.
+    """Record a text, such as a sample that a model has generated.
+
+    Args:
+        text: The text, of at most 65,536 characters.
+        name: Its name in the record.
+        step: The step.
 
     Raises:
-        ValueError: it is longer: `log_artifact` takes files.
+        ValueError: The text is longer; `log_artifact` takes files.
     """
     _log(log_records.text(_now(), checked_step(step), checked_name(name), checked_text(text)))
 
 
 def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
-    """Copy a file of at most 256 MiB into the record of the run, under ``name`` (its own, if left out).
+    """Copy a file of at most 256 MiB into the record of the run.
 
-    The file is read before this returns, and may be changed then. A task ends when its artifacts have arrived.
+    The file is read before this returns, and may be changed afterwards. A task ends when its artifacts have arrived.
+
+    Args:
+        path: The file.
+        name: Its name in the record. Default: its own name.
 
     Raises:
-        OSError: it cannot be read, or is no file.
-        ValueError: it is too large.
+        OSError: The file cannot be read, or the path is not a file.
+        ValueError: The file is too large.
     """
     chosen = checked_name((Path(path).name or "file") if name is None else name)
     task = context.current()
@@ -147,8 +160,9 @@ def _is_program() -> bool:
 
 
 def _is_child() -> bool:
-    """Return whether this process is a part of a program and not the program, which alone begins a record of its own:
-    a fork, or a process of multiprocessing. They end without a word, and there may be many.
+    """Return whether this process is only a part of a program: a fork, or a process of multiprocessing.
+
+    Such a process begins no record of its own. It ends without notice, and there may be many.
     """
     multiprocessing = sys.modules.get("multiprocessing")
     return os.getpid() != _IMPORTER or (multiprocessing is not None and multiprocessing.parent_process() is not None)

@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 def accelerate(config: Mapping[str, Any] | str | Path | None = None, **settings: Any) -> Accelerate:
-    """Run tasks as ``accelerate launch`` would. Brings the torch plugin; give that too, for other options.
+    """Run tasks as ``accelerate launch`` would. Brings the torch plugin; add that one, too, to change its options.
 
-    ``config``: the output of ``accelerate config``, as a mapping or a file: JSON, or YAML where PyYAML is installed
-    here. ``settings`` are added to it: ``mixed_precision="bf16"``, ``distributed_type="FSDP"``, ``fsdp_config={...}``.
-    Its machines, processes and ports are ignored: the pool decides them.
+    Machines, processes and ports of the configuration are ignored: the pool decides them.
+
+    Args:
+        config: The output of ``accelerate config``, as a mapping or a file: JSON, or YAML if PyYAML is installed here.
+        settings: Further settings, such as ``mixed_precision="bf16"``, ``distributed_type="FSDP"``,
+            ``fsdp_config={...}``.
 
     Raises:
-        SpecError: a key is unknown, the type of training is not supported, or the file cannot be read.
+        SpecError: A key is unknown, the type of training is not supported, or the file cannot be read.
     """
     return Accelerate(tuple(sorted(variables_of({**_read(config), **settings}).items())))
 

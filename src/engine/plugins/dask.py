@@ -40,13 +40,16 @@ def dask(
 ) -> Dask:
     """Run a Dask cluster on the pool's nodes: ``pool.handle("dask").client()`` is a `distributed.Client` of it.
 
-    ``workers_per_node``: processes. ``threads_per_worker``: by default the node's processors divided by its workers.
-    ``memory_limit``: per worker, as Dask writes it ("8GB"); by default Dask's choice. ``dashboard``: serve Dask's web
-    page; the handle's ``dashboard`` is its URL. ``tls``: encrypt all traffic between scheduler, workers and clients,
-    and admit only who has the pool's certificate; without it, whoever reaches the scheduler runs code on the nodes.
+    Args:
+        workers_per_node: The number of worker processes on each node.
+        threads_per_worker: The threads of a worker. Default: the node's processors divided by its workers.
+        memory_limit: The memory of a worker, as Dask writes it ("8GB"). Default: Dask's choice.
+        dashboard: Whether to serve Dask's web page; the handle's ``dashboard`` is its URL.
+        tls: Whether to encrypt all traffic between scheduler, workers and clients, and to admit only holders of the
+            pool's certificate. Without it, anyone who reaches the scheduler can run code on the nodes.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     checks.count("plugins.dask: workers_per_node", workers_per_node)
     if threads_per_worker is not None:

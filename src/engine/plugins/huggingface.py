@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 
 def huggingface(token: Secret | str | None = None, *, home: str | None = None, offline: bool = False) -> HuggingFace:
-    """Run tasks that use transformers, datasets and the hub. Brings the torch plugin; give that too, for other options.
+    """Run tasks that use transformers, datasets and the hub.
 
-    ``token``: an access token of the hub, such as ``Secret.env("HF_TOKEN")``; no file is written. ``home``: where nodes
-    keep downloads, by default ``~/.cache/huggingface``. ``offline``: never contact the hub.
+    Brings the torch plugin; add that one, too, to change its options.
+
+    Args:
+        token: An access token of the hub, such as ``Secret.env("HF_TOKEN")``. It is not written to any file.
+        home: The folder for downloads on the nodes. Default: ``~/.cache/huggingface``.
+        offline: True: never contact the hub.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     if isinstance(token, str):
         token = Secret(token)

@@ -25,14 +25,16 @@ def jax(
     cpu_devices: int | None = None,
     timeout: float | timedelta | None = None,
 ) -> Jax:
-    """Run a broadcast's ranks as one JAX program: ``jax.devices()`` are those of all ranks.
+    """Run the ranks of a broadcast as one JAX program: ``jax.devices()`` are those of all ranks.
 
-    ``ranks_per_node``: by default one process for all of a node's devices; "auto" means one per device.
-    ``cpu_devices``: how many devices a process makes of its CPU. ``timeout``: seconds for all ranks to find each other;
-    by default JAX's own.
+    Args:
+        ranks_per_node: The number of processes on each node. Default: one for all devices of a node. "auto": one per
+            device.
+        cpu_devices: The number of devices that a process makes of its CPU.
+        timeout: Seconds for all ranks to find each other. Default: JAX's own.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     if cpu_devices is not None:
         checks.count("plugins.jax: cpu_devices", cpu_devices)

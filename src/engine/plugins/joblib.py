@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def joblib() -> Joblib:
-    """Let joblib, and libraries that use it, run tasks on the pool::
+    """Let joblib, and libraries that use it, run tasks on the pool.
 
         with Pool(nodes=4, plugins=[plugins.joblib()]) as pool:
             with joblib.parallel_config(backend="outrider"):

@@ -22,13 +22,16 @@ Backend = Literal["jax", "torch", "tensorflow"]
 
 
 def keras(backend: Backend = "jax", *, data_parallel: bool = True, seed: int | None = None) -> Keras:
-    """Run Keras on a backend, whose plugin it brings with default options; give that too, for others.
+    """Run Keras on a backend, and bring that backend's plugin; add the plugin itself to change its options.
 
-    With jax a broadcast's ranks train one model, each on its own share of the data, unless ``data_parallel`` is False.
-    ``seed``: for the initial weights of that model, which must be the same on all ranks; by default one per generation.
+    Args:
+        backend: ``"jax"``, ``"tensorflow"`` or ``"torch"``.
+        data_parallel: With jax, the ranks of a broadcast train one model, each on its own share of the data. False:
+            they do not.
+        seed: The seed of that model's initial weights, which must be equal on all ranks. Default: one per generation.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     checks.one_of("plugins.keras: backend", backend, get_args(Backend))
     if seed is not None:

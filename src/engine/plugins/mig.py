@@ -27,14 +27,17 @@ RETRY_S = 0.5
 
 
 def mig(profile: str, *, count: int | None = None) -> Mig:
-    """Divide every GPU of a node into MIG instances of ``profile``, such as "1g.10gb" (see ``nvidia-smi mig -lgip``).
+    """Divide every GPU of a node into MIG instances. Needs root on the nodes.
 
-    ``count``: instances per GPU, by default as many as fit. A task sees the instance of its slot, a rank the one of its
-    local rank; for `instance_info` and other plugins the instances are the node's accelerators. At the end the GPUs are
-    restored. Needs root on the nodes.
+    A task sees the instance of its slot, a rank that of its local rank. For `instance_info` and other plugins, the
+    instances are the node's accelerators. At the end the GPUs are restored.
+
+    Args:
+        profile: The profile of the instances, such as "1g.10gb" (see ``nvidia-smi mig -lgip``).
+        count: The number of instances per GPU. Default: as many as fit.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     if not isinstance(profile, str) or not re.fullmatch(r"(?:MIG )?\d+g\.\d+gb(?:\+\S+)?", profile):
         raise SpecError(f"plugins.mig: a profile is called like '1g.10gb' or '3g.40gb', not {profile!r}.")

@@ -40,16 +40,18 @@ TIMEOUT_S = 60.0
 
 
 def mpi(*, ranks_per_node: int = 1, init: bool = True, timeout: float | timedelta = TIMEOUT_S) -> Mpi:
-    """Run tasks as MPI processes: ``MPI.COMM_WORLD`` of mpi4py has a broadcast's ranks, and ``mpirun`` works in tasks.
+    """Run tasks as MPI processes: ``MPI.COMM_WORLD`` of mpi4py has the ranks of a broadcast. ``mpirun`` works in tasks.
 
-    ``ranks_per_node``: processes of a broadcast on each node. ``init``: initialize MPI before the function runs, if
-    mpi4py is installed; False leaves that to the function's import of ``mpi4py.MPI``, before which it may set
-    ``mpi4py.rc``. ``timeout``: seconds for all ranks to connect.
+    ``COMM_WORLD`` needs an MPI with PMI-1, such as MPICH, Intel MPI or MVAPICH. ``mpirun`` may also be Open MPI's.
 
-    ``COMM_WORLD`` needs an MPI with PMI-1, such as MPICH, Intel MPI or MVAPICH. ``mpirun`` may be Open MPI's as well.
+    Args:
+        ranks_per_node: The number of processes of a broadcast on each node.
+        init: Whether to initialize MPI before the function runs, if mpi4py is installed. False leaves that to the
+            function's import of ``mpi4py.MPI``, before which it may set ``mpi4py.rc``.
+        timeout: Seconds for all ranks to connect.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     checks.count("plugins.mpi: ranks_per_node", ranks_per_node)
     return Mpi(ranks_per_node, init, checks.seconds("plugins.mpi: timeout", timeout), secrets.token_hex(16))

@@ -32,12 +32,14 @@ POLL_S = 0.1
 def mps(*, active_thread_percentage: int | None = None, memory_limit: str | None = None) -> Mps:
     """Let the tasks of a node use its GPUs at the same time: their kernels run side by side, in one context.
 
-    For many small tasks: with ``Worker(concurrency=4)`` four share the GPUs. ``active_thread_percentage``: the share of
-    a GPU's multiprocessors that one task can use. ``memory_limit``: of a GPU's memory per task, such as "8G". Neither
-    is limited by default.
+    For many small tasks: with ``Worker(concurrency=4)`` four tasks share the GPUs.
+
+    Args:
+        active_thread_percentage: The share of a GPU's multiprocessors that one task can use. Default: no limit.
+        memory_limit: The GPU memory of each task, such as "8G". Default: no limit.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     percentage = active_thread_percentage
     if percentage is not None and (

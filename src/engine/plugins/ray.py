@@ -42,11 +42,15 @@ def ray(
 ) -> Ray:
     """Run a Ray cluster on the pool's nodes: ``pool.handle("ray").init()`` connects this program to it.
 
-    ``cpus_per_node``: by default the node's processors. ``object_store_bytes``: by default Ray's choice, a third of the
-    memory. ``resources``: further ones of each node, as Ray names them. The cluster admits only clients with its token.
+    The cluster admits only clients with its token.
+
+    Args:
+        cpus_per_node: The processors of each node. Default: those that the node has.
+        object_store_bytes: The memory for objects. Default: Ray's choice, a third of the memory.
+        resources: Further resources of each node, as Ray names them.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     if cpus_per_node is not None:
         checks.count("plugins.ray: cpus_per_node", cpus_per_node)

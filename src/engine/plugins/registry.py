@@ -31,7 +31,10 @@ GROUP = "outrider.plugins"
 
 
 class Plugins:
-    """Attributes are plugins' factories: ``plugins.torch(...)``. A plugin's module is imported when it is used."""
+    """The factories of all installed plugins, as attributes: ``plugins.torch(...)``.
+
+    A plugin's module is imported on first use.
+    """
 
     if TYPE_CHECKING:
         accelerate = staticmethod(_accelerate)

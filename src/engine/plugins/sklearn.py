@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 def sklearn(*, default: bool = True) -> Sklearn:
     """Run scikit-learn's parallel work on the pool, as `plugins.joblib` does.
 
-    With ``default``, no ``with`` block around a fit is needed: while the pool is open it is joblib's default backend,
-    so that ``GridSearchCV(..., n_jobs=-1).fit(X, y)`` runs on it. Work that asks for threads, such as the trees of a
-    forest, stays here. Only one pool at a time can be the default.
+    Work that needs threads, such as the trees of a forest, stays here.
+
+    Args:
+        default: True: while the pool is open it is joblib's default backend, so that ``GridSearchCV(...,
+            n_jobs=-1).fit(X, y)`` runs on it without a ``with`` block. Only one pool at a time can be the default.
     """
     return Sklearn(default)
 

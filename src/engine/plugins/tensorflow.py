@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def tensorflow(ranks_per_node: Ranks = 1) -> TensorFlow:
-    """Run a broadcast's ranks as the workers of one TensorFlow cluster.
+    """Run the ranks of a broadcast as the workers of one TensorFlow cluster.
 
-    ``ranks_per_node``: by default one worker for all of a node's GPUs; "auto" means one per GPU.
+    Args:
+        ranks_per_node: The number of workers on each node. Default: one for all GPUs of a node. "auto": one per GPU.
 
     Raises:
         SpecError: ``ranks_per_node`` is not valid.

@@ -43,14 +43,17 @@ def torch(
     *,
     init: bool = True,
 ) -> Torch:
-    """Run tasks inside ``torch.distributed``: a broadcast's ranks are one process group, any other task its own.
+    """Run tasks inside ``torch.distributed``: the ranks of a broadcast are one process group, any other task its own.
 
-    ``backend``: by default nccl where every rank has a GPU, otherwise gloo. ``ranks_per_node``: "auto" means one per
-    GPU, at least one. ``timeout``: seconds after which a collective fails; by default torch's own. ``init=False``:
-    make no group, for functions that do it themselves; each task runs in a process of its own, which has its GPU.
+    Args:
+        backend: The backend. Default: nccl if every rank has a GPU, otherwise gloo.
+        ranks_per_node: The number of ranks on each node. "auto": one per GPU, at least one.
+        timeout: Seconds after which a collective fails. Default: torch's own.
+        init: False makes no group, for functions that do it themselves. Each task then runs in a process of its own,
+            which has its GPU.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
     if backend is not None and not isinstance(backend, str):
         raise SpecError(f'plugins.torch: backend takes a name such as "gloo" or "nccl", not {backend!r}.')

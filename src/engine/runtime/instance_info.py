@@ -16,7 +16,7 @@ VARIABLE = "COMPUTE_POOL"  # in the environment of every task: the same facts as
 def instance_info() -> InstanceInfo:
     """Return where this task runs, and with which other ranks.
 
-    It works in processes that a task starts, too. Outside a pool it describes a world of one rank.
+    Works also in processes that a task starts. Outside a pool it describes a world of one rank.
     """
     from ..node.context import current
 

@@ -24,11 +24,11 @@ Filter = Callable[[], AbstractContextManager[None]]
 
 
 def stdout(*, only: Only) -> Callable[[F], F]:
-    """Let only some ranks print: ``@stdout(only="head")``, or a predicate of `InstanceInfo`.
+    """Let only some ranks print to standard output: ``@stdout(only="head")``, or a predicate of `InstanceInfo`.
 
-    Goes below or above `@compute`, or on any function. In a task's own process the descriptor itself is silenced: also
-    output of native code, and whatever else the task prints meanwhile. In a thread, only ``sys.stdout`` is, for writes
-    of that thread.
+    Goes below or above `@compute`, or on any function. In a task's own process it silences the descriptor itself, and
+    so also the output of native code, and whatever else the task prints meanwhile. In a thread it silences only
+    ``sys.stdout``, for writes of that thread.
     """
     return _decorator(("stdout",), _checked("stdout", only))
 

@@ -39,7 +39,15 @@ Callback = TypeVar("Callback", bound="Callable[[Preemption], object]")
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A preemption notice: a machine will be taken. The time left is computed when it is read."""
+    """A preemption notice: a machine will be taken. The time left is computed when it is read.
+
+    Attributes:
+        source: Where the notice comes from: "aws", "gcp", "azure", "slurm", "signal", "file" and others.
+        node: The number of the node.
+        at: The time at which the machine is taken, by `time.monotonic`.
+        margin_s: The seconds of the time left that a callback should not use.
+        key: Internal: tells notices apart.
+    """
 
     source: str  # who says so: "aws", "gcp", "azure", "slurm", "signal", "file", ...
     node: int  # whose machine, as in `instance_info`
@@ -49,6 +57,7 @@ class Preemption:
 
     @property
     def seconds_left(self) -> float:
+        """Seconds until the machine is taken."""
         return max(0.0, self.at - time.monotonic())
 
     @property
@@ -60,21 +69,26 @@ class Preemption:
 def preemption(*, everywhere: bool = False) -> Preemption | None:
     """Return the notice that this task's machine will be taken, while there is one.
 
-    ``everywhere``: or that of any machine that this generation runs on.
+    Args:
+        everywhere: True: also the notice of any other machine that this generation runs on.
     """
     page = context.notice_page()
     return None if page is None else pending(page, context.current(), everywhere=everywhere)
 
 
 def should_stop(*, everywhere: bool = False) -> bool:
-    """Return whether to save and return now. For training loops: ``if should_stop(): break``.
+    """Return whether to save and return now.
 
-    ``everywhere``: when any machine of this generation will be taken, and then at the same question on every rank, so
-    that none waits for one that has stopped. For ranks that work in step: each must ask once per step, in its own
-    process. While the ranks agree, the call waits for some milliseconds; when they cannot, it is False.
+    For training loops: ``if should_stop(): break``.
+
+    Args:
+        everywhere: True: when any machine of this generation will be taken, and then at the same call on every rank, so
+            that no rank waits for one that has stopped. For ranks that work in step: each must call it once per step,
+            in its own process. While the ranks agree, the call waits for some milliseconds; if they cannot, it returns
+            False.
 
     Raises:
-        RuntimeError: ``everywhere``, in a process that the task has started.
+        RuntimeError: ``everywhere`` was used in a process that the task has started.
     """
     context.stepped("should_stop")
     return stopping(everywhere=everywhere)
@@ -292,23 +306,31 @@ def on_preemption(
 def on_preemption(
     callback: Callback | None = None, *, everywhere: bool = False, margin: float | None = None
 ) -> OnPreemption[Callback] | Callable[[Callback], OnPreemption[Callback]]:
-    """Call ``callback(notice)`` once when this task's machine will be taken: at once, if it has been told already.
+    """Call ``callback(notice)`` once when this task's machine will be taken; at once, if the notice is here already.
 
-    Registered until the task ends, or as a context until that is left; both wait for a call that runs, for as long as
-    its budget is: the time left less ``margin`` seconds (default 5, or a fifth of a short notice). An async callback
-    runs on the loop it was registered on and is cancelled when its budget is over; any other runs in a thread of its
-    own. What it raises is printed, and the task goes on. ``everywhere``: when any machine of this generation will be
-    taken. Outside a pool it is never called.
+    The registration lasts until the task ends or, used as a context, until the block ends. Both wait for a running
+    callback, for as long as its budget: the time left less the margin. An async callback runs on the loop that it was
+    registered on, and is cancelled when its budget is over; any other callback runs in a thread of its own. An error of
+    the callback is printed, and the task goes on. Outside a pool the callback is never called.
+
+    Args:
+        callback: A function, or an async function, of the `Preemption`.
+        everywhere: True: also when any other machine of this generation will be taken.
+        margin: Seconds to leave unused. Default: 5, or a fifth of a short notice.
 
     Raises:
-        RuntimeError: an async callback where no loop runs.
+        RuntimeError: The callback is async, and no loop runs here.
     """
     make = partial(OnPreemption, everywhere=everywhere, margin_s=margin)
     return cast("Any", make) if callback is None else make(callback)
 
 
 async def wait_preemption(*, everywhere: bool = False) -> Preemption:
-    """Return when there is a notice. Safe to cancel."""
+    """Wait until there is a notice, and return it. Safe to cancel.
+
+    Args:
+        everywhere: True: also wait for the notice of any other machine of this generation.
+    """
     import asyncio
 
     loop = asyncio.get_running_loop()

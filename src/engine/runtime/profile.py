@@ -25,13 +25,18 @@ def _safe(name: str) -> str:
 class profile:  # noqa: N801  it reads as the block's verb
     """Take a profile of the block, in a task: ``with profile(skip=10, steps=5):``.
 
-    Each rank takes its own; `outrider profile RUN --last` merges those of all ranks of a broadcast to one trace. It
-    begins after ``skip`` steps, and ends after ``steps`` more (0: with the block), ``seconds``, or with the block.
-    A step is one of an optimizer of torch, a `log_metrics` with another ``step``, or a call of `should_stop`; or else
-    of ``step()``, which is to be called at the end of each. ``name`` is a part of the trace's name.
+    Each rank takes its own; `outrider profile RUN --last` merges those of all ranks of a broadcast to one trace. A step
+    is an optimizer step of torch, a `log_metrics` with another ``step``, or a call of `should_stop`; without any of
+    these, a call of ``step()``, which belongs at the end of each step.
 
-    Where there is nothing to take it with, it does nothing: outside of tasks, in a process that a task has started, in
-    pools without a record, and while another profile of the process is under way. It never raises for its own sake.
+    It does nothing if it cannot take a profile: outside of tasks, in a process that a task has started, in pools
+    without a record, and while another profile of the process is under way. It never raises an error of its own.
+
+    Args:
+        skip: The number of steps before the profile begins.
+        steps: The number of steps that it takes. 0: until the end of the block.
+        seconds: The most seconds.
+        name: A part of the trace's name.
     """
 
     def __init__(self, *, skip: int = 0, steps: int = 0, seconds: float = 60.0, name: str = "block") -> None:
@@ -65,6 +70,6 @@ class profile:  # noqa: N801  it reads as the block's verb
             self._taken.task_ended()
 
     def step(self) -> None:
-        """Note that a step of the loop has ended, where nothing else tells so. It counts before what else does."""
+        """Mark the end of a step of the loop, if nothing else does. Once called, it overrides other signs."""
         if context.on_profile_step is not None:
             context.on_profile_step("step", None)

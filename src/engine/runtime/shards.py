@@ -27,17 +27,24 @@ def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what 
 ) -> Any:
     """Return this rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, and so on.
 
-    Over all ranks each item comes exactly once; with ``drop_last`` up to ``world_size - 1`` last items are left out, so
-    that every rank has equally many. ``shuffle`` permutes the items by ``seed`` and ``epoch`` alone, so that every rank
-    uses the same order. Several arguments are cut in the same way, and returned as a tuple.
+    Over all ranks each item comes exactly once. The type stays: list, tuple, range (a shuffled one becomes a list), any
+    other sequence but str, numpy array, torch tensor, pandas frame or series (along the first axis; unshuffled arrays
+    and tensors are views). Outside a pool it returns all of the data.
 
-    The type stays: list, tuple, range (a shuffled one becomes a list), any other sequence but str, numpy array, torch
-    tensor, pandas frame or series (along the first axis; unshuffled arrays and tensors are views). Outside a pool it
-    returns all of the data.
+    Args:
+        data: The data.
+        more: Further data of the same length, cut in the same way.
+        shuffle: True permutes the items, by ``seed`` and ``epoch`` alone, so that every rank uses the same order.
+        seed: The seed of the permutation.
+        epoch: The epoch; another one gives another order.
+        drop_last: True leaves out up to ``world_size - 1`` last items, so that every rank has equally many.
+
+    Returns:
+        The part of ``data``; with ``more``, a tuple of the parts.
 
     Raises:
-        ValueError: the arguments have different lengths.
-        TypeError: an argument has no order or no length.
+        ValueError: The arguments have different lengths.
+        TypeError: An argument has no order or no length.
     """
     takers = [_taker(each) for each in (data, *more)]
     lengths = [len(each) for each in (data, *more)]

@@ -20,7 +20,12 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 class Away(Exception):
-    """The tracker could not take it now. The same is sent again, after ``retry_after_s`` where the tracker said so."""
+    """The tracker could not take the data now. The sender sends the same data again.
+
+    Args:
+        why: The reason.
+        retry_after_s: Seconds until then, if the tracker gave them.
+    """
 
     def __init__(self, why: str, retry_after_s: float | None = None) -> None:
         super().__init__(why)
@@ -28,18 +33,27 @@ class Away(Exception):
 
 
 class Refused(Away):
-    """The tracker takes nothing from us: the token or the address is wrong. It is tried again, but rarely."""
+    """The tracker takes no data from us: the token or the address is wrong. The sender tries again, but rarely."""
 
 
 class Rejected(Exception):
-    """The tracker will never take this. It is left out, the record says so, and the rest goes on."""
+    """The tracker will never take this data. The sender leaves it out, the record notes that, and the rest goes on."""
 
 
 class Point(NamedTuple):
-    """One value that is to be sent. ``name``: with the rank where ``ranks="all"``. ``at``: unix time, by the node.
+    """One value to be sent.
 
-    ``rank``: None outside of broadcasts, and of a mean. ``number``: of points without a step which it is, from 0, among
-    those of this name.
+    Attributes:
+        name: The name; with ``ranks="all"`` including the rank.
+        value: The value; may be nan or infinite.
+        step: The step, or None.
+        at: The unix time, by the clock of the node.
+        rank: The rank. None outside of broadcasts, and for a mean.
+        node: The number of the node, or None.
+        function: The name of the function.
+        job: The number of the job.
+        generation: The generation; 0 outside of broadcasts.
+        number: Of a point without a step: its number among the points of this name, from 0.
     """
 
     name: str
@@ -55,7 +69,17 @@ class Point(NamedTuple):
 
 
 class Artifact(NamedTuple):
-    """A file that was logged. ``path``: where it lies now, in the record; its file name is used once in a run."""
+    """A file that was logged.
+
+    Attributes:
+        name: The name.
+        path: The place of the file now, in the record. Its file name is unique in a run.
+        size_bytes: The size.
+        sha256: The digest of the content.
+        at: The unix time.
+        rank: The rank, or None.
+        step: The step, or None.
+    """
 
     name: str
     path: Path
@@ -67,7 +91,15 @@ class Artifact(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text that was logged."""
+    """A text that was logged.
+
+    Attributes:
+        name: The name.
+        text: The text.
+        step: The step, or None.
+        at: The unix time.
+        rank: The rank, or None.
+    """
 
     name: str
     text: str
@@ -77,7 +109,16 @@ class Text(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a run. ``killed``: by Ctrl-C, a signal, `outrider stop`, or its program is dead. ``at``: unix time."""
+    """The end of a run.
+
+    Attributes:
+        state: ``"finished"``, ``"failed"``, or ``"killed"``: by Ctrl-C, a signal, `outrider stop`, or the death of its
+            program.
+        at: The unix time.
+        exit_code: The exit code, or None.
+        error: The error, or empty.
+        spent_usd: The cost in USD, or None.
+    """
 
     state: State
     at: float
@@ -88,9 +129,16 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """The run whose record is sent. ``about``: `run.json`, what was started, by whom and from which commit.
+    """The run whose record is sent.
 
-    ``ids``: what the tracker has called this run, by `keep` of an earlier process; it is in the record.
+    Attributes:
+        id: The id of the run.
+        name: The name of the run.
+        directory: The folder of the record.
+        began: The unix time of the beginning.
+        about: The content of `run.json`: what was started, by whom and from which commit.
+        ids: Texts that earlier processes have stored by ``keep``, such as the tracker's own id of this run.
+        keep: Stores a name and a text: in the record when it returns.
     """
 
     id: str
@@ -118,13 +166,13 @@ class TrackedRun:
 
 
 class Sender:
-    """Sends one run to one tracker. Each method returns when the tracker has what it was given.
+    """Sends one run to one tracker. Each method returns when the tracker has the data.
 
-    It raises `Away`, `Refused` or `Rejected`; any other exception counts as `Away`. After `Away`, and after a process
-    that was killed, the same is sent again with the same ``key``, so a tracker must take it twice without doubling it.
-    Methods that are not overridden are not called, and what they were to send is not read.
+    A method raises `Away`, `Refused` or `Rejected`; any other exception counts as `Away`. After `Away`, and after the
+    death of the process, the same data is sent again with the same ``key``, so a tracker must take it twice without
+    doubling it. Methods that are not overridden are not called, and their data is not read.
 
-    ``key``: names what is being sent by run, kind and position in the record; it is set before each call.
+    ``key``: names the data by run, kind and position in the record; set before each call.
     """
 
     key = ""
@@ -132,38 +180,42 @@ class Sender:
     events: ClassVar[frozenset[str]] = frozenset()  # names of the events that `event` is called with
 
     def begun(self) -> None:
-        """The run has begun. Comes first, and again in each process that sends this run: it makes or finds it."""
+        """Find or create the run. Comes first, and again in each process that sends this run."""
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Settings of the run, values of JSON: those that are new, or have another value now."""
+        """Send settings of the run, values of JSON: new ones, and those with another value."""
 
     def points(self, points: Sequence[Point]) -> None:
-        """Points, in the order in which they were recorded; some thousands at most."""
+        """Send points, in the order in which they were recorded; some thousands at most."""
 
     def artifact(self, artifact: Artifact) -> None:
-        """A file that was logged."""
+        """Send a file that was logged."""
 
     def text(self, text: Text) -> None:
-        """A text that was logged."""
+        """Send a text that was logged."""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """An event of the record whose name is in ``events``."""
+        """Send an event of the record whose name is in ``events``."""
 
     def ended(self, end: End) -> None:
-        """The run has ended, and everything else was sent."""
+        """Send the end of the run, when everything else was sent."""
 
     def close(self) -> None:
-        """Nothing more is sent by this process. Raises nothing, and takes a second at most."""
+        """Release what this process holds; it sends no more. Raises nothing, and takes a second at most."""
 
     def takes(self, what: str) -> bool:
+        """Return whether the method with this name is overridden."""
         return getattr(type(self), what) is not getattr(Sender, what)
 
 
 class Tracker:
-    """A place that runs are sent to. Frozen settings, without I/O: a dataclass with ``name`` and ``ranks`` is enough.
+    """A destination of runs: frozen settings, without I/O. A dataclass with ``name`` and ``ranks`` is enough.
 
-    It must be able to be pickled, with `Secret` in it. ``name``: in the record, and for `outrider sync --to`; no two of
-    a pool have the same. ``ranks``: those of a broadcast whose points are sent.
+    It must be picklable, including its `Secret` values.
+
+    Attributes:
+        name: The name in the record and for `outrider sync --to`, unique in a pool.
+        ranks: Whose points of a broadcast are sent: ``"head"``, ``"all"`` or ``"mean"``.
     """
 
     kind: ClassVar[str] = ""  # as files and commands call it
@@ -171,7 +223,7 @@ class Tracker:
     ranks: Ranks = "head"
 
     def open(self, run: TrackedRun) -> Sender:
-        """Return what sends this run. It connects to nothing yet."""
+        """Return the `Sender` of this run. It connects to nothing yet."""
         raise NotImplementedError
 
 

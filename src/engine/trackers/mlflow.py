@@ -55,14 +55,20 @@ T = TypeVar("T")
 class MLflow(Tracker):
     """A tracking server of MLflow, 2.0 or newer.
 
-    ``url``: default ``MLFLOW_TRACKING_URI`` of the environment. ``experiment``: by name, made if it is not there;
-    default ``MLFLOW_EXPERIMENT_NAME``, else MLflow's "Default". ``ranks``: whose points are sent: rank 0's, those of
-    all with the rank in their names (``loss/rank-1``), or of each step the mean. ``token``, or ``username`` and
-    ``password``: default ``MLFLOW_TRACKING_TOKEN``, ``MLFLOW_TRACKING_USERNAME`` and ``MLFLOW_TRACKING_PASSWORD``.
-    ``artifacts=False``: files that were logged are not sent.
+    Args:
+        url: The address of the server. Default: ``MLFLOW_TRACKING_URI`` of the environment.
+        experiment: The name of the experiment, made if it does not exist. Default: ``MLFLOW_EXPERIMENT_NAME``, else
+            MLflow's "Default".
+        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names
+            (``loss/rank-1``); ``"mean"``: the mean of each step.
+        token: A token. Default: ``MLFLOW_TRACKING_TOKEN``.
+        username: A user, in place of a token. Default: ``MLFLOW_TRACKING_USERNAME``.
+        password: The user's password. Default: ``MLFLOW_TRACKING_PASSWORD``.
+        artifacts: False: logged files are not sent.
+        name: The name of the tracker, unique in its pool.
 
     Raises:
-        SpecError: no address, or an option that means nothing.
+        SpecError: There is no address, or an option is not valid.
     """
 
     kind: ClassVar[str] = "mlflow"

@@ -18,12 +18,16 @@ from .exact_files import ExactFiles, check_folder
 @checks_options
 @dataclass(frozen=True, slots=True)
 class TensorBoard(Tracker):
-    """A folder of this computer for ``tensorboard --logdir``, made where it is missing. The package is not needed.
+    """A folder of this computer for ``tensorboard --logdir``. The package tensorboard is not needed.
 
-    ``ranks``: whose points: rank 0's, those of all with the rank in their names, or of each step the mean.
+    Args:
+        folder: The folder, made if it does not exist.
+        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names;
+            ``"mean"``: the mean of each step.
+        name: The name of the tracker, unique in its pool.
 
     Raises:
-        SpecError: an option means nothing.
+        SpecError: An option is not valid.
     """
 
     kind: ClassVar[str] = "tensorboard"

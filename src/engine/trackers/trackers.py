@@ -62,7 +62,7 @@ def made(kind: str, options: dict[str, Any]) -> Tracker:
     """Return the tracker of a kind: one of `KINDS`, or of your own as ``package.module:Class``.
 
     Raises:
-        SpecError
+        SpecError: The kind does not exist, or an option is not valid.
     """
     module, colon, name = kind.partition(":")
     if not colon:

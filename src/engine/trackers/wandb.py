@@ -47,15 +47,22 @@ QUIET: Mapping[str, Any] = {  # what of its own it would send or print, as far a
 @checks_options
 @dataclass(frozen=True, slots=True)
 class WandB(Tracker):
-    """Weights & Biases, by its package ``wandb``, which has to be installed here.
+    """Weights & Biases, by its package ``wandb``, which must be installed here.
 
-    ``project``, ``entity``, ``mode`` and ``api_key``: default ``WANDB_PROJECT``, ``WANDB_ENTITY``, ``WANDB_MODE`` and
-    ``WANDB_API_KEY`` of the environment, or what ``wandb login`` has kept. ``url``: of a server of your own.
-    ``folder``: where its files are, by default in the run's record. ``ranks``: whose points: rank 0's, those of all
-    with the rank in their names, or of each step the mean. ``artifacts=False``: files that were logged are not sent.
+    Args:
+        project: The project. Default: ``WANDB_PROJECT``.
+        entity: The user or team. Default: ``WANDB_ENTITY``.
+        mode: ``"online"`` or ``"offline"``. Default: ``WANDB_MODE``.
+        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names;
+            ``"mean"``: the mean of each step.
+        api_key: The key. Default: ``WANDB_API_KEY``, or the key that ``wandb login`` has stored.
+        url: The address of a server of your own.
+        folder: The folder of its files. Default: in the run's record.
+        artifacts: False: logged files are not sent.
+        name: The name of the tracker, unique in its pool.
 
     Raises:
-        SpecError: wandb is not installed, or an option means nothing.
+        SpecError: wandb is not installed, or an option is not valid.
     """
 
     kind: ClassVar[str] = "wandb"
@@ -87,6 +94,7 @@ class WandB(Tracker):
 
     @property
     def is_offline(self) -> bool:
+        """Return whether its files stay on this computer, to be sent later."""
         return (self.mode or os.environ.get("WANDB_MODE", "")) == "offline"
 
     def open(self, run: TrackedRun) -> Sender:

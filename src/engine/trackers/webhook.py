@@ -44,17 +44,20 @@ EVENTS = frozenset(
 @checks_options
 @dataclass(frozen=True, slots=True)
 class Webhook(Tracker):
-    """An address that is told of a run: that it has begun, its params, metrics, artifacts, losses and end.
+    """An address that gets messages about a run: its begin, params, metrics, artifacts, losses and end.
 
-    ``secret``: with it each delivery is signed (``Outrider-Signature``). ``headers``: further ones, such as
-    ``Authorization``; a `Secret` as value is in no record. ``metrics=False``: no points are sent. ``ranks``: whose
-    points: rank 0's, those of all with the rank in their names, or of each step the mean. ``name``: where a pool has
-    several.
-
-    The address may be a `Secret` too, as some have a token in it; it is in no record either way.
+    Args:
+        url: The address. It may be a `Secret`, because some addresses have a token in them. No record has it either
+            way.
+        secret: The key by which each delivery is signed (header ``Outrider-Signature``). Default: no signature.
+        headers: Further headers, such as ``Authorization``. A value that is a `Secret` is in no record.
+        metrics: False: no points are sent.
+        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names;
+            ``"mean"``: the mean of each step.
+        name: The name of the tracker, unique in its pool.
 
     Raises:
-        SpecError: an option means nothing.
+        SpecError: An option is not valid.
     """
 
     kind: ClassVar[str] = "webhook"
@@ -85,7 +88,7 @@ class Webhook(Tracker):
 
     @property
     def host(self) -> str:
-        """The address as far as it may be shown."""
+        """The part of the address that may be shown."""
         return urlsplit(revealed(self.url)).netloc.rpartition("@")[2]
 
     def open(self, run: TrackedRun) -> Sender:

@@ -30,22 +30,33 @@ if TYPE_CHECKING:
 class AWS(CloudProvider["EC2Cloud"]):
     """Nodes on Amazon EC2, in one region.
 
-    ``region``, ``profile``: by default those of the AWS command line (``AWS_REGION``, ``AWS_PROFILE``, ``~/.aws``),
-    which also has the credentials. ``ami``: an AMI's id or the name of an SSM parameter with one; by default a current
-    Ubuntu, with NVIDIA's driver where there is a GPU. ``user``: who logs in, by default derived from the image.
-    ``vpc``, ``subnets``: by default those of the default VPC. ``security_groups``: by default one that the pool makes,
-    open to ``ssh_from`` on port 22 only: CIDRs, or ``"auto"`` for this computer's address. ``instance_profile``: the
-    role that tasks may use, by name or ARN. ``instance_types``, ``zones``: use only these. ``address``: how the
-    machines are reached; ``"private"`` gives them no public address, for clients within the VPC or a VPN, and EFA on
-    all network cards. ``endpoint_url``: another cloud with EC2's interface. ``rebalance``: replace a spot machine when
-    EC2 says that it is at risk, before its interruption notice. ``tags``: further tags for everything that is created.
+    A pool finds its machines by the tag ``outrider:pool``; `outrider gc` ends those that no living pool owns.
+    Everything that a pool creates, such as a launch template and a security group, is removed with it.
 
-    Machines are found by the tag ``outrider:pool``; `outrider gc` ends those that no living pool owns. Everything that
-    a pool makes, such as a launch template and a security group, is removed with it.
+    Args:
+        region: The region. Default: that of the AWS command line (``AWS_REGION``, or ``~/.aws``).
+        profile: The profile with the credentials. Default: that of the AWS command line (``AWS_PROFILE``, or
+            ``~/.aws``).
+        ami: The id of an AMI, or the name of an SSM parameter that holds one. Default: a current Ubuntu, with NVIDIA's
+            driver for machines with GPUs.
+        user: The login name. Default: derived from the image.
+        vpc: The id of the VPC. Default: the default VPC.
+        subnets: The ids of subnets. Default: those of the VPC.
+        security_groups: The ids of security groups. Default: one that the pool makes, open to ``ssh_from`` on port 22
+            only.
+        instance_profile: The role that tasks may use, by name or ARN. Default: none.
+        instance_types: Use only these types.
+        zones: Use only these zones.
+        address: ``"public"``, or ``"private"``: machines have no public address, for clients within the VPC or a VPN;
+            then every network card has EFA.
+        ssh_from: The addresses that may connect, as CIDRs. ``"auto"``: the address of this computer.
+        endpoint_url: Another cloud with the interface of EC2.
+        rebalance: Replace a spot machine as soon as EC2 reports a risk for it, before the interruption notice.
+        tags: Further tags for everything that the pool creates.
 
     Raises:
-        ValueError: an option can never work.
-        TypeError: there is no such option.
+        ValueError: An option can never work.
+        TypeError: The option does not exist.
     """
 
     region: str | None = None
@@ -80,6 +91,7 @@ class AWS(CloudProvider["EC2Cloud"]):
 
     @property
     def public(self) -> bool:
+        """Return whether machines have public addresses."""
         return self.address == "public"
 
     @asynccontextmanager

@@ -49,19 +49,27 @@ OURS = {  # options of `run` that its containers need as they are, and what to s
 class Containers(CloudProvider["ContainerCloud"]):
     """Nodes in containers of Docker or Podman, which end with the pool. An image needs a shell, and nothing else.
 
-    ``image``: as for ``docker run``, such as ``"python:3.12-slim"``; None: the pool's ``Image(container=...)``.
-    ``hosts``: hosts that have Docker or Podman, each ``"user@host:port"``, reached as `SSH` reaches its own, over which
-    containers are spread; None: this computer. ``runtime``: ``"docker"``, ``"podman"``, a list of words such as
-    ``["sudo", "-n", "docker"]``, or ``"auto"``: the first that can be used. ``network``: False is none at all; a text
-    is a network's name, such as ``"host"``; True is the runtime's own. ``pull``: when the image is fetched.
-    ``volumes``: as for ``docker run --volume``. ``per_host``: the most containers of a pool on a host; None: no limit.
-    ``options``: further options of ``docker run``, such as ``{"shm-size": "16g", "ulimit": ["memlock=-1"]}``; True: one
-    without a value. ``key``, ``known_hosts``, ``config``: as for `SSH`, but that ``~/.ssh/config`` is read where there
-    is one.
+    Args:
+        image: The image, as for ``docker run``, such as ``"python:3.12-slim"``. None: the pool's
+            ``Image(container=...)``.
+        hosts: Hosts with Docker or Podman, each ``"user@host:port"``, reached as `SSH` reaches its own. Containers are
+            spread over them. None: this computer.
+        runtime: ``"docker"``, ``"podman"``, or a list of words such as ``["sudo", "-n", "docker"]``. ``"auto"``: the
+            first of the two that can be used.
+        network: True: the runtime's own network. False: none at all. A text: the name of a network, such as ``"host"``,
+            which nodes on several hosts need to reach each other.
+        pull: When the image is fetched: ``"missing"``, ``"always"`` or ``"never"``.
+        volumes: Volumes, as for ``docker run --volume``.
+        per_host: The most containers of a pool on a host. None: no limit.
+        options: Further long options of ``docker run``, such as ``{"shm-size": "16g", "ulimit": ["memlock=-1"]}``.
+            True: an option without a value.
+        key: A private key file for the hosts, as for `SSH`.
+        known_hosts: Files to check the hosts' keys against, as for `SSH`.
+        config: True reads ``~/.ssh/config`` if it exists; or the path of another file.
 
     Raises:
-        ValueError: an option can never work.
-        TypeError: there is no such option.
+        ValueError: An option can never work.
+        TypeError: The option does not exist.
     """
 
     image: str | None = None
@@ -116,7 +124,7 @@ class Containers(CloudProvider["ContainerCloud"]):
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return where this provider's pools are, for commands that find them again by the journal alone."""
+        """Return where this provider's pools are, for commands that find them by the journal alone."""
         where = {"containers": shlex.join(self.runtime)}
         if not self.hosts:
             return {**where, "on": os.uname().nodename}

@@ -35,23 +35,35 @@ LONGEST_H = 2880.0  # "Limit the run time of a VM": 120 days
 class GCP(CloudProvider["GCPCloud"]):
     """Nodes on Google Compute Engine, in one region of one project.
 
-    ``region``: by default ``CLOUDSDK_COMPUTE_REGION``. ``project``: by default that of the credentials, or
-    ``GOOGLE_CLOUD_PROJECT``. ``credentials``: the file of a service account's key; by default those that Google's own
-    libraries find. ``image``: a family of the project's images, or a path such as
-    ``"projects/my-images/global/images/family/torch"``; by default a current Ubuntu, with NVIDIA's driver where there
-    is a GPU. ``user``: who logs in. ``network``, ``subnet``: by default the network ``default``. ``network_tags``: tags
-    of firewall rules that exist; by default the pool makes its own, open to ``ssh_from`` on port 22 only: CIDRs, or
-    ``"auto"`` for this computer's address. ``service_account``: whose rights tasks have, by its email; by default none.
-    ``instance_types``, ``zones``: use only these. ``address``: how the machines are reached; ``"private"`` gives them
-    no public address. ``max_run_hours``: after so long Google deletes a machine, even if this program lives (at most
-    2880, by default 168), and the pool replaces it. ``endpoint_url``: another service with Compute Engine's interface.
-    ``labels``: further labels for the machines.
+    A pool finds its machines by the label ``outrider-pool``; `outrider gc` ends those that no living pool owns.
 
-    Machines are found by the label ``outrider-pool``; `outrider gc` ends those that no living pool owns.
+    Args:
+        region: The region. Default: ``CLOUDSDK_COMPUTE_REGION``.
+        project: The project. Default: that of the credentials, or ``GOOGLE_CLOUD_PROJECT``.
+        credentials: The file with the key of a service account. Default: the credentials that Google's own libraries
+            find.
+        image: A family of the project's images, or a path such as ``"projects/my-images/global/images/family/torch"``.
+            It needs cloud-init and an SSH server. Default: a current Ubuntu, with NVIDIA's driver for machines with
+            GPUs.
+        user: The login name, which cloud-init creates.
+        network: The network. Default: the network ``default``.
+        subnet: The subnet. A network in auto mode needs none.
+        network_tags: Tags of firewall rules that exist. Default: the pool makes its own, open to ``ssh_from`` on port
+            22 only.
+        service_account: The email of the service account whose rights tasks have. Default: none.
+        instance_types: Use only these types.
+        zones: Use only these zones.
+        address: ``"public"``, or ``"private"``: machines have no public address, and need Cloud NAT to install
+            packages.
+        ssh_from: The addresses that may connect, as CIDRs. ``"auto"``: the address of this computer.
+        max_run_hours: Hours after which Google deletes a machine even while this program lives; the pool replaces it.
+            At most 2880, default 168.
+        endpoint_url: Another service with the interface of Compute Engine.
+        labels: Further labels for the machines.
 
     Raises:
-        ValueError: an option can never work.
-        TypeError: there is no such option.
+        ValueError: An option can never work.
+        TypeError: The option does not exist.
     """
 
     region: str | None = None
@@ -97,6 +109,7 @@ class GCP(CloudProvider["GCPCloud"]):
 
     @property
     def public(self) -> bool:
+        """Return whether machines have public addresses."""
         return self.address == "public"
 
     def _reach(self) -> AbstractAsyncContextManager[GCPCloud]:

@@ -30,17 +30,21 @@ if TYPE_CHECKING:
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyperstack(CloudProvider["HyperstackCloud"]):
-    """Machines of Hyperstack, deleted when the pool is left. It needs ``pip install 'outrider[hyperstack]'``.
+    """Machines of Hyperstack, deleted when the pool is left. Needs ``pip install 'outrider[hyperstack]'``.
 
-    ``key_file``: a file with the API key; by default it is in the variable HYPERSTACK_API_KEY. ``environments``: the
-    names of those in which machines are launched; by default all of the account, and one pool's machines are in one of
-    them. ``instance_types``: names of flavors; by default all. ``image``: its name; by default the newest Ubuntu with
-    NVIDIA's driver. ``ssh_from``: addresses from which machines are reached by SSH, as ``"203.0.113.0/24"``; by default
-    ``"auto"``, this computer's. ``endpoint_url``: another address of the interface.
+    Args:
+        key_file: A file with the API key. Default: the variable ``HYPERSTACK_API_KEY`` holds the key.
+        environments: The names of the environments to launch in. All machines of a pool are in one of them. Default:
+            all of the account.
+        instance_types: The names of flavors. Default: all.
+        image: The name of an image. Default: the newest Ubuntu with NVIDIA's driver.
+        ssh_from: The addresses that may connect by SSH, such as ``"203.0.113.0/24"``. ``"auto"``: the address of this
+            computer.
+        endpoint_url: Another address of the interface.
 
     Raises:
-        ValueError: an option has a value that it cannot have.
-        UnknownOption: there is no such option.
+        ValueError: An option has an invalid value.
+        UnknownOption: The option does not exist.
     """
 
     key_file: StrPath | None = None

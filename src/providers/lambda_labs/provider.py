@@ -31,18 +31,22 @@ if TYPE_CHECKING:
 class Lambda(CloudProvider["LambdaCloud"]):
     """Nodes on Lambda's On-Demand Cloud. All machines of a pool of several nodes are in one region.
 
-    ``key_file``: a file with an API key; by default the key is in the variable ``LAMBDA_API_KEY``. ``regions``,
-    ``instance_types``: use only these. ``image``: the id or the family of an image, by default the newest Lambda Stack.
-    ``file_systems``: persistent file systems by name, which are mounted below ``/lambda/nfs``. ``firewall_rulesets``:
-    the ids of rules for what may reach the machines, besides those of the account. ``tags``: further tags of machines.
-    ``endpoint_url``: another address of the interface.
-
     Lambda bills a machine until it is terminated. A machine whose client is gone powers itself off when its lease is
     over, and costs money until `outrider gc` ends it.
 
+    Args:
+        key_file: A file with an API key. Default: the variable ``LAMBDA_API_KEY`` holds the key.
+        regions: Use only these regions.
+        instance_types: Use only these types.
+        image: The id or the family of an image. Default: the newest Lambda Stack.
+        file_systems: The names of persistent file systems, mounted below ``/lambda/nfs``. Each exists in one region.
+        firewall_rulesets: The ids of rules for incoming traffic, besides those of the account.
+        tags: Further tags of machines. Keys are small letters, digits, ``-`` and ``:``.
+        endpoint_url: Another address of the interface.
+
     Raises:
-        ValueError: an option can never work.
-        TypeError: there is no such option.
+        ValueError: An option can never work.
+        TypeError: The option does not exist.
     """
 
     key_file: StrPath | None = None

@@ -36,21 +36,23 @@ class _Begun(NamedTuple):
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, init=False)
 class Local:
-    """Nodes on this computer, each a process group with a private directory, where it listens on a unix socket. Linux
-    only.
+    """Nodes on this computer, each a process group with a private directory and a unix socket. Linux only.
 
     Tasks see this process's own Python environment (interpreter, packages, ``sys.path``) and run in the node's private
-    directory. The computer's GPUs are divided evenly among the nodes; with fewer GPUs than nodes they see none.
+    directory. The computer's GPUs are divided evenly among the nodes; with fewer GPUs than nodes, tasks see none.
 
-    ``state``: where the pool's directory lives while the pool does; default ``$OUTRIDER_STATE``, else
-    ``$XDG_STATE_HOME/outrider``, else ``~/.local/state/outrider``. ``shared_memory=False`` sends large data over that
-    socket, instead of by file descriptor. ``as_remote=True`` reaches the nodes as other machines are, by SSH with a
-    pinned host key and without shared memory: for tests of that. ``work_mib``: what the tasks' directory of a node
-    holds, in memory; for tests of full disks, and for root alone, who may mount. Default: as much as the disk does.
+    Args:
+        state: The parent of the pool's directory, which exists as long as the pool. Default: ``$OUTRIDER_STATE``, else
+            ``$XDG_STATE_HOME/outrider``, else ``~/.local/state/outrider``.
+        shared_memory: False sends large data over the node's socket, instead of by file descriptor.
+        as_remote: True reaches the nodes as other machines, by SSH with a pinned host key and without shared memory.
+            For tests of that.
+        work_mib: The size of a node's directory of tasks in MiB, in memory. For tests of full disks; needs root, to
+            mount. Default: the space of the disk.
 
     Raises:
-        TypeError: an option that there is not.
-        ValueError: a size that cannot be.
+        TypeError: The option does not exist.
+        ValueError: The size is not valid.
     """
 
     state: Path | None
@@ -92,36 +94,41 @@ class Local:
 
     @property
     def name(self) -> str:
+        """The name of the provider."""
         return "local"
 
     @property
     def local(self) -> bool:
+        """Return whether nodes are on this computer."""
         return True
 
     @property
     def free(self) -> bool:
+        """Return whether machines cost nothing."""
         return True
 
     @property
     def keyless(self) -> bool:
+        """Return whether nodes are reached without a key."""
         return not self.as_remote
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
-        """Return this computer, as a node has it.
+        """Return this computer, as a node sees it.
 
         Raises:
-            BadRequest, NoCapacity: it has less than is asked for.
+            BadRequest: The request can never be met here.
+            NoCapacity: This computer has less than the request needs.
         """
         from .computer import this_computer
 
         return [await this_computer(request, state_root(self.state))]
 
     def open(self, pool: str, entry_points: EntryPoints) -> AbstractAsyncContextManager[LocalFleet]:
-        """Start the supervisor at once; after the block it and every machine are gone. Enter the block in any case.
+        """Start the supervisor at once; after the block it and every machine are gone. Always enter the block.
 
         Raises:
-            BadRequest: by entering; not on Linux.
-            JournalError: by entering; the state directory cannot be written, or others may write there.
+            BadRequest: On entering: this is not Linux.
+            JournalError: On entering: the state directory cannot be written, or others may write there.
         """
         begun: _Begun | ProviderError
         try:

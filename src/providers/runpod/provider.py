@@ -30,21 +30,26 @@ if TYPE_CHECKING:
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPod(CloudProvider["RunPodCloud"]):
-    """Nodes on RunPod: each is a pod, which is a container with GPUs, or with processors alone.
+    """Nodes on RunPod: each is a pod, which is a container with GPUs or with processors alone.
 
-    ``key_file``: a file with an API key; by default the key is in the variable ``RUNPOD_API_KEY``. ``cloud``: of
-    RunPod's own data centers (``"secure"``), or of other people's computers (``"community"``). ``data_centers``,
-    ``instance_types``: use only these; types are ids of GPUs or CPU flavors. ``image``: of the containers, where
-    ``Image(container=...)`` names none; by default PyTorch of RunPod's own. ``registry``: the id of credentials for its
-    registry, as RunPod has stored them. ``min_cuda``: the least CUDA version of the hosts' driver, as in ``"12.4"``.
-    ``network_volume``: the id of a volume, which is mounted at ``/workspace``. ``endpoint_url``: another address of the
-    interface.
+    A pod whose client is gone deletes itself when its lease is over, with the key for itself alone that RunPod gives
+    it.
 
-    A pod whose client is gone deletes itself when its lease is over, by the key for itself alone that RunPod gives it.
+    Args:
+        key_file: A file with an API key. Default: the variable ``RUNPOD_API_KEY`` holds the key.
+        cloud: ``"secure"``: RunPod's own data centers. ``"community"``: other people's computers, which cost less; GPU
+            pods only.
+        data_centers: Use only these data centers.
+        instance_types: Use only these ids of GPUs or CPU flavors.
+        image: The image of the containers, unless ``Image(container=...)`` names one. Default: PyTorch of RunPod's own.
+        registry: The id of credentials for the image's registry, as stored at RunPod.
+        min_cuda: The least CUDA version of the hosts' driver, such as ``"12.4"``. With the default image: 12.8.
+        network_volume: The id of a volume, mounted at ``/workspace``. It is in one data center: name that one, too.
+        endpoint_url: Another address of the interface.
 
     Raises:
-        ValueError: an option can never work.
-        TypeError: there is no such option.
+        ValueError: An option can never work.
+        TypeError: The option does not exist.
     """
 
     key_file: StrPath | None = None
@@ -69,7 +74,7 @@ class RunPod(CloudProvider["RunPodCloud"]):
 
     @property
     def containers(self) -> bool:
-        """True: ``Image(container=...)`` says which image the pods have."""
+        """True: pods run the image of ``Image(container=...)``."""
         return True
 
     def _reach(self) -> AbstractAsyncContextManager[RunPodCloud]:

@@ -65,20 +65,32 @@ OURS = {  # options of sbatch that its jobs need as they are, and what to say in
 class Slurm:
     """Nodes of a Slurm cluster. A pool's nodes are one job, which ends with the pool; no port is opened on them.
 
-    ``host``: the login host, as in ``ssh host``, with its host key known; None: sbatch is on this computer.
-    ``partition``, ``gres``, ``constraint``, ``qos``, ``account``: as sbatch has them. ``time``: the job's limit, as in
-    ``"1:00:00"`` or ``"2-0"``; by default the partition's. ``exclusive``: nobody else's jobs on its nodes. ``gres``: by
-    default what the pool's accelerator says; its vcpus and memory_gb become ``--cpus-per-task`` and ``--mem``.
-    ``setup``: lines of shell before the steps, such as ``"module load cuda/12"``; tasks have their variables.
-    ``together``: False makes a job for each node, which starts when it can. ``reach``: how the steps are reached:
-    ``"srun"``, or ``"auto"``, works everywhere; ``"ssh"`` is SSH from the login host to the node, where sites let one.
-    ``options``: further options of sbatch, such as ``{"mail-type": "END", "nice": 100}``; True: one without a value.
-    ``key``, ``known_hosts``, ``config``: as for `SSH`, but that ``~/.ssh/config`` is read where there is one.
-    ``python``: the interpreter of the step on the nodes; the tasks' own comes from the pool's image.
+    The ``vcpus`` and ``memory_gb`` of the pool become ``--cpus-per-task`` and ``--mem``.
+
+    Args:
+        host: The login host, as in ``ssh host``; its host key must be known. None: this computer has sbatch.
+        partition: The partition, as for sbatch.
+        time: The time limit of the job: ``"90"`` (minutes), ``"1:00:00"`` or ``"2-0"``. Default: the partition's.
+        gres: The devices of each node, as for sbatch. Default: derived from the pool's accelerator.
+        exclusive: True: no jobs of others on the nodes.
+        constraint: Features of the nodes, as for sbatch.
+        qos: The quality of service, as for sbatch.
+        account: The account that is charged, as for sbatch.
+        setup: Lines of shell before the steps, such as ``"module load cuda/12"``. Tasks have the variables that they
+            set.
+        together: False makes a job for each node, which starts when it can.
+        reach: The connection to the steps: ``"srun"`` works everywhere; ``"ssh"`` is SSH from the login host to the
+            node, at sites that allow it. ``"auto"`` tries SSH and falls back to srun.
+        options: Further long options of sbatch, such as ``{"mail-type": "END", "nice": 100}``. True: an option without
+            a value.
+        key: A private key file for the login host, as for `SSH`.
+        known_hosts: Files to check the login host's key against, as for `SSH`.
+        config: True reads ``~/.ssh/config`` if it exists; or the path of another file.
+        python: The interpreter of the step on the nodes. The interpreter of tasks comes from the pool's image.
 
     Raises:
-        ValueError: an option can never work.
-        TypeError: there is no such option.
+        ValueError: An option can never work.
+        TypeError: The option does not exist.
     """
 
     host: str | None
@@ -159,8 +171,11 @@ class Slurm:
         Nothing is submitted: pools use the job's nodes, in the order of the allocation, and the job outlives them.
         Several pools of one job share its nodes.
 
+        Args:
+            python: The interpreter of the step on the nodes.
+
         Raises:
-            BadRequest: it runs in no job; or srun has started several copies of it.
+            BadRequest: This program runs in no job, or srun has started several copies of it.
         """
         from .allocation import Allocation
 
@@ -168,20 +183,22 @@ class Slurm:
 
     @property
     def name(self) -> str:
+        """The name of the provider."""
         return "slurm"
 
     @property
     def local(self) -> bool:
+        """Return whether nodes are on this computer."""
         return False
 
     @property
     def outlives(self) -> bool:
-        """True: the steps outlive their client for the time of their lease; see `SlurmFleet.adopt`."""
+        """True: the steps outlive their client until their lease is over."""
         return True
 
     @property
     def free(self) -> bool:
-        """True: Slurm counts shares and not money."""
+        """True: Slurm counts shares, not money."""
         return True
 
     @property
@@ -191,14 +208,16 @@ class Slurm:
 
     @property
     def where(self) -> str:
+        """The login host, or this computer."""
         return self.host or os.uname().nodename
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return where this provider's pools are, for commands that find them again by the journal alone."""
+        """Return where this provider's pools are, for commands that find them by the journal alone."""
         return {"slurm": self.where, **({} if self.host is None else as_texts(self.login()))}
 
     def login(self) -> Login:
+        """The keys and files to log in to the login host with."""
         keys = () if self.key is None else (self.key,)
         return Login(keys=keys, known_hosts=self.known_hosts, config=self.config)
 
@@ -206,14 +225,14 @@ class Slurm:
         """Return the login host.
 
         Raises:
-            ValueError: it is none.
+            ValueError: The text is not a host.
         """
         from ..login_host import Place
 
         return Place.of_option("Slurm(host=...)", self.host or "", self.login())
 
     def arguments(self) -> list[str]:
-        """Return the arguments of sbatch that the options stand for, without the time limit."""
+        """Return the arguments of sbatch for the options, without the time limit."""
         named = {
             "partition": self.partition,
             "constraint": self.constraint,
@@ -226,11 +245,11 @@ class Slurm:
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SlurmFleet]:  # noqa: ARG002
-        """Open a fleet. The login host is connected to in the background; `launch` raises what fails there.
+        """Open a fleet. It connects to the login host in the background; `launch` raises an error of that.
 
         Raises:
-            JournalError: the journal cannot be written.
-            BadRequest: the pool has another owner.
+            JournalError: The journal cannot be written.
+            BadRequest: The pool has another owner.
         """
         from ..journal import Journal
         from ..login_host import opened_commands

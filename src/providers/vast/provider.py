@@ -29,21 +29,26 @@ if TYPE_CHECKING:
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vast(CloudProvider["VastCloud"]):
-    """Nodes on Vast.ai: containers on machines that people and data centers rent out, each with GPUs.
+    """Nodes on Vast.ai: containers on rented machines of people and data centers, each with GPUs.
 
-    ``key_file``: a file with an API key; by default the variable ``VAST_API_KEY``, or the file of Vast.ai's own client.
-    ``image``: the containers' image, as for ``docker run``; a pool's ``Image(container=...)`` comes first. ``regions``:
-    codes of countries, such as ``["US", "CA"]``; by default any. ``reliability``: the least share of the time that the
-    machine was up (0 to 1). ``verified``: only machines that Vast.ai has verified. ``min_cuda``: the least version of
-    CUDA that the machine's driver can run; None: any. ``bid``: for spot machines, how many times the lowest bid is bid
-    (1 to 10); who bids more later has the machine. ``endpoint_url``: another address of the interface.
+    Vast.ai stops a spot machine without notice when its bid is beaten: its node is lost, and the pool deletes it. A
+    container whose client is gone deletes itself when its lease is over.
 
-    A spot machine whose bid is beaten is stopped by Vast.ai without notice: its node is lost, and it is deleted.
-    A container whose client is gone deletes itself when its lease is over.
+    Args:
+        key_file: A file with an API key. Default: the variable ``VAST_API_KEY``, or the file of Vast.ai's own client.
+        image: The image of the containers, as for ``docker run``. A pool's ``Image(container=...)`` comes first.
+            Default: Vast.ai's own base image, with CUDA.
+        regions: Codes of countries, such as ``["US", "CA"]``. Default: any.
+        reliability: The least share of past time that the machine was up, from 0 to 1.
+        verified: Use only machines that Vast.ai has verified.
+        min_cuda: The least version of CUDA that the machine's driver can run. None: any.
+        bid: For spot machines: the factor on the lowest bid, from 1 to 10. A renter who bids more later takes the
+            machine.
+        endpoint_url: Another address of the interface.
 
     Raises:
-        ValueError: an option can never work.
-        TypeError: there is no such option.
+        ValueError: An option can never work.
+        TypeError: The option does not exist.
     """
 
     key_file: StrPath | None = None
@@ -75,7 +80,7 @@ class Vast(CloudProvider["VastCloud"]):
 
     @property
     def containers(self) -> bool:
-        """True: the machines have the image of ``Image(container=...)``, where there is one."""
+        """True: machines run the image of ``Image(container=...)``, if there is one."""
         return True
 
     def _reach(self) -> AbstractAsyncContextManager[VastCloud]:

@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 
 
 class chaos:  # noqa: N801 - used like a function
-    """``async with chaos(pool, mtbf=15, seed=7) as report``: inject faults while the block runs; see `Chaos`.
+    """Inject faults while the block runs: ``async with chaos(pool, mtbf=15, seed=7) as report``.
 
-    Also ``chaos(pool, Chaos(...))``, and ``with`` for a pool without an event loop. What can be restored is restored at
-    the end of the block. Tasks submitted before the block are lost with their node like others, but only later ones
-    count their steps and are affected by `KillRank` and `HoldGil`. A pool has one fault injector at a time.
+    Also ``with``, for a pool without an event loop. At the end of the block, everything that can be restored is
+    restored. A pool has one fault injector at a time. Tasks submitted before the block are lost with their node like
+    others, but only later ones count their steps and are affected by `KillRank` and `HoldGil`.
+
+    Args:
+        pool: An open pool of local nodes.
+        plan: The faults, as `Chaos`.
+        options: The options of `Chaos`, in place of a plan.
 
     Raises:
-        SpecError: an option is not valid, the pool is not `Local`, or it has a fault injector already.
+        SpecError: An option is not valid, the pool is not `Local`, or it has a fault injector already.
     """
 
     def __init__(self, pool: Pool | SyncPool, plan: Chaos | None = None, /, **options: Any) -> None:

@@ -23,17 +23,26 @@ R = TypeVar("R")
 
 
 class Disturbance:
-    """The value of the ``chaos`` fixture. ``plan`` comes from `preempt` marks; None: each use gives its own."""
+    """The value of the ``chaos`` fixture of pytest.
+
+    Args:
+        plan: The faults of the test's `preempt` marks. None: each use gives its own.
+        directory: The folder for checkpoints.
+    """
 
     def __init__(self, plan: Chaos | None, directory: Path) -> None:
         self._plan, self._directory = plan, directory
         self._pools: list[Pool] = []
 
     def pool(self, plan: Chaos | None = None, /, **options: Any) -> Pool:
-        """A pool with these faults, to be opened by ``with`` or ``async with``. ``options`` are `Pool`'s.
+        """Return a pool with these faults, to be opened by ``with`` or ``async with``.
+
+        Args:
+            plan: The faults. None: those of the test's marks.
+            options: Options of `Pool`.
 
         Raises:
-            SpecError: neither a mark nor this call gives faults.
+            SpecError: Neither a mark nor this call gives faults.
         """
         from ...pool import Pool
 
@@ -51,13 +60,20 @@ class Disturbance:
     def check(
         self, call: Call[R], /, plan: Chaos | None = None, *, nodes: Any = 2, rtol: float = 0.0, **options: Any
     ) -> list[R]:
-        """Broadcast ``call`` on an undisturbed pool and on one with faults; return the answers of the latter by rank.
+        """Broadcast a call on an undisturbed pool and on one with faults, and compare the results.
 
-        ``rtol``: the relative difference allowed between floats; other values must be equal. ``options`` are `Pool`'s;
-        each of the two pools has its own ``checkpoints``.
+        Args:
+            call: A pending call.
+            plan: The faults. None: those of the test's marks.
+            nodes: The ``nodes`` of both pools.
+            rtol: The relative difference allowed between floats; other values must be equal.
+            options: Options of `Pool`. Each of the two pools has its own ``checkpoints``.
+
+        Returns:
+            The results of the pool with faults, by rank.
 
         Raises:
-            AssertionError: the answers differ, a fault with ``at_step`` was not injected, or none was.
+            AssertionError: The results differ, a fault with ``at_step`` was not injected, or no fault was.
         """
         from ...pool import Pool
 
@@ -85,7 +101,7 @@ class Disturbance:
 
     @property
     def reports(self) -> list[Report]:
-        """The reports of the pools that were opened, in order."""
+        """The reports of the opened pools, in order."""
         return [pool.chaos for pool in self._pools if pool._injector is not None]
 
 

@@ -17,7 +17,12 @@ from ...api.errors import SpecError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """The base of all faults."""
+    """The base of all faults.
+
+    Args:
+        rank: The rank of the target. None: that of the plan, or any.
+        at_step: The number of the step of the target at which the fault happens. None: at a time.
+    """
 
     kind: ClassVar[str] = ""
     takes: ClassVar[str] = "node"  # the loss that it causes: "node", "task" or "" (none)
@@ -41,6 +46,7 @@ class Fault:
         return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in given if v != f.default)})"
 
     def options(self) -> dict[str, Any]:
+        """Return the options with their values, without those that are None."""
         return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) is not None}
 
 
@@ -53,7 +59,11 @@ class Kill(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Preempt(Fault):
-    """The node gets a preemption notice, and is gone ``notice`` seconds later."""
+    """The node gets a preemption notice, and is gone later.
+
+    Args:
+        notice: Seconds from the notice to the end.
+    """
 
     kind: ClassVar[str] = "preempt"
 
@@ -62,14 +72,18 @@ class Preempt(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillDaemon(Fault):
-    """The executor dies and nothing else of the node; the node counts as lost all the same."""
+    """The executor dies and no other part of the node; the node counts as lost all the same."""
 
     kind: ClassVar[str] = "daemon"
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze(Fault):
-    """Every process of the node is stopped. From about 9 seconds on the node counts as lost."""
+    """Every process of the node is stopped. From about 9 seconds on the node counts as lost.
+
+    Args:
+        seconds: The duration.
+    """
 
     kind: ClassVar[str] = "freeze"
 
@@ -78,7 +92,11 @@ class Freeze(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Partition(Fault):
-    """Nothing passes between node and client, without an error. From about 9 seconds on the node counts as lost."""
+    """Nothing passes between node and client, without an error. From about 9 seconds on the node counts as lost.
+
+    Args:
+        seconds: The duration.
+    """
 
     kind: ClassVar[str] = "partition"
 
@@ -87,7 +105,13 @@ class Partition(Fault):
 
 @dataclass(frozen=True, slots=True)
 class SlowLink(Fault):
-    """Everything between node and client is ``latency`` seconds late, ``kib_per_s`` at most. Nothing is lost."""
+    """The network between node and client is slow. Nothing is lost.
+
+    Args:
+        seconds: The duration.
+        latency: Seconds of delay.
+        kib_per_s: The most KiB per second.
+    """
 
     kind: ClassVar[str] = "slow"
     takes: ClassVar[str] = ""
@@ -99,7 +123,11 @@ class SlowLink(Fault):
 
 @dataclass(frozen=True, slots=True)
 class FullDisk(Fault):
-    """The disk where tasks run is full for a while. For pools with ``Local(work_mib=...)``."""
+    """The disk where tasks run is full for a while. For pools with ``Local(work_mib=...)``.
+
+    Args:
+        seconds: The duration.
+    """
 
     kind: ClassVar[str] = "disk"
     takes: ClassVar[str] = ""
@@ -117,7 +145,11 @@ class KillRank(Fault):
 
 @dataclass(frozen=True, slots=True)
 class HoldGil(Fault):
-    """A task's process holds its interpreter lock, like a careless C extension. Nothing is lost, however long."""
+    """A task's process holds its interpreter lock, like a careless C extension. Nothing is lost, however long.
+
+    Args:
+        seconds: The duration.
+    """
 
     kind: ClassVar[str] = "gil"
     takes: ClassVar[str] = ""

@@ -20,15 +20,19 @@ LEAST, MOST = 0.25, 4.0  # times the mean: faults do not coincide, and no pause 
 class Chaos:
     """The faults to inject into a pool of local nodes: ``Pool(..., chaos=Chaos(mtbf=15, seed=7))``, or see `chaos`.
 
-    ``mtbf``: mean seconds between faults, for the pool as a whole; None: only faults with ``at_step``. ``seed``: the
-    same seed gives the same faults, at the same times, to the same shares of the nodes. ``faults``: dealt like a pack
-    of cards, each once before any comes again; by default the ways in which a node can be lost. A fault without a
-    target at its time is skipped: its rank is being replaced, or no task runs that `KillRank` or `HoldGil` could
-    affect. ``rank``: the node that always is the target, 0 for the head; None: any. ``most``: the maximum number of
-    faults.
+    A fault without a target at its time is skipped: its rank is being replaced, or no task runs that `KillRank` or
+    `HoldGil` could affect.
+
+    Args:
+        mtbf: Mean seconds between faults, for the pool as a whole. None: only faults with ``at_step``. Default: 15.
+        seed: The same seed gives the same faults, at the same times, to the same shares of the nodes.
+        faults: The kinds of faults, dealt like a pack of cards: each comes once before any comes again. Default: the
+            ways in which a node can be lost.
+        rank: The rank of the node that is always the target, 0 for the head. None: any.
+        most: The most faults.
 
     Raises:
-        SpecError: an option is not valid.
+        SpecError: An option is not valid.
     """
 
     mtbf: float | None
@@ -63,6 +67,7 @@ class Chaos:
 
     @property
     def at_steps(self) -> tuple[Fault, ...]:
+        """The faults with ``at_step``."""
         return tuple(fault for fault in self.faults if fault.at_step is not None)
 
 

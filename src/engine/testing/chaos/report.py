@@ -35,7 +35,19 @@ LEFT_OUT = (
 
 @dataclass(slots=True)
 class Strike:
-    """A fault that was injected. Times are seconds since the epoch."""
+    """A fault that was injected. Times are seconds since the epoch.
+
+    Attributes:
+        number: The number in the plan; below 1 for a fault at a step.
+        kind: The kind of the fault.
+        fault: The fault as a user would write it.
+        node: The number of the node.
+        rank: The rank of the node among the ready ones; for a fault at a step, that of the task.
+        at: The time of the fault.
+        noticed_at: The time at which the node got its preemption notice, or None.
+        over_at: The time at which the node was restored, or finally taken; or None.
+        step: The step, or None.
+    """
 
     number: int  # as planned; below 1 for a fault at a step
     kind: str
@@ -54,6 +66,7 @@ class Strike:
 
     @property
     def takes_node(self) -> bool:
+        """Return whether the fault takes its node."""
         return KINDS[self.kind].takes == "node"
 
 
@@ -78,7 +91,18 @@ class StepCount:
 
 @dataclass(slots=True)
 class Report:
-    """The record of one fault injection. It grows while faults are injected, and is complete at the end."""
+    """The record of one fault injection. It grows while faults are injected, and is complete at the end.
+
+    Attributes:
+        chaos: The plan.
+        began_at: The time of the beginning, in seconds since the epoch.
+        ended_at: The time of the end, in seconds since the epoch.
+        found: The nodes that existed at the beginning.
+        strikes: The injected faults.
+        events: The events of the pool in that time.
+        made: The steps of each attempt that has ended.
+        began: The time of the first step, by (job, generation).
+    """
 
     chaos: Chaos | None = None
     began_at: float | None = None  # seconds since the epoch
@@ -90,23 +114,28 @@ class Report:
     began: dict[tuple[int, int], float] = field(default_factory=dict)  # time of the first step, by (job, generation)
 
     def begin(self, nodes: Iterable[NodeState]) -> None:
+        """Note the time, and the nodes that exist."""
         self.began_at = time.time()
         self.found = [InitialNode(node.node, node.state, node.rank) for node in nodes]
 
     def end(self) -> None:
+        """Note the time of the end."""
         self.ended_at = time.time()
 
     def add(self, event: ev.Event) -> None:
+        """Add an event of the pool."""
         if not isinstance(event, LEFT_OUT):
             self.events.append(event)
 
     # --- figures ----------------------------------------------------------------------------------------------------
 
     def of(self, *kinds: type[Any]) -> list[Any]:
+        """Return the events of these kinds."""
         return [event for event in self.events if isinstance(event, kinds)]
 
     @property
     def losses(self) -> list[ev.NodeLost]:
+        """The losses of nodes."""
         return self.of(ev.NodeLost)
 
     @property
@@ -155,7 +184,7 @@ class Report:
         return found
 
     def summary(self) -> str:
-        """The figures in one line for people."""
+        """Return the figures in one line for people."""
         faults = _counted(len(self.strikes), "fault")
         found = f"{faults}, {_counted(len(self.losses), 'node')} lost, {_counted(self.generations, 'generation')}"
         if self.recoveries_s:
@@ -167,7 +196,7 @@ class Report:
     # --- output -----------------------------------------------------------------------------------------------------
 
     def properties(self) -> list[tuple[str, object]]:
-        """The figures as properties of a test in a JUnit report."""
+        """Return the figures as properties of a test in a JUnit report."""
         told: list[tuple[str, object]] = [
             ("outrider.faults", "; ".join(f"{s.fault} on rank {s.rank}" for s in self.strikes)),
             ("outrider.nodes_lost", len(self.losses)),
@@ -182,7 +211,7 @@ class Report:
         return told
 
     def as_dict(self) -> dict[str, Any]:
-        """The whole report as JSON values."""
+        """Return the whole report as JSON values."""
         chaos = self.chaos
         return {
             "chaos": None
@@ -205,7 +234,7 @@ class Report:
         """Write a ``.json``, ``.html`` (without dependencies), ``.png`` or ``.svg`` file (both need matplotlib).
 
         Raises:
-            SpecError: another suffix, or matplotlib is not installed.
+            SpecError: The suffix is another one, or matplotlib is not installed.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,13 @@ EVENTS = (
 
 
 def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) -> Scenario:
-    """Return the scenario of ``seed``. ``nodes``: of that size; ``span_s``: jobs and faults begin within that time."""
+    """Return the scenario of a seed.
+
+    Args:
+        seed: The seed.
+        nodes: The number of nodes. None: drawn.
+        span_s: Seconds within which jobs and faults begin. None: drawn.
+    """
     dice = Random(f"scenario {seed}")  # noqa: S311
     size = nodes or dice.choice((1, 2, 2, 3, 3, 4, 4, 4, 5, 6, 8, 12))
     lasts_s = span_s or (600.0 if size >= LARGE else dice.choice((20.0, 60.0, 120.0, 300.0)))

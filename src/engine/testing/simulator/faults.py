@@ -19,13 +19,29 @@ SILENT: tuple[Bad, ...] = ("dark", "deaf", "refuses")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fault:
+    """The base of all faults.
+
+    Args:
+        at_s: The time of the run or, with ``after``, seconds after that event.
+        after: An event: its name and which one of that name, such as ``("generation_lost", 1)``.
+    """
+
     at_s: float
     after: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(_Fault):
-    """The cloud will take a machine in ``seconds``; the node learns it, or the provider says it, or both do."""
+    """The cloud will take a machine, and gives notice.
+
+    Args:
+        who: The machine: a share of those that exist then, in the order of their births (0.0 the oldest); ``"head"``;
+            or ``"newest"``.
+        seconds: Seconds from the notice to the end.
+        by: Where the notice comes from: ``"node"``, ``"cloud"`` or ``"both"``.
+        then: What follows: ``"dies"``, ``"withdrawn"`` or ``"nothing"``.
+        after_s: Seconds until that.
+    """
 
     who: Who
     seconds: float = 120.0
@@ -36,7 +52,13 @@ class Notice(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death(_Fault):
-    """A machine ends. ``silent``: nobody closes its connections. ``reported_s``: the provider's delay; None: never."""
+    """A machine ends.
+
+    Args:
+        who: The machine, as in `Notice`.
+        silent: Whether its connections stay open.
+        reported_s: Seconds until the provider reports it. None: never.
+    """
 
     who: Who
     silent: bool = False
@@ -45,7 +67,12 @@ class Death(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage(_Fault):
-    """A share of all machines ends at once."""
+    """A share of all machines ends at once.
+
+    Args:
+        share: The share, from 0 to 1.
+        silent: Whether their connections stay open.
+    """
 
     share: float
     silent: bool = False
@@ -53,8 +80,13 @@ class Outage(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storm(_Fault):
-    """The cloud takes a share of the machines, one after the other ``within_s``: ``noticed`` of them with a notice of
-    ``seconds`` (or of as much as is left), the others without a word.
+    """The cloud takes a share of the machines, one after the other.
+
+    Args:
+        share: The share of the machines, from 0 to 1.
+        within_s: Seconds within which it takes them.
+        seconds: Seconds of notice, or as many as are left.
+        noticed: The share of these machines that get a notice.
     """
 
     share: float
@@ -65,14 +97,23 @@ class Storm(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(_Fault):
-    """A connection is closed; both ends live."""
+    """A connection is closed; both ends live.
+
+    Args:
+        who: The machine, as in `Notice`.
+    """
 
     who: Who
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonDeath(_Fault):
-    """The executor on a node dies with its workers, the machine does not; ``restarts``: another one takes its place."""
+    """The executor on a node dies with its workers; the machine does not.
+
+    Args:
+        who: The machine, as in `Notice`.
+        restarts: Whether another executor takes its place.
+    """
 
     who: Who
     restarts: bool = False
@@ -80,14 +121,23 @@ class DaemonDeath(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDeath(_Fault):
-    """A process that runs a task is killed by somebody."""
+    """A process that runs a task is killed from outside.
+
+    Args:
+        who: The machine, as in `Notice`.
+    """
 
     who: Who
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barren(_Fault):
-    """No worker can be born on a machine for a while, and one of those there dies, so that another is needed."""
+    """No worker can be started on a machine for a while, and one of those there dies, so that another is needed.
+
+    Args:
+        who: The machine, as in `Notice`.
+        for_s: The duration in seconds.
+    """
 
     who: Who
     for_s: float
@@ -95,7 +145,13 @@ class Barren(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(_Fault):
-    """Nothing crosses between the client and one node, in one direction or both; what was sent arrives afterwards."""
+    """Nothing crosses between the client and one node; everything that was sent arrives afterwards.
+
+    Args:
+        who: The machine, as in `Notice`.
+        for_s: The duration in seconds.
+        way: ``"out"`` (to the node), ``"in"`` (to the client), or ``"both"``.
+    """
 
     who: Who
     for_s: float
@@ -104,7 +160,12 @@ class Partition(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze(_Fault):
-    """A machine stops for a while, and goes on."""
+    """A machine stops for a while, and goes on.
+
+    Args:
+        who: The machine, as in `Notice`.
+        for_s: The duration in seconds.
+    """
 
     who: Who
     for_s: float
@@ -112,7 +173,13 @@ class Freeze(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow(_Fault):
-    """Everything takes ``by_s`` longer between the client and one node."""
+    """Everything takes longer between the client and one node.
+
+    Args:
+        who: The machine, as in `Notice`.
+        for_s: The duration in seconds.
+        by_s: The further seconds.
+    """
 
     who: Who
     for_s: float
@@ -121,21 +188,35 @@ class Slow(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCut(_Fault):
-    """The client's own network is gone: no node, and no provider, can be reached."""
+    """The client's own network is gone: no node, and no provider, can be reached.
+
+    Args:
+        for_s: The duration in seconds.
+    """
 
     for_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drought(_Fault):
-    """The cloud has no further machines."""
+    """The cloud has no further machines.
+
+    Args:
+        for_s: The duration in seconds.
+    """
 
     for_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchErrors(_Fault):
-    """The next launch calls fail; ``retry_after_s`` None: the provider says that trying again is of no use."""
+    """The next launch calls fail.
+
+    Args:
+        calls: The number of calls.
+        retry_after_s: Seconds after which the provider recommends another try. None: it says that trying again is
+            useless.
+    """
 
     calls: int
     retry_after_s: float | None = 1.0
@@ -143,14 +224,24 @@ class LaunchErrors(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostAnswers(_Fault):
-    """The next launch calls give their machines, and their answers never reach the client."""
+    """The next launch calls create their machines, and their answers never reach the client.
+
+    Args:
+        calls: The number of calls.
+    """
 
     calls: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadMachines(_Fault):
-    """The next machines boot never, or boot and answer nobody (``deaf``), or refuse all (for good if ``fatal``)."""
+    """The next machines do not work.
+
+    Args:
+        machines: The number of machines.
+        how: ``"dark"`` (never boots), ``"deaf"`` (answers nobody), ``"refuses"`` (refuses everything) or ``"fatal"``
+            (refuses everything for good).
+    """
 
     machines: int
     how: Bad = "refuses"
@@ -158,7 +249,11 @@ class BadMachines(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminateErrors(_Fault):
-    """The provider's terminate call fails for a while."""
+    """The provider's terminate call fails for a while.
+
+    Args:
+        for_s: The duration in seconds.
+    """
 
     for_s: float
 
@@ -170,14 +265,23 @@ class WatchError(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo(_Fault):
-    """Reports of the past reach the pool a second time, as if they were new."""
+    """Reports of the past reach the pool a second time, as if they were new.
+
+    Args:
+        reports: The number of reports.
+    """
 
     reports: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgery(_Fault):
-    """A node says of attempts that run on other nodes that they have returned, were killed, or come back from it."""
+    """A node reports that attempts of other nodes have returned, were killed, or come back from it.
+
+    Args:
+        who: The machine, as in `Notice`.
+        attempts: The number of attempts.
+    """
 
     who: Who
     attempts: int = 8
@@ -185,7 +289,11 @@ class Forgery(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize(_Fault):
-    """The user wants another number of nodes."""
+    """The user resizes the pool.
+
+    Args:
+        wanted: The new number of nodes.
+    """
 
     wanted: int
 

@@ -70,7 +70,24 @@ LOOK_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The result of a run. Two with the same digest were the same, line by line of their traces."""
+    """The result of a run. Two runs with the same digest were equal, line by line of their traces.
+
+    Attributes:
+        scenario: The scenario.
+        violation: The broken promise, or None.
+        digest: The digest of the trace.
+        simulated_s: The simulated seconds.
+        wall_s: The real seconds.
+        steps: The instants at which something happened, each followed by all checks.
+        events: The number of events of each kind.
+        endings: The number of endings of each kind.
+        faults: The number of faults of each kind that happened; without those that had no target, or whose time did not
+            come.
+        machines: The number of launched machines.
+        generations: The number of generations.
+        recoveries_s: Seconds from the loss of each node to the next generation of its broadcast.
+        trace: The lines of the trace: the last ones, or all.
+    """
 
     scenario: Scenario
     violation: Violation | None
@@ -88,9 +105,15 @@ class Played:
 
 
 def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None = None) -> Played:
-    """Run ``scenario`` to its end, or to the first broken promise. ``keep`` so many lines of the trace; None: all.
+    """Run a scenario to its end, or to the first broken promise. Only in the main thread of a process.
 
-    ``enough_s``: of CPU time, and it is taken for one that does not end (SIM-9). In a process's main thread only.
+    Args:
+        scenario: The scenario.
+        keep: The number of last lines of the trace to keep. None: all.
+        enough_s: Seconds of CPU time after which the run counts as endless (SIM-9). None: no limit.
+
+    Returns:
+        The result, with the broken promise if there is one.
     """
     began = time.perf_counter()
     loop = VirtualLoop()

@@ -42,7 +42,13 @@ if TYPE_CHECKING:
 
 
 class Violation(Exception):
-    """A broken promise: ``rule`` is its number, the message the story."""
+    """A broken promise.
+
+    Args:
+        rule: The number of the promise.
+        story: What happened; the message.
+        at_s: The simulated time.
+    """
 
     def __init__(self, rule: str, story: str, at_s: float) -> None:
         super().__init__(f"{rule} at {at_s:.6f} s: {story}")

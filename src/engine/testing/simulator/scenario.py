@@ -21,7 +21,39 @@ Ends = Literal["returns", "raises", "dies", "hangs", "poison"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One task, or a broadcast (``ranks`` per node), and what its function does."""
+    """One task, or a broadcast, and what its function does.
+
+    Args:
+        id: The number of the job.
+        at_s: The time of its submission.
+        takes_s: Seconds that its function runs.
+        ends: ``"returns"``, ``"raises"``, ``"dies"``, ``"hangs"``, or ``"poison"``: takes its machine down as soon as
+            it runs.
+        once: Whether it may have only one attempt.
+        retries: Further attempts when its node is lost.
+        max_restarts: Further attempts when it fails; of a broadcast, whose ranks then fail in as many generations.
+        on: The rank of its node. None: any.
+        queue_timeout_s: The most seconds of waiting. None: no limit.
+        timeout_s: The most seconds of running. None: no limit.
+        cancel_after_s: Seconds after which the user cancels it. None: never.
+        deadline_s: The most seconds from submission to end. None: no limit.
+        large: Whether its arguments and its result travel as blobs.
+        fresh: Whether it has a process of its own.
+        cpus: The processors that it holds; of a broadcast, each rank.
+        ranks: The ranks per node. 0: not a broadcast.
+        on_loss: What a broadcast does when it loses a rank.
+        collective: Whether ranks wait for each other.
+        listens: Whether every rank has a port of its own.
+        stall_s: Seconds without a sign of life after which it has stalled; the only sign that is played is its
+            beginning.
+        stall_restarts: Whether it then runs again.
+        hangs: The number of first attempts, of each rank, that never end.
+        peers_notice_s: Seconds after which a rank whose peer is gone raises. None: it hangs.
+        keep: Whether its result stays on its node, with a reference of the user to it.
+        given: Jobs that end before it is submitted, and whose kept results are its arguments.
+        asks: Pairs of seconds: how long after its end the user requests its value, and how long the user waits.
+        holds_s: Seconds from its end until the user drops the reference. inf: when all is done.
+    """
 
     id: int
     at_s: float
@@ -54,7 +86,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudSpec:
-    """The cloud of a scenario. Seconds are ranges that each launch, machine or line draws from."""
+    """The cloud of a scenario. Seconds are ranges that each launch, machine or line draws from.
+
+    Args:
+        launch_s: A launch call.
+        queue_s: The wait of a machine in a queue before it boots. 0 to 0: there is no queue.
+        boot_s: The boot of a machine.
+        connect_s: A connection to a machine.
+        latency_s: The latency of a line.
+        terminate_s: A terminate call.
+        kill_s: The end of a process tree, until it is proved.
+        capacity: The most machines.
+    """
 
     launch_s: tuple[float, float] = (0.2, 3.0)
     queue_s: tuple[float, float] = (0.0, 0.0)  # until a machine runs and boots; 0 to 0: there is no queue
@@ -68,6 +111,29 @@ class CloudSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
+    """A simulated run: the pool, its cloud, its work and its faults.
+
+    Args:
+        seed: The seed of all chance during the run.
+        nodes: The number of nodes.
+        min: The least number of nodes.
+        max: The most nodes.
+        spare: Further nodes that stand by.
+        idle_s: Seconds without work after which a node leaves, if the number follows the work. None: it does not.
+        slots: The task slots of a node.
+        cpus: The processors of the machines, in turn.
+        launch_retries: Further launches after a failed one.
+        announce: Whether somebody watches single tasks.
+        boot_timeout_s: Seconds from a launch to a ready node.
+        replace_timeout_s: Seconds to wait for the replacement of a lost node.
+        lease_s: Seconds after which a node without its client ends itself.
+        cloud: The cloud.
+        jobs: The work.
+        faults: The faults.
+        probe: Which reachability probe is used: ``"none"``, ``"machines"`` or ``"others"``.
+        close_at_s: The time at which the user leaves, whatever still runs. None: when all is done.
+    """
+
     seed: int
     nodes: int
     min: int

@@ -14,9 +14,14 @@ TRIES = 400  # runs at most; of 20 ms
 
 
 def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], *, tries: int = TRIES) -> Scenario:
-    """``scenario`` with as few faults, then as few jobs, as still make it ``breaks``.
+    """Return the scenario with as few faults, and then as few jobs, as still break it.
 
-    What is left is minimal if the tries sufficed: without any one of its faults or jobs, ``breaks`` says no.
+    The result is minimal if the tries sufficed: ``breaks`` is False without any one of its faults or jobs.
+
+    Args:
+        scenario: A scenario that breaks.
+        breaks: Whether a scenario still breaks.
+        tries: The most scenarios to try.
     """
     left = _Tries(breaks, tries)
     faults = smallest(scenario.faults, lambda some: left.spend(replace(scenario, faults=tuple(some))))

@@ -17,13 +17,27 @@ VPC_CIDR = "172.31.0.0/16"  # in EC2, and in moto
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """EC2's semantics with short times; give EC2's own times (in the comments) where a test depends on them.
+    """EC2's semantics with short times; pass EC2's own times (in the comments) if a test depends on them.
 
-    ``stale_s``: the age of answers to describe calls; younger resources do not exist yet (NotFound). ``wavering``: the
-    age of each answer is drawn between 0 and that, so that a later answer may show an earlier state.
-    ``terse_repeats``: a CreateFleet that is repeated with its token is answered with the fleet's id alone.
-    ``throttled``: limit requests as EC2 does. ``spot_usd``, ``on_demand_usd``: prices by type, or by "type zone";
-    others are made up, plausibly, from the seed. ``quotas``: vCPUs by quota code, such as ``L-1216C47A``.
+    Args:
+        seed: The seed of everything random, such as made-up prices.
+        boot_s: Seconds of pending. EC2's: 5 to 30.
+        stop_s: Seconds of shutting-down. EC2's: 10 to 60.
+        remembered_s: Seconds for which terminated instances are described.
+        stale_s: The age of answers to describe calls; younger resources do not exist yet (NotFound). EC2's: up to
+            several seconds.
+        wavering: Whether the age of each answer is drawn between 0 and ``stale_s``, so that a later answer may show an
+            earlier state.
+        terse_repeats: Whether a CreateFleet that is repeated with its token gets only the fleet's id.
+        throttled: Whether requests are limited as by EC2.
+        recycle_addresses: Whether a new machine gets the lowest free address, perhaps that of a former one.
+        types: Glob patterns of the instance types. ``("*",)``: all.
+        spot_usd: Spot prices by type, or by "type zone". Others are made up, plausibly, from the seed.
+        on_demand_usd: On-demand prices, in the same way.
+        quotas: vCPUs by quota code, such as ``L-1216C47A``.
+        public_ips: Whether subnets give public addresses.
+        default_vpc: Whether there is a default VPC.
+        vpc_cidr: The addresses of the default VPC, divided among its zones.
     """
 
     seed: int = 0

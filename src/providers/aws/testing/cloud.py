@@ -39,14 +39,20 @@ class Left:
 class EC2:
     """A cloud on this computer, for the length of a `with` block. ``endpoint_url`` serves every service.
 
-    EC2 behaves as `Behaviour` says, with `faults`; moto answers everything else. Any credentials are accepted.
-    ``hypervisor`` runs the machines; by default they exist on paper only. A process has one cloud at a time.
+    `Behaviour` and faults define EC2; moto answers everything else. Any credentials are accepted. A process has one
+    cloud at a time.
+
+    Args:
+        behaviour: The semantics and times of EC2.
+        hypervisor: Runs the machines. Default: they exist only on paper.
+        region: The region.
+        faults: Faults in force from the beginning.
 
     Raises:
         ImportError: ``outrider[testing]`` is not installed.
-        RuntimeError: this process has a cloud already.
-        ValueError: there is no such region.
-        ExceptionGroup: at the end: exceptions of the hypervisor, and calls that failed by the cloud's own fault.
+        RuntimeError: This process has a cloud already.
+        ValueError: The region does not exist.
+        ExceptionGroup: At the end: exceptions of the hypervisor, and calls that failed by the cloud's own fault.
     """
 
     def __init__(
@@ -93,6 +99,7 @@ class EC2:
 
     @property
     def endpoint_url(self) -> str:
+        """The URL of every service of the cloud."""
         return f"http://127.0.0.1:{self._server.port}"
 
     @property
@@ -102,10 +109,12 @@ class EC2:
 
     @property
     def faults(self) -> Faults:
+        """The faults in force."""
         return self._state.faults
 
     @property
     def ledger(self) -> Ledger:
+        """The bills of all instances."""
         return self._state.ledger
 
     @property
@@ -114,7 +123,7 @@ class EC2:
         return self._app.calls
 
     def time(self) -> float:
-        """The cloud's time in seconds since 1970: `time.time`, plus what was `advance`-d."""
+        """Return the cloud's time in seconds since 1970: `time.time`, plus the seconds of `advance`."""
         return self._state.clock.unix()
 
     def advance(self, seconds: float) -> None:
@@ -122,22 +131,26 @@ class EC2:
         self._state.advance(seconds)
 
     def instances(self, *states: str) -> list[Instance]:
-        """All instances, including terminated ones that EC2 still describes; or only those in these states."""
+        """Return all instances, including terminated ones that EC2 still describes; or only those in these states."""
         with self._state.lock:
             found = [each for region in self._state.regions.values() for each in region.instances.all()]
         return [each for each in found if not states or each.state in states]
 
     def instance(self, instance_id: str) -> Instance:
+        """Return one instance."""
         return self._life(instance_id).instance
 
     def interrupt(self, instance_id: str, notice_s: float = 120.0, rebalance_s: float | None = None) -> None:
-        """Take a spot instance: the notice now, its end ``notice_s`` seconds later. 0 means no notice at all.
+        """Take a spot instance: send its notice now, and end it later.
 
-        ``rebalance_s``: send the rebalance recommendation now, and the notice so many seconds later.
+        Args:
+            instance_id: The instance.
+            notice_s: Seconds from the notice to the end. 0: no notice at all.
+            rebalance_s: Send the rebalance recommendation now, and the notice this many seconds later.
 
         Raises:
-            KeyError: there is no such instance.
-            ValueError: it is not a spot instance.
+            KeyError: The instance does not exist.
+            ValueError: The instance is not a spot instance.
         """
         life = self._life(instance_id)
         if life.instance.market != "spot":
@@ -145,11 +158,11 @@ class EC2:
         life.interrupt(notice_s, rebalance_s)
 
     def withdraw(self, instance_id: str) -> None:
-        """Withdraw an announced interruption: it does not come."""
+        """Withdraw an announced interruption."""
         self._life(instance_id).withdraw()
 
     def left(self) -> list[Left]:
-        """Everything that somebody made and that still exists, in all regions, at present."""
+        """Return everything that was created and still exists, in all regions."""
         with self._state.lock:
             return [each for name in self._state.regions for each in self._left_in(name)]
 

@@ -40,7 +40,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A limit for the vCPUs of the quota ``code`` (such as ``L-1216C47A``), whatever `Behaviour.quotas` says."""
+    """A limit for the vCPUs of a quota, in place of `Behaviour.quotas`.
+
+    Args:
+        code: The code of the quota, such as ``L-1216C47A``.
+        vcpus: The limit.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
+    """
 
     code: str
     vcpus: int
@@ -52,7 +59,11 @@ class Quota:
 class ExpiredToken(OfAction):
     """Expired credentials: RequestExpired (EC2), ExpiredTokenException (others).
 
-    ``key``: only this access key has expired, so that new credentials work.
+    Args:
+        action: The call, as EC2 names it. None: any.
+        key: Only this access key has expired, so that new credentials work. None: all keys.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
     """
 
     key: str | None = None
@@ -62,7 +73,13 @@ class ExpiredToken(OfAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSkew:
-    """The cloud's clock is ahead: requests that were signed more than 300 s ago are refused."""
+    """The cloud's clock is ahead: requests that were signed more than 300 s ago are refused.
+
+    Args:
+        seconds: How much the clock is ahead.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
+    """
 
     seconds: float = 600.0
     times: int | None = None

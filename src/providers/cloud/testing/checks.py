@@ -273,7 +273,7 @@ async def _found_and_ended(it: Subject, request: LaunchRequest, surveyor: CloudS
 
 
 async def what_is_another_pools_is_left_alone(it: Subject) -> None:
-    """A pool's tag on a machine of another owner's says nothing: whoever launches "more like this" copies it."""
+    """Check that a pool's tag on a machine of another owner has no effect: "launch more like this" copies tags."""
     with short(instance_inventory, end_tracker):
         await _left_alone(it)
     _nothing_is_left(it)
@@ -294,7 +294,7 @@ async def _left_alone(it: Subject) -> None:
 
 
 async def killed_clients_leave_nothing_that_gc_does_not_end(it: Subject, kills: Sequence[Kill]) -> str:
-    """Kill clients at these moments, with some answers lost; return what was seen, in words. It is none of `CHECKS`."""
+    """Kill clients at these moments, with some answers lost, and return the observations. Not one of `CHECKS`."""
     it.front.faults.add(LostAnswer(it.launch, times=len(kills) // 4, after=2))
     options = {"endpoint_url": it.front.endpoint_url, **it.options}
     client = Client(provider=it.surveyor.provider, options=options, call=CALL, before=it.before)

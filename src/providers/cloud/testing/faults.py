@@ -16,9 +16,15 @@ Market = Literal["spot", "on-demand"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCapacity:
-    """No room for machines of a type, zone and market (None: any).
+    """No room for machines of a type, zone and market.
 
-    ``machines``: how many there are at a time; further ones are refused. Each refused machine counts as one of `times`.
+    Args:
+        type: The type. None: any.
+        zone: The zone. None: any.
+        market: ``"spot"`` or ``"on-demand"``. None: any.
+        machines: The number of machines at a time; further ones are refused.
+        times: How often the fault happens; each refused machine counts. None: without a limit.
+        after: The number of matching calls that are spared first.
     """
 
     type: str | None = None
@@ -31,12 +37,24 @@ class NoCapacity:
 
 @dataclass(frozen=True, slots=True)
 class OfAction:
+    """The base of faults of one action.
+
+    Args:
+        action: The call, as the cloud names it. None: any.
+    """
+
     action: str | None = None  # as the cloud names it; None: any
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle(OfAction):
-    """The call comes too often, whatever the rate limits say."""
+    """The call is refused because calls come too often, whatever the rate limits allow.
+
+    Args:
+        action: The call, as the cloud names it. None: any.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
+    """
 
     times: int | None = 1
     after: int = 0
@@ -44,7 +62,13 @@ class Throttle(OfAction):
 
 @dataclass(frozen=True, slots=True)
 class LostAnswer(OfAction):
-    """The call takes effect; the connection is cut before the first byte of the answer."""
+    """The call takes effect; the connection is cut before the first byte of the answer.
+
+    Args:
+        action: The call, as the cloud names it. None: any.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
+    """
 
     times: int | None = 1
     after: int = 0
@@ -54,8 +78,12 @@ class LostAnswer(OfAction):
 class HalfAnswer(OfAction):
     """The call takes effect; only half of the answer's body arrives, XML or JSON.
 
-    ``valid_http``: the headers give the half's length, so that only its content shows that it is cut. Otherwise they
-    give the whole length, and the connection is cut.
+    Args:
+        action: The call, as the cloud names it. None: any.
+        valid_http: True: the headers give the length of the half, so that only its content shows the cut. False: they
+            give the whole length, and the connection is cut.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
     """
 
     valid_http: bool = True
@@ -65,7 +93,13 @@ class HalfAnswer(OfAction):
 
 @dataclass(frozen=True, slots=True)
 class LostRequest(OfAction):
-    """The connection is cut and the call has no effect."""
+    """The connection is cut and the call has no effect.
+
+    Args:
+        action: The call, as the cloud names it. None: any.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
+    """
 
     times: int | None = 1
     after: int = 0
@@ -73,7 +107,14 @@ class LostRequest(OfAction):
 
 @dataclass(frozen=True, slots=True)
 class Slow(OfAction):
-    """The call takes effect at once; its answer comes ``seconds`` later."""
+    """The call takes effect at once; its answer comes later.
+
+    Args:
+        action: The call, as the cloud names it. None: any.
+        seconds: The delay of the answer.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
+    """
 
     seconds: float = 1.0
     times: int | None = 1
@@ -82,7 +123,16 @@ class Slow(OfAction):
 
 @dataclass(frozen=True, slots=True)
 class CallRefused(OfAction):
-    """An error instead of an effect: any of the cloud's, with its status."""
+    """An error instead of an effect: any of the cloud's, with its status.
+
+    Args:
+        action: The call, as the cloud names it. None: any.
+        code: The code of the error.
+        message: The text of the error.
+        status: The HTTP status.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
+    """
 
     code: str = "InternalError"
     message: str = "An internal error has occurred"
@@ -93,7 +143,13 @@ class CallRefused(OfAction):
 
 @dataclass(frozen=True, slots=True)
 class Unauthorized(OfAction):
-    """The credentials do not allow the call. On EC2, CreateFleet lists that of RunInstances among its errors."""
+    """The credentials do not allow the call. On EC2, CreateFleet lists the error of RunInstances among its own.
+
+    Args:
+        action: The call, as the cloud names it. None: any.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching calls that are spared first.
+    """
 
     times: int | None = None
     after: int = 0
@@ -101,7 +157,14 @@ class Unauthorized(OfAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoBoot:
-    """A launched machine ends before it runs, by the cloud's own error."""
+    """A launched machine ends before it runs, by the cloud's own error.
+
+    Args:
+        type: The type. None: any.
+        zone: The zone. None: any.
+        times: How often the fault happens. None: without a limit.
+        after: The number of matching machines that are spared first.
+    """
 
     type: str | None = None
     zone: str | None = None
@@ -110,7 +173,7 @@ class NoBoot:
 
 
 class Fault(Protocol):
-    """Any fault: also those that one cloud alone has."""
+    """Any fault, including those of one cloud alone."""
 
     @property
     def times(self) -> int | None: ...
@@ -138,6 +201,7 @@ class Faults:
         self._left: list[tuple[Fault, list[int]]] = []  # (fault, [calls to spare, times left])
 
     def add(self, *faults: Fault) -> None:
+        """Put faults in force."""
         with self._lock:
             self._left += [(each, [each.after, -1 if each.times is None else each.times]) for each in faults]
 
@@ -151,7 +215,7 @@ class Faults:
             return iter([each for each, (_, times) in self._left if times != 0])
 
     def of(self, kind: type[F]) -> list[F]:
-        """The faults of a kind that have times left."""
+        """Return the faults of a kind that have times left."""
         return [each for each in self if isinstance(each, kind)]
 
     def happens(self, fault: Fault) -> bool:
@@ -167,7 +231,7 @@ class Faults:
             return False
 
     def first_of(self, kind: type[W], action: str) -> W | None:
-        """The first fault of a kind that happens to this call."""
+        """Return the first fault of a kind that happens to this call."""
         for fault in self.of(kind):
             if fault.action in (None, action) and self.happens(fault):
                 return fault

@@ -64,12 +64,16 @@ class Refused(Exception):
 class CloudFront(ABC):
     """A cloud on this computer, for the length of a `with` block. Any number may be open.
 
-    ``hypervisor`` runs the machines; by default they exist on paper only. The same ``seed`` gives the same ids. It
-    listens at ``address``.
+    Args:
+        times: How long machines take to boot and stop, and how old lists are.
+        hypervisor: Runs the machines. Default: they exist only on paper.
+        faults: Faults in force from the beginning.
+        seed: The same seed gives the same ids.
+        address: The address that it listens at.
 
     Raises:
-        ExceptionGroup: at the end: exceptions of the hypervisor; calls that failed by the cloud's own fault; and
-            requests and answers that its published schema does not know.
+        ExceptionGroup: At the end: exceptions of the hypervisor; calls that failed by the cloud's own fault; and
+            requests and answers that its published schema does not have.
     """
 
     name: ClassVar[str]
@@ -129,11 +133,11 @@ class CloudFront(ABC):
 
     @abstractmethod
     def throttled(self) -> Refused:
-        """The refusal of a request that comes too often."""
+        """Return the refusal of a request that comes too often."""
 
     @abstractmethod
     def unauthorized(self, action: str) -> Refused:
-        """The refusal of a request that the credentials do not allow."""
+        """Return the refusal of a request that the credentials do not allow."""
 
     # --- what a test asks and does ------------------------------------------------------------------------------------
 

@@ -14,9 +14,18 @@ from ....lazy_dataclass import dataclass
 class Boot:
     """A machine to be powered on.
 
-    ``metadata``: answers of its metadata service, by path below ``/latest/meta-data/``; a public key named at launch is
-    at ``public-keys/0/openssh-key``. ``tokens_required``: only for requests with a token (IMDSv2). ``on_poweroff``: to
-    be called, from any thread, once the machine has shut itself down.
+    Args:
+        instance_id: The id of the instance.
+        private_ip: The private address.
+        zone: The zone.
+        type: The type.
+        user_data: The decoded text; bytes that are not UTF-8 are kept by surrogateescape.
+        metadata: The answers of its metadata service, by path below ``/latest/meta-data/``; a public key named at
+            launch is at ``public-keys/0/openssh-key``.
+        on_poweroff: A function to call, from any thread, once the machine has shut itself down.
+        public_ip: The public address, or None.
+        tokens_required: Whether the metadata service answers only requests with a token (IMDSv2).
+        hop_limit: The hop limit of its answers.
     """
 
     instance_id: str
@@ -43,29 +52,45 @@ class Hypervisor(Protocol):
         ...
 
     def metadata(self, instance_id: str, path: str, value: str | None) -> None:
-        """Change the answer of the metadata service at ``path``; None: 404. The machine may be off already."""
+        """Change the answer of the metadata service.
+
+        The machine may be off already.
+
+        Args:
+            instance_id: The id of the instance.
+            path: The path below ``/latest/meta-data/``.
+            value: The answer. None: status 404.
+        """
         ...
 
 
 @dataclass(slots=True)
 class Paper:
-    """The default: machines that exist on paper. ``on``: those with power; ``served``: their metadata."""
+    """The default hypervisor: machines that exist on paper.
+
+    Attributes:
+        on: The machines with power, by id.
+        served: The metadata of the machines, by id.
+    """
 
     on: dict[str, Boot] = field(default_factory=dict)
     served: dict[str, dict[str, str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def boot(self, machine: Boot) -> None:
+        """Note that the machine has power."""
         with self._lock:
             self.on[machine.instance_id] = machine
             self.served[machine.instance_id] = dict(machine.metadata)
 
     def power_off(self, instance_id: str) -> None:
+        """Note that the machine has no power."""
         with self._lock:
             self.on.pop(instance_id, None)
             self.served.pop(instance_id, None)
 
     def metadata(self, instance_id: str, path: str, value: str | None) -> None:
+        """Change the answer of the metadata service: see `Hypervisor.metadata`."""
         with self._lock:
             served = self.served.get(instance_id)
             if served is not None and value is None:
@@ -77,7 +102,7 @@ class Paper:
         """Shut a machine down, as ``poweroff`` typed on it would.
 
         Raises:
-            KeyError: it has no power.
+            KeyError: The machine has no power.
         """
         with self._lock:
             machine = self.on.pop(instance_id)

@@ -22,10 +22,14 @@ ENDED: tuple[State, ...] = ("shutting-down", "terminated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """A test cloud's times in seconds: ``boot_s`` from pending to running, ``stop_s`` from shutting-down to terminated.
+    """A test cloud's times, in seconds.
 
-    ``stale_s``: the age of its lists; with ``wavering`` it is random between 0 and that, so that a later list may show
-    an earlier state. ``remembered_s``: how long a terminated machine is listed.
+    Args:
+        boot_s: From pending to running.
+        stop_s: From shutting-down to terminated.
+        stale_s: The age of its lists.
+        wavering: Whether that age is random between 0 and ``stale_s``, so that a later list may show an earlier state.
+        remembered_s: How long a terminated machine is listed.
     """
 
     boot_s: float = 0.05

@@ -49,10 +49,16 @@ class Call(NamedTuple):
 
 
 class GCE(CloudFront):
-    """Compute Engine of one project. ``op_s``: seconds until an operation is done. ``page``: items of a list's page.
-    ``subnet``: the machines' private addresses.
+    """Compute Engine of one project, on this computer.
 
     Its requests and answers are checked against Google's published schema (``compute.json``).
+
+    Args:
+        times: How long machines take to boot and stop, and how old lists are.
+        op_s: Seconds until an operation is done.
+        page: The number of items on a page of a list.
+        subnet: The private addresses of the machines.
+        options: Further options, as of `CloudFront`: ``hypervisor``, ``faults``, ``seed`` and ``address``.
     """
 
     name: ClassVar[str] = "gcp"
@@ -83,7 +89,7 @@ class GCE(CloudFront):
     # --- what a test does ---------------------------------------------------------------------------------------------
 
     def credentials(self, folder: Path) -> Path:
-        """Write a service account's key, whose tokens come from this cloud; return its file."""
+        """Write the key of a service account, whose tokens come from this cloud, and return its file."""
         file = folder / "service-account.json"
         said = {"type": "service_account", "project_id": PROJECT, "private_key_id": "1", "private_key": _private_key()}
         said |= {"client_email": f"tester@{PROJECT}.example", "token_uri": f"{self.endpoint_url}/token"}
@@ -91,12 +97,13 @@ class GCE(CloudFront):
         return file
 
     def preempt(self, name: str, notice_s: float = 30.0) -> None:
-        """Take a spot machine: it is told so and is STOPPING at once, and ``notice_s`` later it is deleted."""
+        """Take a spot machine: it gets its notice and is STOPPING at once, and ``notice_s`` later it is deleted."""
         self._noticed.add(name)
         self.hypervisor.metadata(name, "instance/preempted", "TRUE")
         self.clock.after(notice_s, partial(self._taken, name, "compute.instances.preempted"))
 
     def fail_host(self, name: str) -> None:
+        """Let the host of a machine fail: the machine is stopped."""
         with self.lock:
             self.store.stop(name, "compute.instances.hostError")
 

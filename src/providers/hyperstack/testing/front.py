@@ -61,11 +61,23 @@ IMAGES = ("Ubuntu Server 22.04 LTS R535 CUDA 12.2", "Ubuntu Server 24.04 LTS R57
 
 
 class HyperstackCloud(CloudFront):
-    """Hyperstack's cloud on this computer, for the length of a `with` block; see `CloudFront`.
+    """Hyperstack's cloud on this computer, for the length of a `with` block; see also `CloudFront`.
 
-    ``room``: machines of (flavor, region) that there is room for; by default for any number. ``page_size``: the most
-    entries of a list in one answer, however many are asked for. ``network``, ``public_network``: of the machines'
-    addresses; None: the private ones are public. ``keys``: the API keys that are accepted; by default all.
+    Args:
+        times: How long machines take to boot and stop, and how old lists are.
+        hypervisor: Runs the machines. Default: they exist only on paper.
+        faults: Faults in force from the beginning.
+        seed: The same seed gives the same ids.
+        flavors: The flavors that it has.
+        environments: The environments, with their regions.
+        room: The most machines by (flavor, region). Default: any number.
+        page_size: The most entries of a list in one answer, however many are requested.
+        keys: The API keys that are accepted. Default: all.
+        network: The private addresses of the machines.
+        public_network: The public addresses. None: the private ones are public.
+
+    Raises:
+        ExceptionGroup: As for `CloudFront`.
     """
 
     name = "hyperstack"
@@ -96,11 +108,11 @@ class HyperstackCloud(CloudFront):
         self._ids = Random(seed)  # noqa: S311 - repeated
 
     def take_back(self, name: str) -> None:
-        """Take a spot machine back: it is deleted, without notice."""
+        """Take a spot machine back: delete it, without notice."""
         self.store.end(name, "taken back")
 
     def left(self) -> list[str]:
-        """The ids of all that exists."""
+        """Return the ids of everything that exists."""
         return [*(each.id for each in self.machines() if each.state != "terminated"), *map(str, self.key_pairs)]
 
     # --- CloudFront ---------------------------------------------------------------------------------------------------

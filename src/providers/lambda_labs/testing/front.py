@@ -54,15 +54,25 @@ ROOM: Mapping[tuple[str, str], int] = {
 
 
 class LambdaCloud(CloudFront):
-    """Lambda's On-Demand Cloud on this computer, for the length of a `with` block.
+    """Lambda's On-Demand Cloud on this computer, for the length of a `with` block; see also `CloudFront`.
 
-    ``room``: how many machines there are by type and region; further ones are refused, and `listInstanceTypes` names
-    the regions with some left. ``keys``: the API keys that are accepted; by default all. ``throttled``: limit requests
-    as Lambda does. A machine that switches itself off is ``active`` still, as Lambda does not say otherwise, and one
-    that has ended is listed no more. ``network``: of private addresses; without ``public_network`` they are public too.
+    A machine that switches itself off is still ``active``, as at Lambda, and a machine that has ended is not listed.
+
+    Args:
+        times: How long machines take to boot and stop, and how old lists are.
+        hypervisor: Runs the machines. Default: they exist only on paper.
+        faults: Faults in force from the beginning.
+        seed: The same seed gives the same ids.
+        types: The types that it sells.
+        room: The number of machines by (type, region). Further ones are refused, and `listInstanceTypes` names the
+            regions with room left.
+        keys: The API keys that are accepted. Default: all.
+        throttled: Whether requests are limited as by Lambda.
+        network: The private addresses of the machines.
+        public_network: The public addresses. None: the private ones are public.
 
     Raises:
-        ExceptionGroup: as of `CloudFront`.
+        ExceptionGroup: As for `CloudFront`.
     """
 
     name = "lambda"
@@ -100,7 +110,7 @@ class LambdaCloud(CloudFront):
         self.store.stop(name, "preempted")
 
     def left(self) -> list[str]:
-        """The names of everything that somebody made and that still exists."""
+        """Return the names of everything that was created and still exists."""
         machines = [f"machine {each.id}" for each in self.machines() if each.state != "terminated"]
         return machines + [f"ssh key {each['name']}" for each in self.ssh_keys.values()]
 

@@ -49,16 +49,26 @@ _ENDED = ("shutting-down", "terminated")
 
 
 class RunPodCloud(CloudFront):
-    """RunPod on this computer, for the length of a `with` block.
+    """RunPod on this computer, for the length of a `with` block; see also `CloudFront`.
 
-    ``room``: how many pods there may be by type and data center; further ones are refused, and the catalogue says so.
-    ``keys``: the API keys that are accepted; by default all. ``page``: pods in one answer of a list. ``pod_keys``:
-    whether pods may call with the key in their environment, each for itself. ``credit``: whether the account has a
-    balance; set it to False, and nothing is created. A pod whose first process has ended stays, and is billed.
-    ``public_network``: of the addresses where pods have their ports; None: those of ``network``.
+    A pod whose first process has ended stays, and is billed. Set ``credit`` to False for an account without a balance:
+    then nothing is created.
+
+    Args:
+        times: How long machines take to boot and stop, and how old lists are.
+        hypervisor: Runs the machines. Default: they exist only on paper.
+        faults: Faults in force from the beginning.
+        seed: The same seed gives the same ids.
+        address: The address that it listens at.
+        room: The number of pods by (type, data center). Further ones are refused, as the catalogue shows.
+        keys: The API keys that are accepted. Default: all.
+        page: The number of pods in one answer of a list.
+        pod_keys: Whether pods may call with the key in their environment, each for itself.
+        network: The private addresses of the pods.
+        public_network: The addresses with the pods' ports. None: those of ``network``.
 
     Raises:
-        ExceptionGroup: as of `CloudFront`.
+        ExceptionGroup: As for `CloudFront`.
     """
 
     name = "runpod"
@@ -90,15 +100,15 @@ class RunPodCloud(CloudFront):
     # --- what a test asks and does ------------------------------------------------------------------------------------
 
     def stop(self, name: str) -> None:
-        """Stop a pod, as RunPod does where the account has no balance left: it is ``EXITED``."""
+        """Stop a pod, as RunPod does when the account has no balance left: it is ``EXITED``."""
         self.store.stop(name, "stopped")
 
     def lose(self, name: str) -> None:
-        """Take a pod away: its host is gone, and RunPod knows it no more."""
+        """Take a pod away: its host is gone, and RunPod does not list it any more."""
         self.store.end(name, "lost")
 
     def left(self) -> list[str]:
-        """The names of everything that somebody made and that still exists."""
+        """Return the names of everything that was created and still exists."""
         return [f"pod {each.said['name']}" for each in self.machines() if each.state not in _ENDED]
 
     # --- its interface ------------------------------------------------------------------------------------------------

@@ -36,7 +36,26 @@ _LIMITS |= dict.fromkeys(("destroyInstances", "destroyInstance"), (1, 3.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rentable:
-    """A machine that somebody rents out. ``usd``: an hour on demand; ``min_bid``: the lowest bid; without its disk."""
+    """A machine that somebody rents out. Prices are in USD, without its disk.
+
+    Args:
+        id: The id of the offer.
+        gpu: The name of its GPUs.
+        gpus: The number of GPUs.
+        gpu_ram_mb: The memory of a GPU.
+        usd: The price of an hour on demand.
+        min_bid: The lowest bid for an hour.
+        storage_usd: The price of a GB of disk for a month.
+        cores: The number of processors.
+        ram_mb: The memory.
+        disk_gb: The disk.
+        place: The place, ending with the code of the country.
+        reliability: The share of past time that it was up, from 0 to 1.
+        verified: Whether Vast.ai has verified it.
+        cuda: The newest version of CUDA that its driver can run.
+        ports: The number of open ports.
+        days: The days for which it is offered.
+    """
 
     id: int
     gpu: str = "RTX 4090"
@@ -77,14 +96,23 @@ MACHINES = (
 
 
 class VastCloud(CloudFront):
-    """Vast.ai on this computer, for the length of a `with` block.
+    """Vast.ai on this computer, for the length of a `with` block; see also `CloudFront`.
 
-    ``offered``: the machines that are rented out, each to one tenant. ``keys``: the API keys that are accepted; by
-    default all. ``credit_usd``: of the account. ``throttled``: limit requests as Vast.ai does. ``network``: of private
-    addresses; without ``public_network`` they are public too. ``address``: where it listens.
+    Args:
+        times: How long machines take to boot and stop, and how old lists are.
+        hypervisor: Runs the machines. Default: they exist only on paper.
+        faults: Faults in force from the beginning.
+        seed: The same seed gives the same ids.
+        offered: The machines that are rented out, each to one tenant.
+        keys: The API keys that are accepted. Default: all.
+        credit_usd: The credit of the account in USD.
+        throttled: Whether requests are limited as by Vast.ai.
+        network: The private addresses of the machines.
+        public_network: The public addresses. None: the private ones are public.
+        address: The address that it listens at.
 
     Raises:
-        ExceptionGroup: as of `CloudFront`.
+        ExceptionGroup: As for `CloudFront`.
     """
 
     name = "vast"
@@ -117,11 +145,11 @@ class VastCloud(CloudFront):
     # --- what a test asks and does ------------------------------------------------------------------------------------
 
     def outbid(self, name: str) -> None:
-        """Let somebody bid more for an instance's machine: it is stopped without notice, and its disk is billed."""
+        """Let another renter bid more for a machine: its instance is stopped without notice, and its disk is billed."""
         self.store.stop(name, "outbid")
 
     def left(self) -> list[str]:
-        """The names of everything that somebody made and that still exists."""
+        """Return the names of everything that was created and still exists."""
         return [f"instance {each.id}" for each in self.machines() if each.state != "terminated"]
 
     # --- its interface ------------------------------------------------------------------------------------------------
