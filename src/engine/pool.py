@@ -109,10 +109,11 @@ class Pool(PoolLife):
         """The pool ``name``, taken over from a client on this computer that died: ``async with Pool.attach(...)``.
 
         Machines that it left, and that have not ended with their lease, are this pool's nodes in place of new ones;
-        what ran on them is ended. Those that cannot be taken over, or are too many, are terminated; missing ones are
-        launched. ``options``: as of `Pool`; give the same as for the pool that is taken over. `cost`, ``max_cost`` and
-        ``max_lifetime`` count from here on; only what ends a machine by itself, its lease and its lifetime, stays as
-        it was launched with.
+        what ran on them is ended. Without ``nodes``, the pool has all of them, and one new node if there are none. With
+        ``nodes``, further machines are terminated, which a line reports, and missing ones are launched. Machines that
+        cannot be taken over are terminated. ``options``: as of `Pool`; give the same as for the pool that is taken
+        over. `cost`, ``max_cost`` and ``max_lifetime`` count from here on; only what ends a machine by itself, its
+        lease and its lifetime, stays as it was launched with.
 
         Raises:
             SpecError: ``provider``'s machines end with their client. Entering raises it when no such pool was left
@@ -121,9 +122,8 @@ class Pool(PoolLife):
         settings.check_outlives(provider)
         check_known("Pool.attach", options, AttachOptions.__annotations__)
         pool = cls(provider=provider, **options)
-        pool._settings = replace(
-            pool._settings, name=settings.pool_name(name, most=settings.UNIQUE_LENGTH), attach=True
-        )
+        name = settings.pool_name(name, most=settings.UNIQUE_LENGTH)
+        pool._settings = replace(pool._settings, name=name, attach="nodes" if "nodes" in options else "all")
         return pool
 
     # --- running --------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ class Pool(PoolLife):
             SpecError: less than `Nodes.min`, or more than `Nodes.max` where that is given.
         """
         core = self._here()
-        self._settings.nodes.check_size(nodes)
+        core.settings.nodes.check_size(nodes)
         core.resize(nodes)
 
     @overload
