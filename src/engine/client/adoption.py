@@ -198,19 +198,19 @@ def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Ma
     return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in found}
 
 
-def machines_left(journal: Journal) -> dict[MachineId, float | None]:
+def machines_left(journal: Journal) -> dict[str, float | None]:
     """Return the machines that dead clients of this computer have left, and that another one can adopt, with the
     longest lease of their pool in seconds, or None where that is not known.
 
     Raises:
         JournalError
     """
-    left: dict[MachineId, float | None] = {}
+    left: dict[str, float | None] = {}
     for record in journal.records() if journal.pools.is_dir() else ():
         if record.standing == "dead" and (rest := journal.kept(record.pool, REST)) is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
                 written = json.loads(rest.read_text())
-                left |= {MachineId(each["machine"]["id"]): written.get("lease_s") for each in written["machines"]}
+                left |= {str(each["machine"]["id"]): written.get("lease_s") for each in written["machines"]}
     return left
 
 
