@@ -191,7 +191,8 @@ def run_words(
     if request.vcpus:
         words.append(f"--cpus={request.vcpus}")
     if not {"ipc", "shm-size"} & {option for option, _ in options}:
-        words.append(f"--shm-size={math.ceil(request.memory_gb / 2) or SHM_GB}g")
+        half = f"{math.ceil(request.memory_gb * 512)}m" if request.memory_gb else f"{SHM_GB}g"
+        words.append(f"--shm-size={half}")
     if podman:
         words += [f"--device=nvidia.com/gpu={each}" for each in devices]
     elif devices:
