@@ -191,8 +191,7 @@ def run_words(
     if request.vcpus:
         words.append(f"--cpus={request.vcpus}")
     if not {"ipc", "shm-size"} & {option for option, _ in options}:
-        half = f"{math.ceil(request.memory_gb * 512)}m" if request.memory_gb else f"{SHM_GB}g"
-        words.append(f"--shm-size={half}")
+        words.append(f"--shm-size={math.ceil((request.memory_gb or 2 * SHM_GB) * 512)}m")
     if podman:
         words += [f"--device=nvidia.com/gpu={each}" for each in devices]
     elif devices:

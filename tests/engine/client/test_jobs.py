@@ -106,7 +106,7 @@ def test_more_ranks_than_a_node_has_ports_are_refused() -> None:
         broadcast_of(JOB, payload(), Options(), (Ranks(),), on_loss="auto", nodes=[node(1), node(FEW + 1)])
 
 
-class Core:
+class PoolParts:
     """The parts of an open pool that a job uses."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Core:
 
 @pytest.fixture
 def core() -> Iterator[Any]:
-    core = Core()
+    core = PoolParts()
     yield core
     core.loop.close()
 

@@ -133,7 +133,7 @@ def test_limits_devices_and_options_become_words() -> None:
     small = run_words(Containers("i:1"), LaunchRequest(client_key="", nodes=1, memory_gb=0.5), name="n", labels={})
     assert {"--memory=512m", "--shm-size=256m"} < {*small}, "at most half of the memory"
     free = run_words(Containers("i:1"), LaunchRequest(client_key="", nodes=1), name="n", labels={})
-    assert "--shm-size=8g" in free
+    assert "--shm-size=8192m" in free
     assert "--network=host" in words(Containers("i:1", network="host"))
 
 
