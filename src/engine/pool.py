@@ -141,14 +141,16 @@ class Pool(PoolLife):
         """Take over the machines of a client on this computer that died: ``async with Pool.attach(...)``.
 
         Machines that are left of the pool ``name``, and that have not ended with their lease, become nodes of this
-        pool, in place of new ones; their running tasks are ended. Machines that cannot be taken over, or are too many,
-        are terminated, and missing ones are launched. `cost`, ``max_cost`` and ``max_lifetime`` count from here on. A
-        machine still ends itself by the lease and the lifetime that it was launched with.
+        pool, in place of new ones; their running tasks are ended. Machines that cannot be taken over are terminated.
+        `cost`, ``max_cost`` and ``max_lifetime`` count from here on. A machine still ends itself by the lease and the
+        lifetime that it was launched with.
 
         Args:
             name: The name of the pool that is taken over.
             provider: The provider of its machines.
-            options: Options of `Pool`; give the same ones as for the pool that is taken over.
+            options: Options of `Pool`; give the same ones as for the pool that is taken over. Without ``nodes``, all
+                machines that are left become nodes, and one new node is launched if there are none. With ``nodes``,
+                further machines are terminated, which a line reports, and missing ones are launched.
 
         Raises:
             SpecError: The machines of ``provider`` end with their client. Also on entering, when the computer has no
@@ -157,9 +159,8 @@ class Pool(PoolLife):
         settings.check_outlives(provider)
         check_known("Pool.attach", options, AttachOptions.__annotations__)
         pool = cls(provider=provider, **options)
-        pool._settings = replace(
-            pool._settings, name=settings.pool_name(name, most=settings.UNIQUE_LENGTH), attach=True
-        )
+        name = settings.pool_name(name, most=settings.UNIQUE_LENGTH)
+        pool._settings = replace(pool._settings, name=name, attach="nodes" if "nodes" in options else "all")
         return pool
 
     # --- running --------------------------------------------------------------------------------------------------
@@ -513,7 +514,7 @@ class Pool(PoolLife):
             SpecError: The number is less than `Nodes.min`, or more than `Nodes.max` if that is set.
         """
         core = self._here()
-        self._settings.nodes.check_size(nodes)
+        core.settings.nodes.check_size(nodes)
         core.resize(nodes)
 
     @overload

@@ -140,7 +140,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
     start = options["start_timeout"]
     return Settings(
         name=None if name is None else pool_name(name),
-        attach=False,
+        attach=None,
         specs=asked,
         provider=source,
         nodes=nodes,

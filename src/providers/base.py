@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
-from typing import Literal, NewType, Protocol, runtime_checkable
+from typing import Literal, NewType, Protocol, Self, runtime_checkable
 
 from ..lazy_dataclass import dataclass
 from .errors import ProviderError
@@ -203,6 +203,12 @@ class Warned:
     """A warning for people, on which nothing is decided. Its text is one clause."""
 
     text: str
+
+    @classmethod
+    def of_surplus(cls, count: int, most: int) -> Self:
+        """Return the warning that ``count`` living machines are ended, because the pool adopts ``most``."""
+        machines = "further machine of the pool is" if count == 1 else "further machines of the pool are"
+        return cls(f"{count} {machines} ended: nodes={most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,8 +414,9 @@ class Adopting(Protocol):
 
     async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
         """Take over machines, before the first launch: return the first ``most`` of ``known`` that still exist, which
-        are this fleet's from now on. All else that the pool has is ended, which is not waited for. ``lease_s``: the
-        longest lease that any of the pool's machines was launched with; None: not known.
+        are this fleet's from now on. All else that the pool has is ended, which is not waited for; `Warned.of_surplus`
+        among its events counts the machines beyond ``most``. ``lease_s``: the longest lease that any of the pool's
+        machines was launched with; None: not known.
 
         Raises:
             ProviderError: also when the pool is not where this fleet is.

@@ -20,6 +20,7 @@ import anyio
 
 T = TypeVar("T")
 THREADS = 32  # the maximum; further calls wait for a free one
+IDLE_S = 10.0  # a thread without work ends; to start another one takes 0.1 ms
 
 
 async def uninterrupted(run: Callable[[], T]) -> T:
@@ -86,7 +87,11 @@ def _set(answer: asyncio.Future[Any], said: object) -> None:
 
 
 class _Threads:
-    """A thread pool. A thread is started when there is work and none is idle, and stays."""
+    """A thread pool. A thread is started when there is work and none is idle, and ends `IDLE_S` after its last work.
+
+    ``_idle`` counts idle threads that no work was handed to. One that ends takes itself out of that first: otherwise
+    work that is handed over meanwhile would wait for it.
+    """
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -114,9 +119,21 @@ class _Threads:
                 work = self._work.get_nowait()
             except Empty:
                 self._idle.release()
-                work = self._work.get()
+                try:
+                    work = self._work.get(timeout=IDLE_S)
+                except Empty:
+                    if self._may_end():
+                        return
+                    continue  # there is work by now, or another thread has taken it
             work()
             del work  # releases the objects that it refers to
+
+    def _may_end(self) -> bool:
+        with self._making:
+            if not self._idle.acquire(blocking=False):
+                return False
+            self._made -= 1
+            return True
 
 
 _threads = _Threads()

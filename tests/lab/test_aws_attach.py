@@ -74,7 +74,8 @@ async def test_a_killed_clients_machines_are_the_next_ones(cloud, hypervisor, aw
         with pytest.raises(SpecError, match=f"living owner: process {process.pid} "):
             async with Pool.attach("train", provider=aws(), nodes=2, console="silent"):
                 pytest.fail("attached")
-    async with Pool.attach("train", provider=aws(), nodes=2, console="silent") as pool:
+    async with Pool.attach("train", provider=aws(), console="silent") as pool:
+        assert pool.snapshot().desired == 2
         results = await pool.broadcast(whoami())
         assert {instance.id for instance in cloud.instances()} == before
         assert {name for name, _ in results} == {host.name for host in hypervisor.hosts.values()}

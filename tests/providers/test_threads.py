@@ -107,3 +107,23 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_forked_child_has_threads_of_its_own() -> None:
     subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60, env=dict(os.environ))
+
+
+async def test_idle_threads_end_and_later_calls_start_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "IDLE_S", 0.01)
+    pool = threads._Threads()
+    monkeypatch.setattr(threads, "_threads", pool)
+    for _ in range(3):
+        together = threading.Barrier(threads.THREADS)
+        await asyncio.gather(*(in_thread(together.wait, 100) for _ in range(2 * threads.THREADS)))
+        async with asyncio.timeout(60):
+            while pool._made:
+                await asyncio.sleep(0.001)
+
+
+async def test_work_that_comes_while_threads_end_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "IDLE_S", 0.0)
+    monkeypatch.setattr(threads, "_threads", threads._Threads())
+    async with asyncio.timeout(60):
+        for number in range(2000):
+            assert await in_thread(abs, -number) == number

@@ -395,7 +395,7 @@ def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     name: str | None
-    attach: bool  # to what a dead client has left under that name
+    attach: Literal["all", "nodes"] | None  # to all machines that a dead client has left, or to as many as `nodes`
     specs: tuple[Spec, ...]
     provider: Provider  # the specs', or the choice among several
     nodes: Nodes

@@ -1,7 +1,10 @@
-"""The nodes of living pools that `outrider ssh` and `outrider exec` mean, and the way to each."""
+"""The nodes that `outrider ssh` and `outrider exec` mean, and the way to each: of living pools, and of those whose
+client died, for as long as their machines live on.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,10 @@ from ...providers.base import Address, Login
 from ...providers.journal import Journal
 from ...providers.private import state_root
 from ..api.checks import refuse
-from ..client.adoption import machines_kept
+from ..client.adoption import machines_kept, machines_left
 from ..runs.lines import EVENTS, parsed_events
 from ..runs.names import runs_folder
-from ..runs.nodes import LivingNode, nodes_now
+from ..runs.nodes import LivingNode, RunNodes, nodes_now
 from ..runs.reader import Run, found_runs, read_json, runs_meant
 from .container_command import InContainer, container_of
 from .ssh_command import Way
@@ -73,6 +76,8 @@ def reached(wanted: str, *, node: int | None = None, rank: int | None = None) ->
         return named
     if meant:
         run = meant[-1]
+        if run.owner == "dead" and not run.ended and (nodes := list(_left(run, machines, node, rank))):
+            return nodes
         gone = "is of another computer" if run.owner == "elsewhere" else "has lost its owner, which died"
         how = "has ended" if run.ended else gone
         refuse(f"run {run.id} {how}, and has no nodes here any more: `outrider ps` shows the pools that live.")
@@ -81,8 +86,30 @@ def reached(wanted: str, *, node: int | None = None, rank: int | None = None) ->
     )
 
 
-def _chosen(run: Run, machines: Machines, node: int | None, rank: int | None) -> Iterator[Reached]:
+def _left(run: Run, machines: Machines, node: int | None, rank: int | None) -> Iterator[Reached]:
+    """Yield the nodes of a run whose client died, of those whose machines end by their lease. Note on stderr that they
+    do.
+    """
+    left = machines_left(Journal(state_root()))
     found = nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
+    nodes = {number: each for number, each in found.nodes.items() if each.machine in left}
+    if not nodes:
+        return
+    ranks = {rank: number for rank, number in found.ranks.items() if number in nodes}
+    leases = [lease_s for each in nodes.values() if (lease_s := left[each.machine]) is not None]
+    lease = f"their lease, {max(leases):g} s after that" if leases else "their lease"
+    print(
+        f"outrider: run {run.id} has lost its owner, which died: its machines end by {lease}, unless Pool.attach takes "
+        "them over",
+        file=sys.stderr,
+    )
+    yield from _chosen(run, machines, node, rank, RunNodes(nodes, ranks))
+
+
+def _chosen(
+    run: Run, machines: Machines, node: int | None, rank: int | None, found: RunNodes | None = None
+) -> Iterator[Reached]:
+    found = found or nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
     if rank is not None and rank not in found.ranks:
         refuse(f"run {run.id} has no rank {rank}: it has {_numbers(found.ranks)}.")
     number = found.ranks[rank] if rank is not None else node

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ..api.checks import refuse
+from ..api.errors import OutriderError
 from ..api.printable import plain
 from ..config import files
 from ..config.tracker_tables import tracker_of
@@ -46,7 +47,8 @@ def sync(
     or the environment (MLFLOW_TRACKING_URI). Tokens are never in the record. What was sent is not sent again.
 
     Exits with 0 when all is sent, and of a run that goes on, all there is. With 1 when something is left: a tracker is
-    away for --timeout seconds, or rejects it; the same command goes on from there. With 2 where there is no such run or
+    away for --timeout seconds, or rejects it, or one of several cannot be used here; the same command goes on from
+    there. With 2 where there is no such run or
     tracker, or the run's own program is sending to it.
 
     Example: `outrider sync train --to mlflow`
@@ -64,11 +66,29 @@ def sync(
     """
     timeout = checked_timeout(timeout)
     found = chosen_run(run)
-    trackers = [_tracker(name, found, url) for name in _names(to, found, url)]
-    ends = [_sent(found, each, timeout, quiet=as_json) for each in trackers]
+    names = _names(to, found, url)
+    ends = [_end(found, name, url, timeout, alone=len(names) == 1, quiet=as_json) for name in names]
     if as_json:
         print(json.dumps([end for end, _ in ends], indent=2))
     return max(code for _, code in ends)
+
+
+def _end(
+    run: Run, name: str, url: str | None, timeout: float, *, alone: bool, quiet: bool
+) -> tuple[dict[str, Any], int]:
+    """Send a run to the tracker of this name, as `_sent`. A tracker that cannot be used (its package is missing, say)
+    ends the command only if it is ``alone``: the others are sent.
+    """
+    try:
+        return _sent(run, _tracker(name, run, url), timeout, quiet=quiet)
+    except (SystemExit, OutriderError) as error:
+        if alone:
+            raise
+        why = "" if isinstance(error, SystemExit) else f": {plain(str(error))}"  # which was printed
+        print(f"{name}: not sent{why}", file=sys.stderr)
+        left = behind_of(run.directory, name, _described(run).get(name, {}).get("ranks", "head"))
+        facts = {"tracker": name, "points": 0, "lacks": left.points, "rejected": left.rejected, "complete": False}
+        return {**facts, "said": f"not sent{why}"}, LEFT
 
 
 def _names(to: Sequence[str], run: Run, url: str | None) -> list[str]:

@@ -11,7 +11,7 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,7 +32,7 @@ from ...providers.errors import ProviderError
 from ...providers.journal import Journal, Ownership, PoolOwned, PoolRecord
 from ...providers.threads import in_thread
 from ..api.errors import SpecError
-from ..api.settings import is_named
+from ..api.settings import Nodes, is_named
 from .from_settings import new_client_key
 
 if TYPE_CHECKING:
@@ -102,11 +102,21 @@ class AdoptionRecord:
             stack.pop_all()
         return record
 
-    async def around(self, fleet: Fleet, settings: Settings) -> RecordedFleet:
-        if not settings.attach:
-            return RecordedFleet(fleet, self)
+    async def around(self, fleet: Fleet, settings: Settings) -> tuple[RecordedFleet, Settings]:
+        """Return the fleet with its machines in this record, and the settings, with the number of nodes where the pool
+        takes over all machines that are left.
+
+        Raises:
+            ProviderError
+        """
+        if settings.attach is None:
+            return RecordedFleet(fleet, self), settings
         nodes = settings.nodes
-        return await RecordedFleet.adopt(fleet, self, nodes.desired + nodes.spare, settings.lease_s)
+        most = len(self.machines) if settings.attach == "all" else nodes.desired + nodes.spare
+        recorded = await RecordedFleet.adopt(fleet, self, most, settings.lease_s)
+        if settings.attach == "all":
+            settings = replace(settings, nodes=Nodes(len(recorded.adopted) or nodes.desired))
+        return recorded, settings
 
     async def close(self) -> None:
         """Close the record when the fleet is closed. If the fleet has settled the pool, the record goes with it."""
@@ -186,6 +196,22 @@ def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Ma
     except (OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
         return None
     return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in found}
+
+
+def machines_left(journal: Journal) -> dict[str, float | None]:
+    """Return the machines that dead clients of this computer have left, and that another one can adopt, with the
+    longest lease of their pool in seconds, or None where that is not known.
+
+    Raises:
+        JournalError
+    """
+    left: dict[str, float | None] = {}
+    for record in journal.records() if journal.pools.is_dir() else ():
+        if record.standing == "dead" and (rest := journal.kept(record.pool, REST)) is not None:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
+                written = json.loads(rest.read_text())
+                left |= {str(each["machine"]["id"]): written.get("lease_s") for each in written["machines"]}
+    return left
 
 
 def _key(ownership: Ownership) -> PoolKey | None:

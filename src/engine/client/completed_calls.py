@@ -130,18 +130,16 @@ class CompletedCalls:
 class _NumberedJob(SubmittedJob[Any]):
     """A submitted call. ``number``: which of them it is, from 0."""
 
-    __slots__ = ("ending", "number", "over")
+    __slots__ = ("number", "over")
 
     def __init__(
         self, core: OpenPool, payload: Payload, options: Options, number: int, over: Callable[[_NumberedJob], None]
     ) -> None:
         super().__init__(core, payload, options)
         self.number, self.over = number, over
-        self.ending: Ending | None = None
 
     def __call__(self, ending: Ending) -> None:
         super().__call__(ending)
-        self.ending = ending
         self.over(self)
 
     @property

@@ -48,6 +48,11 @@ class PackedCall(NamedTuple):
     on: int | None
 
 
+def most_nodes(settings: Settings) -> int:
+    """Return the largest number of nodes that the pool may have, as far as is known."""
+    return settings.nodes.max or settings.nodes.desired
+
+
 class JobIntake:
     """The base of `OpenPool`, which adds the pool's life. It takes jobs while there is an actor to hand them to."""
 
@@ -61,7 +66,7 @@ class JobIntake:
 
     def __init__(self, settings: Settings, observer: Observer) -> None:
         self.settings, self.observer = settings, observer
-        self.most = settings.nodes.max or settings.nodes.desired  # nodes that it may have, as far as is known
+        self.most = most_nodes(settings)
         self.loop = asyncio.get_running_loop()
         self.polling = AnswerPolling(self.loop, observer.unfinished)
         if settings.traces:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from ...actors.interfaces import (
@@ -46,14 +47,18 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _UNASKED = object()
+_keeping_value = Lock()  # of all jobs: it is held for two steps of the interpreter
 
 
 class SubmittedJob(Generic[R]):
     """One submitted call, awaitable, and cancelled with whoever awaits it. Implements `job.Job`. It settles once; the
     value is unpickled when it is asked for.
+
+    ``future``: done when the job is over; its result is None. ``ending``: how the job ended, until its value has been
+    unpickled, and () from then on, because a job that is held must not hold the pickle beside the value.
     """
 
-    __slots__ = ("_core", "_deadline", "_loading", "_settled", "_value", "future", "id", "options", "payload")
+    __slots__ = ("_core", "_deadline", "_loading", "_settled", "_value", "ending", "future", "id", "options", "payload")
 
     def __init__(self, core: OpenPool, payload: Payload, options: Options) -> None:
         self._core, self.payload, self.options = core, payload, options
@@ -61,7 +66,8 @@ class SubmittedJob(Generic[R]):
         if payload.span is not None and core.observer.traces is not None:
             core.observer.traces.packed = payload.span  # others may have been packed since
         core.observer.job(self.id, payload.name)
-        self.future: asyncio.Future[Any] = core.loop.create_future()
+        self.future: asyncio.Future[None] = core.loop.create_future()
+        self.ending: Any = None
         self._value: Any = _UNASKED
         self._settled = False
         self._loading: asyncio.Task[None] | None = None
@@ -78,7 +84,7 @@ class SubmittedJob(Generic[R]):
                 cut(error)
                 raise
         try:
-            ending = self.future.result()
+            ending = self.ending
             outcome = ending.outcome if type(ending) is Settled else None
             if type(outcome) is not Received or type(outcome.data) is not bytes or len(outcome.data) >= LONG_BYTES:
                 yield from self.load_if_long().__await__()  # not the usual, a small value
@@ -103,7 +109,7 @@ class SubmittedJob(Generic[R]):
         """Unpickle a large value in a thread, once for all who wait: the event loop goes on meanwhile. Raises nothing:
         `result` does.
         """
-        if self._value is not _UNASKED or not any(received.is_long_to_load for received in _received(self.future)):
+        if self._value is not _UNASKED or not any(received.is_long_to_load for received in _received(self.ending)):
             return
         if self._loading is None:
             self._loading = asyncio.ensure_future(self._load())
@@ -112,22 +118,22 @@ class SubmittedJob(Generic[R]):
     async def _load(self) -> None:
         try:
             with suppress(Exception):
-                self._value = await in_thread(self._unpack_and_drop, abandon=True)
+                await in_thread(self._unpack_and_drop, abandon=True)
         finally:
             self._loading = None
 
-    def _unpack_and_drop(self) -> R:
-        self._value = value = self._unpack(self.future.result())  # before what it was made from is gone
-        for received in _received(self.future):
+    def _unpack_and_drop(self) -> None:
+        pickles = tuple(_received(self.ending))
+        self._unpack_once()
+        for received in pickles:
             received.drop()
-        return value
 
     def done(self) -> bool:
         return self.future.done()
 
     def cancelled(self) -> bool:
         future = self.future
-        if not future.done() or all(map(_has_returned, _endings(future))):
+        if not future.done() or all(map(_has_returned, _endings(self.ending))):
             return future.cancelled()
         return isinstance(self.exception(), TaskStopped)
 
@@ -149,25 +155,42 @@ class SubmittedJob(Generic[R]):
         return self.future.remove_done_callback(_JobCallback(self, function))
 
     def __repr__(self) -> str:
-        return f"<job {self.id} of {one_line(self.payload.name)}: {_state(self.future)}>"
+        return f"<job {self.id} of {one_line(self.payload.name)}: {_state(self)}>"
 
     def _repr_html_(self) -> str:
         """Return what notebooks show of a job."""
         from ..observe.notebook_html import job_page
 
-        return job_page(self.payload.name, int(self.id), _state(self.future))
+        return job_page(self.payload.name, int(self.id), _state(self))
 
     def __reduce__(self) -> NoReturn:
         raise NotACall(f"it is a job of {self.payload.name}, and a task gets values: await the job first")
 
     def result(self) -> R:
         if self._value is _UNASKED:
+            self.future.result()  # raises where it is not done, or was cancelled
             try:
-                self._value = self._unpack(self.future.result())
+                self._unpack_once()
             except Exception as error:
                 cut(error)
                 raise
         return self._value  # type: ignore[no-any-return]
+
+    def _unpack_once(self) -> None:
+        """Unpickle the value and let its pickle go. Any thread may call this, also while another one does: all get the
+        value of the first.
+        """
+        ending = self.ending
+        try:
+            value = self._unpack(ending)
+        except Exception:
+            if self._value is _UNASKED:
+                raise
+            return  # another thread has unpickled it meanwhile, and has dropped the pickle
+        with _keeping_value:
+            if self._value is _UNASKED:
+                self._value = value
+        self.ending = ()
 
     def _unpack(self, ending: Any) -> R:
         if type(ending) is GaveUp:
@@ -187,7 +210,8 @@ class SubmittedJob(Generic[R]):
         if self.payload.blob is not None or self.payload.shared or self.payload.objects:
             self._core.release(self.payload)
         if not self.future.done():
-            self.future.set_result(ending)
+            self.ending = ending
+            self.future.set_result(None)
 
     def refused(self) -> None:
         """End a job that was never submitted: nobody waits for it."""
@@ -198,33 +222,30 @@ class SubmittedJob(Generic[R]):
         self._core.release(self.payload)
 
 
-def _state(future: asyncio.Future[Any]) -> str:
+def _state(job: SubmittedJob[Any]) -> str:
     """Say how a job is, without its value, which may be large, and its error, which may not be unpickled here."""
-    if not future.done():
+    if not job.future.done():
         return "under way"
-    if future.cancelled():
+    if job.future.cancelled():
         return "cancelled"
-    endings = _endings(future)
+    endings = _endings(job.ending)
     if all(map(_has_returned, endings)):
-        return "failed" if future.exception() else "returned"
+        return "returned"
     ends = {each.verdict if isinstance(each, Settled) else each.reason for each in endings}
     return "cancelled" if ends <= {Verdict.KILLED, Reason.CANCELLED} else "failed"
 
 
-def _endings(future: asyncio.Future[Any]) -> Sequence[Ending]:
-    """Return how the tasks of a job ended; none: it has not ended, or otherwise."""
-    if not future.done() or future.cancelled() or future.exception() is not None:
-        return ()
-    ending = future.result()
-    return (ending,) if isinstance(ending, Settled | GaveUp) else ending
+def _endings(ending: Any) -> Sequence[Ending]:
+    """Return how the tasks of a job ended. None: it has not ended, was cancelled, or its value has been unpickled."""
+    return (ending,) if isinstance(ending, Settled | GaveUp) else ending or ()
 
 
 def _has_returned(ending: Ending) -> bool:
     return isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED
 
 
-def _received(future: asyncio.Future[Any]) -> Iterator[Received]:
-    return (cast("Received", cast("Settled", each).outcome) for each in _endings(future) if _has_returned(each))
+def _received(ending: Any) -> Iterator[Received]:
+    return (cast("Received", cast("Settled", each).outcome) for each in _endings(ending) if _has_returned(each))
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,19 +294,18 @@ class _Part(NamedTuple):
 class _SentChunk(SubmittedJob[list[Any]]):
     """The task of a part of the items. ``busy_s``: how long it ran, None unless it has returned."""
 
-    __slots__ = ("busy_s", "ending", "news", "part")
+    __slots__ = ("_attempt", "busy_s", "news", "part")
 
     def __init__(self, core: OpenPool, payload: Payload, options: Options, part: _Part, news: asyncio.Event) -> None:
         super().__init__(core, payload, options)
         self.part, self.news = part, news
         self.busy_s: float | None = None
-        self.ending: Ending | None = None
 
     def __call__(self, ending: Ending) -> None:
         super().__call__(ending)
-        self.ending = ending
         if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
             self.busy_s = cast("Received", ending.outcome).busy_s
+            self._attempt = int(ending.node), ending.rank, ending.number
         self.news.set()
 
     def results(self) -> tuple[list[Any], Exception | None]:
@@ -357,10 +356,9 @@ class _SentChunk(SubmittedJob[list[Any]]):
 
     def _error(self, place: int, raised: Raised) -> Exception:
         """Return the error of the item at this place of the part."""
-        ending, failed = cast("Settled", self.ending), raised.failed
-        where = AttemptPlace(self.payload.name, int(ending.node), ending.rank, ending.number)
-        observer = self._core.observer
-        observer.item_failed(self.id, self.payload.name, self.part.first + place, failed, int(ending.node))
+        (node, rank, number), failed = self._attempt, raised.failed
+        where = AttemptPlace(self.payload.name, node, rank, number)
+        self._core.observer.item_failed(self.id, self.payload.name, self.part.first + place, failed, node)
         load = None if failed.error is None else partial(values.load, failed.error.data, failed.error.sizes)
         item = _Part(self.part.first + place, [self.part.items[place]])
         return item.naming(failed_error(failed, where, load), self.payload.name)

@@ -36,7 +36,7 @@ from .budget import BudgetWatch
 from .cleanup import LastWord, add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
 from .from_settings import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements
 from .idle_watch import IdleWatch
-from .job_intake import JobIntake
+from .job_intake import JobIntake, most_nodes
 from .limits import ended_by
 from .plugin_context import PoolContext
 from .usage import UsageIntake
@@ -201,7 +201,11 @@ class OpenPool(JobIntake):
         opening = collecting_failures(self._opening.take(self.tag), cleanup_failures, self._last_word)
         opened = await stack.enter_async_context(opening)
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
-        fleet = self._budget.around(opened if record is None else await record.around(opened, settings))
+        fleet: Fleet = opened
+        if record is not None:
+            fleet, self.settings = await record.around(opened, settings)
+            settings, self.most = self.settings, most_nodes(self.settings)
+        fleet = self._budget.around(fleet)
         self.observer(ev.PoolStarting(self.name, provider.name, settings.nodes.desired, settings.nodes.min))
         from ..transport.connection import Connector  # takes a while: the provider has begun meanwhile
         from ..transport.plugin_hosts import PluginHosts

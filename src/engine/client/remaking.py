@@ -245,10 +245,11 @@ class Remaking:
                 job.refused()
                 raise
             try:
-                ending = await job.future
+                await job.future
             except asyncio.CancelledError:
                 job.cancel()
                 raise
+            ending = job.ending
             if type(ending) is not Settled or ending.verdict is not Verdict.RETURNED:
                 job.result()
         except PoolClosed:

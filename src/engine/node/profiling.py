@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..wire import log_records
@@ -43,7 +44,7 @@ class Profiling:
         self._folder, self._tasks = Path(folder), tasks
         self._send, self._log, self._lock = send, log, lock
         self._pid = os.getpid()
-        self._present: TaskProfile | None = None
+        self._owned = Lock()  # by the profile that begins or is under way: a signal may come while one begins
         self._number = 0
         self._blocks: dict[TaskContext, int] = {}
         signal.signal(SIGNAL, self._on_signal)
@@ -75,18 +76,18 @@ class Profiling:
 
     def begin(self, asked: Asked, task: TaskContext, thread: int) -> TaskProfile | None:
         """Begin a profile of a task, which runs in ``thread``; None: another one is under way."""
-        if self._present is not None or os.getpid() != self._pid:
+        if os.getpid() != self._pid or not self._owned.acquire(blocking=False):
             return None
-        self._number += 1
-        scratch = self._folder / f"profile-{self._pid}-{self._number}.json"
-        from .task_profile import TaskProfile
-
-        self._present = profile = TaskProfile(asked, thread, scratch, self._over)
-        task.closing.append(profile.task_ended)
         try:
+            self._number += 1
+            scratch = self._folder / f"profile-{self._pid}-{self._number}.json"
+            from .task_profile import TaskProfile
+
+            profile = TaskProfile(asked, thread, scratch, self._over)
+            task.closing.append(profile.task_ended)
             profile.begin()
         except BaseException:
-            self._present = None
+            self._owned.release()
             raise
         return profile
 
@@ -108,5 +109,5 @@ class Profiling:
                 self._log.put_blob(asked.attempt, record, left.fd)
             except OSError as error:
                 artifact, said = "", f"it could not be sent: {error.strerror}"
-        self._present = None
+        self._owned.release()
         self.say(Profiled(asked.attempt, asked.name, artifact, said))

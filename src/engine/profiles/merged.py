@@ -186,12 +186,16 @@ def _counted(merged: Merged) -> str:
     table = merged.table
     if table is None or not table.rows:
         return ""
-    steps = f"{table.steps} steps" if table.by_steps else f"{table.steps} pieces of time, for it knows of no steps"
+    if not table.steps:
+        steps = "which were not seen at the same time"
+    else:
+        steps = f"{table.steps} steps" if table.by_steps else f"{table.steps} pieces of time, for it knows of no steps"
     return f": {len(table.rows)} rank{'s' * (len(table.rows) > 1)}, {steps}"
 
 
 def _rows(table: Table) -> list[str]:
-    head = ("rank", "node", "step" if table.by_steps else "piece", "before", "outside", "inside")
+    unit = "seen" if not table.steps else "step" if table.by_steps else "piece"
+    head = ("rank", "node", unit, "before", "outside", "inside")
     cells = [head] + [
         (str(row.rank), str(row.node), *map(milliseconds, (row.step_s, row.before_s, row.outside_s, row.inside_s)))
         for row in table.rows

@@ -49,7 +49,8 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """``steps``: how many were compared. ``by_steps``: they are the tasks' own, else equal pieces of time.
+    """``steps``: how many were compared; 0: the ranks were not seen at the same time, and each row is of a rank's own
+    whole time. ``by_steps``: they are the tasks' own, else equal pieces of time.
     ``stragglers``: the ranks that the others wait for; none: there is no such rank. ``excess_s``: how much longer they
     are outside of collectives than all others, in the median step.
     """
@@ -66,7 +67,8 @@ def table_of(ranks: Sequence[RankTimes]) -> Table:
     by_steps = all(rank.steps for rank in ranks) and bool(ranks)
     rounds = _steps(ranks) if by_steps else _pieces(ranks)
     parts = [[_measured(rank, each) for rank, each in zip(ranks, round_, strict=True)] for round_ in rounds]
-    rows = [_row(rank, [each[index] for each in parts]) for index, rank in enumerate(ranks)] if parts else []
+    seen = parts or [[_measured(rank, rank.seen) for rank in ranks]]
+    rows = [_row(rank, [each[index] for each in seen]) for index, rank in enumerate(ranks)]
     stragglers, excess_s = _stragglers(ranks, parts)
     return Table(rows, len(rounds), by_steps, stragglers, excess_s)
 

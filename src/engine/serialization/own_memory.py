@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
+import re
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...lazy_dataclass import dataclass
@@ -60,11 +65,29 @@ def copy_into(view: memoryview, parts: Sequence[Part], filled: Filled) -> None:
             filled.at_bytes = at + len(piece)
 
 
-def huge_buffer(size_bytes: int, kind: type[mmap.mmap] = mmap.mmap) -> mmap.mmap:
+def huge_buffer(size_bytes: int, kind: type[mmap.mmap] | None = None) -> mmap.mmap:
     """Anonymous memory, in huge pages where there are any: first touch at 10 GB/s, a bytearray's at 1.5 (measured).
     It is private: shared memory, as `mmap` takes by itself, is in huge pages nowhere by default.
+
+    Raises:
+        OSError: this computer has less memory. A kernel that always overcommits would map it all the same.
     """
-    buffer = kind(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size_bytes > memory_bytes() and size_bytes > memory_bytes() + _swap_bytes():
+        raise OSError(errno.ENOMEM, f"{size_bytes:,} bytes are more than the memory of this computer")
+    buffer = (kind or mmap.mmap)(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         buffer.madvise(mmap.MADV_HUGEPAGE)
     return buffer
+
+
+@cache
+def memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _swap_bytes() -> int:
+    try:
+        found = re.search(r"^SwapTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return 0 if found is None else int(found[1]) * 1024

@@ -10,8 +10,10 @@ import asyncio
 import re
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ...actors import events as ev
 from ...actors.interfaces import ConnectFailed, NodeId
 from ...providers.base import Machine
 from ...providers.inherited_files import keep_here
@@ -41,15 +43,32 @@ def route_to_container(node: NodeId, machine: Machine, settings: ConnectionSetti
     return HostContainerRoute(node, machine, settings)
 
 
+class PausedWarning:
+    """Reports once that a container is paused: its node is tried again several times before it counts as lost."""
+
+    def __init__(self, observe: Callable[[ev.Event], object]) -> None:
+        self._observe, self._reported = observe, False
+
+    def report(self, text: str) -> None:
+        if not self._reported:
+            self._reported = True
+            self._observe(ev.ProviderWarned(text))
+
+
 class ContainerShell:
-    """Implements `CommandRunner` in a container, by one that runs commands on its host.
+    """Implements `CommandRunner` in a container, by one that runs commands on its host. ``shell``: returns the runner
+    of commands behind these words. ``paused``: reports once that the container is paused.
 
     Raises:
         ConnectFailed: as `CommandRunner.run`, where the container is gone.
+        ConnectionRefusedError: it is paused.
     """
 
-    def __init__(self, runner: CommandRunner, machine: Machine) -> None:
-        self._runner, self._machine = runner, machine
+    def __init__(
+        self, shell: Callable[[Sequence[str]], CommandRunner], machine: Machine, paused: PausedWarning
+    ) -> None:
+        self._shell, self._machine, self._paused = shell, machine, paused
+        self._runner = shell(machine.inside)
 
     async def run(
         self,
@@ -60,8 +79,18 @@ class ContainerShell:
     ) -> CommandResult:
         ended = await self._runner.run(argv, stdin=stdin, output=output)
         if ended.status and (said := said_gone(ended.stderr)):
+            await self._check_paused()
             raise gone(self._machine, said)
         return ended
+
+    async def _check_paused(self) -> None:
+        """Raise an error if the container is paused: Podman's words for it are those for one that has ended."""
+        *program, _, _, name = self._machine.inside  # as in `podman exec -i NAME`
+        state = await self._shell(program).run(["inspect", "--format", "{{.State.Status}}", name])
+        if state.stdout.strip() == b"paused":
+            text = f"container {self._machine.id} is paused: `{program[-1]} unpause {name}` lets it go on"
+            self._paused.report(text)
+            raise ConnectionRefusedError(text)
 
 
 def said_gone(stderr: bytes) -> str:
@@ -80,13 +109,14 @@ class HostContainerRoute(SSHRoute):
     def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
         super().__init__(node, machine, settings)
         self._bridged = True
+        self._paused = PausedWarning(settings.observe)
 
     def forget(self) -> None:
         super().forget()
         self._bridged = True
 
     def _shell(self) -> CommandRunner:
-        return ContainerShell(RemoteShell(self._connection, self._machine.inside), self._machine)
+        return ContainerShell(partial(RemoteShell, self._connection), self._machine, self._paused)
 
     async def _dial(self) -> ssh.Connected:
         return await ssh.connect(self._machine, None, interpose=self._settings.interpose())
@@ -107,6 +137,7 @@ class LocalContainerRoute(BootstrappedRoute):
         super().__init__(node, machine, settings)
         self._channels: list[Channel] | None = None  # None: it is not reached
         self._bridges = asyncio.Semaphore(BRIDGES)
+        self._paused = PausedWarning(settings.observe)
 
     @property
     def reached(self) -> bool:
@@ -114,7 +145,7 @@ class LocalContainerRoute(BootstrappedRoute):
 
     @property
     def _shell(self) -> CommandRunner:
-        return ContainerShell(LocalShell(self._machine.inside), self._machine)
+        return ContainerShell(LocalShell, self._machine, self._paused)
 
     async def reach(self, *, again: bool) -> None:
         if again:  # one that was never met shows by its bootstrap whether it is there

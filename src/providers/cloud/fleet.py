@@ -178,7 +178,10 @@ class CloudFleet(Generic[P, O]):
         also = sorted({*written.machines, *(machine.id for machine in reached)})
         left = await cloud.describe(self._pool, also=also, of=claim)
         running = {view.id for view in left if view.state == "running"}
-        mine = [machine for machine in reached if machine.id in running][:most]
+        living = [machine for machine in reached if machine.id in running]
+        mine = living[:most]
+        if len(living) > most:
+            self._tell(Warned.of_surplus(len(living) - most, most))
         for machine in mine:
             assert machine.address is not None, "those without one are not among them"
             if {"type", "zone"} <= machine.facts.keys():

@@ -191,7 +191,7 @@ def run_words(
     if request.vcpus:
         words.append(f"--cpus={request.vcpus}")
     if not {"ipc", "shm-size"} & {option for option, _ in options}:
-        words.append(f"--shm-size={math.ceil(request.memory_gb / 2) or SHM_GB}g")
+        words.append(f"--shm-size={math.ceil((request.memory_gb or 2 * SHM_GB) * 512)}m")
     if podman:
         words += [f"--device=nvidia.com/gpu={each}" for each in devices]
     elif devices:

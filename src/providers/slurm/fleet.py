@@ -105,6 +105,8 @@ class SlurmFleet:
             self._book.adopted(view, left_jobs.folder_of(view, here, around.root), mine, now)
         self._machines |= {machine.id: machine for machine in found.machines}
         self._reached |= self._machines.keys()
+        if found.surplus:
+            self._tell(Warned.of_surplus(found.surplus, most))
         if found.ends:
             ends = {view.id: left_jobs.folder_of(view, here, around.root) for view in found.ends}
             self._tasks.start_soon(self._end_others, ends)

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """``machines``: those that are taken over; ``keeps``: their jobs; ``ends``: the pool's other living jobs."""
+    """``machines``: those that are taken over; ``surplus``: how many living machines are not, because there are too
+    many; ``keeps``: the jobs of the machines; ``ends``: the pool's other living jobs.
+    """
 
     machines: tuple[Machine, ...]
+    surplus: int
     keeps: tuple[JobView, ...]
     ends: tuple[JobView, ...]
 
@@ -43,6 +46,7 @@ def left(views: Iterable[JobView], claim: Claim, known: Sequence[Machine], most:
     kept = {job_of(machine) for machine in machines}
     return Left(
         machines,
+        len(there) - len(machines),
         tuple(view for view in ours.values() if view.id in kept),
         tuple(view for view in ours.values() if view.id not in kept),
     )

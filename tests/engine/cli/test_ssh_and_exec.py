@@ -454,3 +454,61 @@ def test_pins_are_a_private_file_that_goes() -> None:
         assert pins.read_text() == "outrider ssh-ed25519 A\n"
         assert pins.parent.stat().st_mode & 0o077 == 0
     assert not pins.parent.exists()
+
+
+@pytest.fixture
+def dead_run(book: Journal) -> Path:
+    """The record of a run whose process died, with two machines that its pool has left and one that it has lost."""
+    program = subprocess.run([sys.executable, "-c", DIES, str(book.root)], capture_output=True, text=True, check=True)
+    return Path(program.stdout.strip())
+
+
+DIES = """
+import json, os, sys
+from dataclasses import asdict
+from pathlib import Path
+from outrider.engine.client.adoption import REST
+from outrider.engine.runs.files import RecordFiles
+from outrider.providers.journal import Journal
+from outrider.providers.pool_lock import Owner
+root = Path(sys.argv[1])
+owned = Journal.open(root).own("train-00ff00", "containers", {"on": "here"})
+machines = [{"machine": {"id": f"/box-{n}"}, "host_keys": []} for n in range(2)]
+owned.keep(REST, json.dumps({"pool": "p", "lease_s": 90.0, "machines": machines}))
+files = RecordFiles.make(root / "runs", "train", 1e9)
+events = [
+    event
+    for n in range(3)
+    for event in (
+        {"event": "node_launching", "node": n, "machine": f"/box-{n}", "facts": {"runtime": "echo"}},
+        {"event": "node_ready", "node": n, "rank": n},
+    )
+]
+files.append({"events.jsonl": b"".join(json.dumps(each).encode() + b"\\n" for each in events)})
+files.replace("run.json", {"owner": asdict(Owner.this(files.directory)), "cwd": "/"})
+files.replace("status.json", {"state": "running", "pool": "train", "provider": "containers", "began": 1e9})
+print(files.directory, flush=True)
+os._exit(0)
+"""
+
+
+def test_machines_of_a_dead_client_are_reached_until_their_lease_ends_them(
+    dead_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = reached("train")
+    assert [(each.name, each.container and each.container.name) for each in nodes] == [
+        ("node 0", "box-0"),
+        ("node 1", "box-1"),
+    ]
+    note = capsys.readouterr().err
+    assert f"run {dead_run.name} has lost its owner, which died: its machines end by their lease, 90 s after" in note
+    assert "Pool.attach" in note
+    assert [each.number for each in reached("train", rank=1)] == [1]
+    with pytest.raises(SpecError, match="has no node 2: it has 0, 1"):
+        reached("train", node=2)
+
+
+def test_dead_run_has_no_nodes_when_its_machines_have_a_new_owner(dead_run: Path, book: Journal) -> None:
+    refused = pytest.raises(SpecError, match=f"run {dead_run.name} has lost its owner, which died, and has no nodes")
+    with book.own("train-00ff00", "containers", adopt=True), refused:
+        reached("train")

@@ -149,3 +149,22 @@ def test_words_that_mean_nothing_are_refused(server: FakeMLflow, capsys: pytest.
     with StateFile(record, "mlflow").locked():
         assert outrider("sync", "train", "--to", "mlflow", "--url", server.address) == 2
     assert "another process is sending" in capsys.readouterr().err
+
+
+def test_a_tracker_that_cannot_be_used_holds_up_no_other(
+    server: FakeMLflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run_of()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert outrider("sync", "train", "--to", "wandb,webhook,mlflow", "--json") == 1
+    told = capsys.readouterr()
+    wandb, webhook, mlflow = json.loads(told.out)
+    assert (mlflow["tracker"], mlflow["points"], mlflow["complete"]) == ("mlflow", 30, True)
+    assert (wandb["tracker"], wandb["points"], wandb["complete"]) == ("wandb", 0, False)
+    assert (webhook["tracker"], webhook["complete"]) == ("webhook", False)
+    assert "wandb: not sent: " in told.err
+    assert "outrider[" in wandb["said"] or "pip install" in wandb["said"]
+    assert "the address of a webhook is in no record" in told.err
+    assert server.rows() == recorded(record)
+    assert outrider("sync", "train", "--to", "wandb") == 2, "alone, it is an error of the command"

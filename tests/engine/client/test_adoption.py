@@ -11,10 +11,11 @@ from types import MappingProxyType
 
 import pytest
 
-from outrider import SSH, Local, Pool, SpecError
+from outrider import SSH, Containers, Local, Nodes, Pool, SpecError
 from outrider.engine.api.settings import unique
 from outrider.engine.client import adoption
 from outrider.engine.client.adoption import AdoptionRecord, RecordedFleet
+from outrider.engine.pool_options import AttachOptions
 from outrider.engine.transport.ssh import new_key
 from outrider.providers import pool_lock
 from outrider.providers.base import (
@@ -291,7 +292,7 @@ def test_attaching_takes_what_a_pool_takes() -> None:
     from outrider import AWS
 
     pool = Pool.attach("train", provider=AWS("us-east-1"), nodes=3, vcpus=4, max_cost=5)
-    assert (pool._settings.name, pool._settings.attach, pool._settings.nodes.desired) == ("train", True, 3)
+    assert (pool._settings.name, pool._settings.attach, pool._settings.nodes.desired) == ("train", "nodes", 3)
     with pytest.raises(SpecError, match="name takes"):
         Pool.attach("a/b", provider=AWS("us-east-1"))
 
@@ -320,3 +321,37 @@ async def test_the_invariant_falls_without_its_guard(book: Journal, monkeypatch:
     monkeypatch.setattr(adoption.AdoptionRecord, "rotated", later)
     with pytest.raises(AssertionError):
         await test_a_host_key_is_on_the_disk_before_it_is_in_use(book)
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "adopted"),
+    [
+        ({}, 3, ["i-1", "i-2", "i-3"]),
+        ({"nodes": 1}, 1, ["i-1"]),
+        ({"nodes": Nodes(1, spare=1)}, 1, ["i-1", "i-2"]),
+        ({"nodes": 3}, 3, ["i-1", "i-2", "i-3"]),
+        ({"nodes": 5}, 5, ["i-1", "i-2", "i-3"]),
+    ],
+)
+async def test_attach_without_a_number_of_nodes_adopts_all(
+    book: Journal, options: AttachOptions, nodes: int, adopted: list[str]
+) -> None:
+    await left(book, *map(machine, ["i-1", "i-gone", "i-2", "i-3"]))
+    async with Fake().open("train", EntryPoints()) as inner:
+        lasting = Lasting(inner.provider, "train", inner.tasks)
+        record = AdoptionRecord.adopt(book, "train", "aws")
+        settings = Pool.attach("train", provider=Containers("i", runtime="podman"), **options)._settings
+        fleet, changed = await record.around(lasting, settings)
+        assert (changed.nodes.desired, changed.nodes.min) == (nodes, nodes)
+        assert [each.id for each in fleet.adopted] == adopted
+        await record.close()
+
+
+async def test_attach_to_no_machine_that_is_left_has_one_node(book: Journal) -> None:
+    await left(book, machine("i-gone"))
+    async with Fake().open("train", EntryPoints()) as inner:
+        record = AdoptionRecord.adopt(book, "train", "aws")
+        settings = Pool.attach("train", provider=Containers("i", runtime="podman"))._settings
+        fleet, changed = await record.around(Lasting(inner.provider, "train", inner.tasks), settings)
+        assert (fleet.adopted, changed.nodes.desired) == ([], 1)
+        await record.close()

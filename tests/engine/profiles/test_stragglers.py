@@ -110,4 +110,6 @@ def test_collectives_that_overlap_count_once() -> None:
 def test_no_rank_and_ranks_that_never_were_together_have_an_empty_table() -> None:
     assert table_of([]).rows == []
     apart = [RankTimes(rank, 0, Interval(rank * 10.0, rank * 10.0 + 1), [], []) for rank in range(2)]
-    assert table_of(apart).rows == []
+    table = table_of(apart)
+    assert [(row.rank, row.step_s) for row in table.rows] == [(rank.rank, rank.seen.seconds) for rank in apart]
+    assert (table.steps, table.stragglers) == (0, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -93,6 +94,21 @@ def receiving() -> tuple[Receiving, TransferProgress]:
 @pytest.mark.parametrize("size_bytes", [-(2**63), -5, 0, 2**46, 2**47, 2**47 + 1, 2**63, 2**64 - 1], ids=str)
 async def test_an_absurd_size_is_an_error_of_its_transfer_at_once(size_bytes: int) -> None:
     """One that is raised in a channel's callback would have its SSH connection closed, and begin all over again."""
+    await refuse_absurd_size(size_bytes)
+
+
+@pytest.mark.parametrize("size_bytes", [2**44, 2**46, 2**47, 2**63 - 1], ids=str)
+async def test_size_beyond_the_memory_is_an_error_where_the_kernel_maps_any(
+    size_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does with vm.overcommit_memory=1."""
+    lazily_mapped = mmap.mmap(-1, 4096)
+    monkeypatch.setattr(mmap, "mmap", lambda *_, **_options: lazily_mapped)
+    monkeypatch.setattr(Receiving, "stall_s", 0.01)
+    await refuse_absurd_size(size_bytes)
+
+
+async def refuse_absurd_size(size_bytes: int) -> None:
     transfer, _ = receiving()
     transfer.data_received(encode(wire.Have("blob", size_bytes)))
     with pytest.raises((ProtocolError, OSError)) as caught:

@@ -193,3 +193,19 @@ def test_what_was_done_is_the_same_page_as_the_report(browser: Chromium, whole: 
         assert browser.evaluate("document.documentElement.scrollWidth") <= 390
         assert browser.complaints == []
         assert json.loads(browser.evaluate("document.getElementById('data').textContent")).get("live") is None
+
+
+def test_header_of_a_living_run_fits_a_phone(browser: Chromium, whole: Run, tmp_path: Path) -> None:
+    with living(whole, tmp_path / "runs") as run, serving(tmp_path) as ui:
+        browser.show(ui.url)
+        browser.wait("location.search === ''")
+        browser.show(ui.url.partition("?")[0] + f"runs/{run.run.id}", width=390)
+        browser.wait("document.querySelectorAll('#acts button').length === 3")
+        covered = browser.evaluate(
+            """[...document.querySelectorAll('.bar .mark, .bar #theme, #acts button')].filter((each) => {
+                const box = each.getBoundingClientRect();
+                const spots = [1, box.width / 2, box.width - 1].map((x) => [box.left + x, box.top + box.height / 2]);
+                return spots.some(([x, y]) => !each.contains(document.elementFromPoint(x, y)));
+            }).map((each) => each.textContent)"""
+        )
+        assert covered == [], "nothing in the header lies over another part of it"

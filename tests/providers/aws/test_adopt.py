@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from outrider import AWS
-from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineReachable
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineReachable, Warned
 from outrider.providers.cloud import fleet as fleets
 from outrider.providers.errors import BadRequest, NotGone
 from outrider.providers.journal import Journal
@@ -88,6 +88,10 @@ async def test_no_more_are_taken_over_than_are_wanted(
     with Journal.open(journal_path).own("train", "aws", adopt=True):
         async with aws().open("train", NOWHERE) as fleet:
             assert await fleet.adopt(machines, 1) == machines[:1]
+            async for event in fleet.events():
+                if isinstance(event, Warned):
+                    assert event.text == "2 further machines of the pool are ended: nodes=1"
+                    break
             with anyio.fail_after(60):
                 while [each.id for each in cloud.instances("pending", "running")] != [machines[0].id]:
                     await anyio.sleep(0.01)

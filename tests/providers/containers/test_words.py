@@ -112,7 +112,7 @@ def test_limits_devices_and_options_become_words() -> None:
         "--network=none",
         "--memory=4096m",
         "--cpus=2",
-        "--shm-size=2g",
+        "--shm-size=2048m",
         '--gpus="device=0,3"',
         "--volume=/d:/d",
         "--ulimit=a=1",
@@ -130,6 +130,10 @@ def test_limits_devices_and_options_become_words() -> None:
     ]
     assert {"--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=3"} < {*words(provider, devices=(0, 3), podman=True)}
     assert not [each for each in words(Containers("i:1")) if each.startswith("--network")]
+    small = run_words(Containers("i:1"), LaunchRequest(client_key="", nodes=1, memory_gb=0.5), name="n", labels={})
+    assert {"--memory=512m", "--shm-size=256m"} < {*small}, "at most half of the memory"
+    free = run_words(Containers("i:1"), LaunchRequest(client_key="", nodes=1), name="n", labels={})
+    assert "--shm-size=8192m" in free
     assert "--network=host" in words(Containers("i:1", network="host"))
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.providers import login_host
-from outrider.providers.base import Address, EntryPoints, LaunchRequest, Machine, MachineId, MachineReachable
+from outrider.providers.base import Address, EntryPoints, LaunchRequest, Machine, MachineId, MachineReachable, Warned
 from outrider.providers.errors import BadRequest
 from outrider.providers.journal import Journal
 from outrider.providers.resource_ownership import Claim
@@ -71,12 +71,12 @@ def test_what_is_taken_over_and_what_is_ended(views: list[JobView], most: int) -
 
 def whatever_is_known(views: Sequence[JobView], claim: Claim, known: Sequence[Machine], most: int) -> Left:
     found = left_jobs.left(views, claim, known, most)
-    return Left(tuple(known[:most]), found.keeps, found.ends)
+    return Left(tuple(known[:most]), 0, found.keeps, found.ends)
 
 
 def everybodys(views: Sequence[JobView], claim: Claim, known: Sequence[Machine], most: int) -> Left:
     found = left_jobs.left(views, claim, known, most)
-    return Left(found.machines, found.keeps, tuple(view for view in views if view not in found.keeps))
+    return Left(found.machines, found.surplus, found.keeps, tuple(view for view in views if view not in found.keeps))
 
 
 @pytest.mark.parametrize(("decide", "rule"), [(whatever_is_known, "LEFT-1"), (everybodys, "LEFT-2")])
@@ -132,6 +132,7 @@ async def test_running_steps_are_taken_over_and_the_others_jobs_end(site: HandMa
 async def adopts(site: HandMade, known: list[Machine]) -> None:
     async with Slurm().open("p", EntryPoints()) as fleet:
         assert await fleet.adopt(known, 2) == tuple(known[:2])
+        assert Warned("2 further machines of the pool are ended: nodes=2") in fleet._events
         with anyio.fail_after(60):
             while "2" in site.alive:
                 await anyio.sleep(0.01)
