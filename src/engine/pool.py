@@ -96,13 +96,16 @@ class Pool(PoolLife):
             SpecError: there is no such file or pool, or it says something that is not valid: the message names the
                 file, the table, and the key that was probably meant.
         """
+        from .api.language import TOML
         from .config.files import pool_of
         from .config.tables import telling
 
         specs, given, where = pool_of(pool, file, besides=options)
         whole: PoolOptions = {**given, **options}
         with telling(where):
-            return cls(*specs, **whole)
+            made = cls(*specs, **whole)
+        made._language = TOML
+        return made
 
     @classmethod
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:

@@ -46,10 +46,11 @@ def described(error: Exception) -> str | None:
     """Return an error as a line that says what to do; None for one that is a mistake of this program."""
     from ...providers.errors import ProviderError
     from ..api.errors import OutriderError
+    from ..api.language import worded
     from ..api.printable import plain
 
     if isinstance(error, ProviderError | OutriderError):
-        return plain(str(error))
+        return worded(plain(str(error)))
     if not isinstance(error, OSError):
         return None
     if error.filename is None and not _has_working_folder():

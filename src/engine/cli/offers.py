@@ -99,6 +99,7 @@ def settings_of(options: RunOptions, *, spot: bool = False) -> Settings:
     """
     from ...providers.registry import clouds
     from ..api.checks import refuse
+    from ..api.language import options_are_in_file
     from ..api.settings import MachineOptions
     from ..config import files
     from ..config.tables import RUN_KEYS, at, merged, pool_options, telling
@@ -119,6 +120,7 @@ def settings_of(options: RunOptions, *, spot: bool = False) -> Settings:
     if whole.get("provider") is None and not whole.get("specs"):
         machine = {key: whole.pop(key) for key in MachineOptions.__annotations__ if key in whole}
         whole["specs"] = [{**machine, "provider": name} for name in clouds()]
+    options_are_in_file(frozenset(table) - frozenset(table_of(given)))
     specs, chosen = pool_options({key: value for key, value in whole.items() if key not in RUN_KEYS}, where)
     with telling(where):
         return checked(specs, {**DEFAULTS, **chosen})
@@ -154,6 +156,7 @@ async def _offers(spec: Spec, request: LaunchRequest) -> SpecOffers:
 
     from ...providers.base import Offering
     from ...providers.errors import ProviderError
+    from ..api.language import worded
     from ..api.printable import plain
 
     provider = spec.provider
@@ -167,7 +170,7 @@ async def _offers(spec: Spec, request: LaunchRequest) -> SpecOffers:
         told = ". ".join(each for each in (plain(str(error)).rstrip("."), error.advice) if each)
     except Exception as error:  # noqa: BLE001  the edge: a defect in one provider must not hide the others' offers
         told = defect(error)
-    return SpecOffers(provider.name, why_not=told)
+    return SpecOffers(provider.name, why_not=worded(told))
 
 
 def _row(spec: SpecOffers, offer: MachineOffer) -> dict[str, Any]:

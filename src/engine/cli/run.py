@@ -19,6 +19,7 @@ from cyclopts import Parameter, Token
 from ...lazy_dataclass import dataclass
 from ...providers.registry import ProviderName
 from ..api.errors import BroadcastFailed, OutriderError, SpecError
+from ..api.language import worded
 from ..api.printable import plain
 from ..api.secrets import Scrubber
 from ..runs.names import runs_folder
@@ -129,7 +130,7 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS, as_json: AsJson = Fals
             return _detached(planned, as_json=as_json)
         return _run_for_programs(planned) if as_json else _run(planned).code
     except SpecError as error:
-        print(f"outrider: {plain(str(error))}", file=sys.stderr)
+        print(f"outrider: {worded(plain(str(error)))}", file=sys.stderr)
         return 2
 
 
@@ -165,7 +166,7 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
         if end.said:
             print(f"outrider: {end.said}", file=sys.stderr, flush=True)
         if isinstance(error, BroadcastFailed) and (advice := missing_module_advice(error, local=planned.local)):
-            print(f"outrider: {plain(advice)}", file=sys.stderr, flush=True)
+            print(f"outrider: {worded(plain(advice))}", file=sys.stderr, flush=True)
         return end
     return _End()
 
@@ -250,10 +251,10 @@ def _said(error: BaseException) -> str:
         from ..scripts.exit_codes import exit_code
 
         told = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {exit_code(error)})"
-        return f"{plain(error.message)}{told}"
+        return f"{worded(plain(error.message))}{told}"
     if isinstance(error, OutriderError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-        return f"{type(error).__name__}: {plain(str(error))}{plain(notes)}"
+        return worded(f"{type(error).__name__}: {plain(str(error))}{plain(notes)}")
     return ""
 
 

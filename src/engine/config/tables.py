@@ -14,6 +14,7 @@ from ...providers.registry import PROVIDERS, provider_class
 from ..api.checks import check_known, one_of, refuse, shown
 from ..api.errors import SpecError
 from ..api.image import Image
+from ..api.language import in_toml
 from ..api.secrets import Secret
 from ..api.settings import MOST, MachineOptions, Nodes, Spec, Worker
 from ..pool_options import PoolOptions
@@ -47,7 +48,7 @@ def telling(where: str) -> Iterator[None]:
     try:
         yield
     except (SpecError, ValueError, TypeError) as error:
-        raise SpecError(f"{where}: {error}") from error.__cause__
+        raise SpecError(f"{where}: {in_toml(str(error))}") from error.__cause__
 
 
 def merged(*tables: Table) -> dict[str, Any]:
@@ -183,6 +184,14 @@ def _nodes(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _accelerator(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    from ..api.accelerators import Accelerator
+
+    return Accelerator.of_table(value)
+
+
 def _worker(value: object) -> object:
     return _made(Worker, value) if isinstance(value, Mapping) else value
 
@@ -248,8 +257,9 @@ def _specs(value: object) -> tuple[Spec, ...]:
         check_known("Spec", each, MachineOptions.__annotations__)
     tables: list[dict[str, Any]] = [dict(each) for each in value]
     for table in tables:
-        if "provider" in table:
-            table["provider"] = _provider(table["provider"])
+        for key, read in (("provider", _provider), ("accelerator", _accelerator)):
+            if key in table:
+                table[key] = read(table[key])
     return tuple(Spec(**table) for table in tables)
 
 
@@ -267,6 +277,7 @@ def _trackers(value: object) -> object:
 
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "provider": _provider,
+    "accelerator": _accelerator,
     "nodes": _nodes,
     "worker": _worker,
     "image": _image,
