@@ -69,7 +69,7 @@ def _words(words: list[str]) -> list[str]:
         from .run import with_program_apart
 
         return with_program_apart(words)
-    if words[:1] != ["--version"] and words[:1] != [*VERBS.keys() & words[:1]]:
+    if not words or (words[0] != "--version" and words[0] not in VERBS):
         for verb in VERBS:  # help and completion say what each does
             _resolve(app, verb.split())
     return words

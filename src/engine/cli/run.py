@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 import tomllib
@@ -124,8 +125,11 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS, as_json: AsJson = Fals
     """
     given = asdict(options)
     is_script, pool, detached = not given.pop("command"), given.pop("pool"), given.pop("detach")
+    words = [str(word) for word in program]
+    for warning in misplaced_options(words[0], words[1:]) if is_script and words else ():
+        print(f"outrider: warning: {warning}", file=sys.stderr)
     try:
-        planned = _planned([str(word) for word in program], is_script=is_script, given=given, pool=pool)
+        planned = _planned(words, is_script=is_script, given=given, pool=pool)
         if detached:
             return _detached(planned, as_json=as_json)
         return _run_for_programs(planned) if as_json else _run(planned).code
@@ -258,6 +262,30 @@ def _said(error: BaseException) -> str:
     return ""
 
 
+def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
+    """Return a warning for each option of the run that stands behind the script, and whose name the script lacks."""
+    behind = {each.partition("=")[0]: place for place, each in enumerate(arguments) if each.startswith("--")}
+    ours = {f"--{name.replace('_', '-')}": name for name in RunOptions.__annotations__ if name != "command"}
+    if not behind.keys() & ours.keys():
+        return []
+    try:
+        source = Path(script).read_text(errors="replace")
+    except OSError:
+        return []
+    warnings = []
+    for option, place in behind.items():
+        if option not in ours or re.search(rf"\b({ours[option]}|{option[2:]})\b", source):
+            continue
+        takes_next = option not in _NO_VALUE and "=" not in arguments[place]
+        value = [each for each in arguments[place + 1 : place + 2] if takes_next and not each.startswith("-")]
+        typed = " ".join(map(shlex.quote, [arguments[place], *value]))
+        warnings.append(
+            f"{typed} stands behind {script}, so it goes to the script, and not to the run. Options of the run stand "
+            f"before the script: outrider run {typed} {script}"
+        )
+    return warnings
+
+
 # --- what the command line says ---------------------------------------------------------------------------------------
 
 
@@ -284,6 +312,10 @@ def table_of(given: dict[str, Any]) -> dict[str, Any]:
     """
     table = {key: value for key, value in given.items() if value is not None and key not in _TO_READ}
     hosts = [each.strip() for some in given.get("hosts") or () for each in some.split(",") if each.strip()]
+    if not hosts and given.get("hosts") is not None:
+        raise SpecError(
+            "--hosts names no host. If a command or a variable gives the names, see what it prints: --hosts gpu1,gpu2."
+        )
     if hosts:
         table["provider"] = {"name": table.get("provider", "ssh"), "hosts": hosts}
     if (nodes := given.get("nodes")) is not None:

@@ -145,7 +145,7 @@ def planned(program: Program, given: Table, *, pool: str | None = None) -> Plann
     header = _header(program)
     named = header.pop("pool", None)
     found = files.find(program.script.resolve().parent if program.is_script else program.folder)
-    configured, source = _configured(program, pool or named, found)
+    configured, source = _configured(program, named if pool is None else pool, found)
     table = merged(configured, header, at(given, program.folder))
     if found is not None and "trackers" in table:
         table["trackers"] = with_tables(table["trackers"], found.trackers)
@@ -210,7 +210,8 @@ def _configured(program: Program, name: object, found: files.ConfigFile | None) 
         refuse(
             f"pool {name!r}: there is no {files.OWN}, and no {files.SHARED} with [tool.outrider], for {program.name}."
         )
-    table, where = found.pool(name or files.DEFAULT), found.where(name or files.DEFAULT)
+    name = files.DEFAULT if name is None else name
+    table, where = found.pool(name), found.where(name)
     with telling(where):
         check_known("a pool", table, POOL_KEYS | RUN_KEYS)
     return table, where

@@ -29,6 +29,22 @@ def several(owner: str, option: str, given: Several | None) -> tuple[str, ...] |
     return tuple(dict.fromkeys(names))
 
 
+def check_region(owner: str, region: str | None, form: str, example: str) -> None:
+    """Refuse a region that cannot be one: of another cloud, or a zone.
+
+    Args:
+        form: the regular expression of the cloud's regions.
+
+    Raises:
+        ValueError
+    """
+    if not region or re.fullmatch(form, region):
+        return
+    zone = re.fullmatch(rf"({form})-?[a-z]", region)
+    meant = f"it looks like a zone of {zone[1]}: zones= takes it" if zone else f"its regions look like {example}"
+    raise ValueError(f"{owner}(region={region!r}) is no region of {owner}: {meant}")
+
+
 def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
     """Set fields of a frozen provider, which is a dataclass. ``lists``: those that are lists of names.
 

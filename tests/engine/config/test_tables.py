@@ -93,7 +93,7 @@ def test_hosts_and_several_kinds_of_machines() -> None:
         ('provider = { region = "x" }', "here: provider takes a name"),
         ('provider = { name = "ssh" }', 'here: provider "ssh" needs hosts'),
         ("nodes = { minimum = 1 }", "here: Nodes has no option 'minimum'"),
-        ('image = { pip = "numpy" }', "here: Image(pip=...) takes a list"),
+        ('image = { pip = "numpy" }', "here: image.pip takes a list"),
         ('image = { pipp = ["numpy"] }', "here: Image has no option 'pipp': did you mean 'pip'?"),
         ('image = "numpy"', "here: image takes a table"),
         ('image = { env = { A = { secret = "NOT_SET_ANYWHERE" } } }', "NOT_SET_ANYWHERE is not set"),
@@ -102,6 +102,8 @@ def test_hosts_and_several_kinds_of_machines() -> None:
         ('plugins = [{ name = "torch", rank = 2 }]', "here: plugins.torch has no option 'rank'"),
         ("volumes = [1]", "here: volumes takes tables"),
         ("specs = [1]", "here: specs takes tables"),
+        ('accelerator = { name = "A100", memory = "90GB" }', "here: A100 comes with 40 GB or 80 GB"),
+        ('specs = [{ accelerator = { nam = "A100" } }]', "here: accelerator has no option 'nam'"),
         ("specs = [{ vcpu = 1 }]", "here: Spec has no option 'vcpu': did you mean 'vcpus'?"),
     ],
 )
