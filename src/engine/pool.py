@@ -140,7 +140,7 @@ class Pool(PoolLife):
         self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
     ) -> Ref[R]: ...
     async def run(
-        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> Any:
         """Run a call on one node, ``on`` the head or the node of that rank, or on whichever is free.
 
@@ -150,8 +150,8 @@ class Pool(PoolLife):
         Raises:
             Exception: the function's own, with the remote traceback as a note; or an `OutriderError`.
         """
-        if more:
-            raise surplus("run", call, more)
+        if more or no:
+            raise surplus("run", call, more, no)
         core = self._here()
         return await core.begin(core.pack(call, on, keep=keep))
 
@@ -164,24 +164,24 @@ class Pool(PoolLife):
         self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
     ) -> Job[Ref[R]]: ...
     def submit(
-        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> Any:
         """Submit a call as `run` does, without waiting: the job that it returns can be awaited, and cancelled.
 
         The arguments are copied before it returns, large arrays and tensors as well (0.05 s for 100 MB, in which the
         event loop waits): change them as you like.
         """
-        if more:
-            raise surplus("submit", call, more)
+        if more or no:
+            raise surplus("submit", call, more, no)
         core = self._here()
         return core.begin(core.pack(call, on, keep=keep, owned=True))
 
     async def _submitted(
-        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> SubmittedJob[Any]:
         """Submit a call for another thread, which waits: large arrays are copied in a third one."""
-        if more:
-            raise surplus("submit", call, more)
+        if more or no:
+            raise surplus("submit", call, more, no)
         core = self._here()
         packed = core.pack(call, on, keep=keep)
         await core.own(packed.payload)
@@ -191,7 +191,7 @@ class Pool(PoolLife):
     async def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
     @overload
     async def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[AsyncGenerator[T, None]]: ...
-    async def broadcast(self, call: Any, /, *more: Never) -> list[Any]:
+    async def broadcast(self, call: Any, /, *more: Never, **no: Never) -> list[Any]:
         """Run a call on every ready node at the same time; the results by rank.
 
         When a rank's node is lost, what happens is the call's ``on_loss``. Cancelling ends every rank.
@@ -205,8 +205,8 @@ class Pool(PoolLife):
             NodeLost, CapacityError: as ``on_loss`` and the pool's ``replace_timeout`` have it.
             SpecError: an argument is streamed, which one task alone can consume.
         """
-        if more:
-            raise surplus("broadcast", call, more)
+        if more or no:
+            raise surplus("broadcast", call, more, no)
         core = self._here()
         if isinstance(call, StreamCall):
             from .client import streaming
@@ -292,6 +292,7 @@ class Pool(PoolLife):
         limit: int | None = None,
         ordered: bool = True,
         errors: ErrorsOption = "raise",
+        **no: Never,
     ) -> MapRun[Any]:
         """Run ``function`` for each of ``items``: iterate for the results as they come, or await for a list.
 
@@ -309,7 +310,7 @@ class Pool(PoolLife):
         one_of("errors", errors, ("raise", "return"))
         from .client.mapping import MapRun, check_map
 
-        check_map(function, items, more)
+        check_map(function, items, more, no)
         called = for_items(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
 

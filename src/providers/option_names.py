@@ -63,6 +63,7 @@ MEANINGS = {  # what no option of ours means
     "shell_vars": "variables are env={...}",
 }
 
+_OF_SSH = frozenset({"host", "hosts", "addresses", "ssh"})
 OF_POOL = frozenset({
     "accelerator", "vcpus", "memory_gb", "disk_gb", "architecture", "allocation", "max_hourly_cost", "interconnect",
     "nodes", "worker", "image", "plugins", "volumes", "lease", "boot_timeout", "max_cost", "max_lifetime", "console",
@@ -150,6 +151,8 @@ def shown(value: object) -> str:
 
 
 def _meant(name: str, known: Collection[str]) -> str:
+    if name in _OF_SSH and "nodes" in known and "provider" in known:
+        return "hosts are the provider's: Pool(provider=SSH(hosts=[...]))."
     same = [each for each in SAME.get(name, ()) if each in known]
     if close := same[0] if same else closest(name, known):
         return f"did you mean {close!r}?"

@@ -117,7 +117,8 @@ class SSH:
         notices: Sequence[str] = (),
     ) -> None:
         if isinstance(hosts, str | Host):
-            raise ValueError(f"SSH(hosts=...) takes a list: write SSH(hosts=[{hosts!r}])")
+            names = [each.strip() for each in hosts.split(",") if each.strip()] if isinstance(hosts, str) else [hosts]
+            raise ValueError(f"SSH(hosts=...) takes a list: write SSH(hosts={names!r})")
         if not isinstance(hosts, Iterable):
             raise ValueError(f"SSH(hosts=...) takes a list of names and Host(...), not {shown(hosts)}")
         chosen = tuple(_host(each, user, key, jump) for each in hosts)

@@ -71,6 +71,10 @@ class QuotaError(CapacityError):
     """The account's limit, not the cloud's stock, is too low: ask for more quota, or for less."""
 
 
+class NetworkError(CapacityError):
+    """The provider's service cannot be reached from this computer, so no machine was asked for."""
+
+
 class BudgetExceeded(OutriderError):
     """The pool reached the limit that its user set, and was ended. ``what``: "max_cost" or "max_lifetime".
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...providers.given_paths import expanded
+from ...providers.given_paths import expanded, half_url
 from ...providers.registry import PROVIDERS, provider_class
 from ..api.checks import check_known, one_of, refuse, shown
 from ..api.errors import SpecError
@@ -91,7 +91,7 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
         if isinstance(includes := image.get("includes"), list):  # what is no file there is the name of a module
             moved["image"]["includes"] = [_path_if_there(each, folder) for each in includes]
     checkpoints = table.get("checkpoints")
-    if isinstance(checkpoints, str) and "://" not in checkpoints:
+    if isinstance(checkpoints, str) and "://" not in checkpoints and not half_url(checkpoints):
         moved["checkpoints"] = _path(checkpoints, folder)
     if isinstance(trackers := table.get("trackers"), list):
         moved["trackers"] = [tracker_at(each, folder) if isinstance(each, Mapping) else each for each in trackers]
@@ -159,6 +159,8 @@ def _provider(value: object) -> object:
     one_of("provider", table["name"], [*PROVIDERS])
     options = {key: each for key, each in table.items() if key != "name"}
     if table["name"] == "ssh":
+        if "hosts" not in options:  # perhaps under another name
+            check_known("SSH", options, list(inspect.signature(provider_class("ssh")).parameters))
         options["hosts"] = _hosts(options.get("hosts"))
     return _made(provider_class(table["name"]), options)
 
