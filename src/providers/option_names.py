@@ -27,6 +27,7 @@ SAME = {  # options of similar libraries, and ours that mean the same: the first
     "max_nodes": ("max",),
     "initial": ("desired",),
     "executor": ("kind",),
+    "step": ("at_step",),
     "bucket": ("url",),
     "packages": ("pip",),
     "ttl": ("lease",),

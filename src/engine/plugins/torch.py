@@ -57,7 +57,12 @@ def torch(
     """
     if backend is not None and not isinstance(backend, str):
         raise SpecError(f'plugins.torch: backend takes a name such as "gloo" or "nccl", not {backend!r}.')
-    if backend and ":" not in backend and backend not in _BACKENDS and (close := closest(backend.lower(), _BACKENDS)):
+    if (
+        backend
+        and ":" not in backend
+        and backend.lower() not in _BACKENDS
+        and (close := closest(backend.lower(), _BACKENDS))
+    ):
         own = f'"cpu:{backend},cuda:{backend}"'
         raise SpecError(f"plugins.torch: backend={backend!r}: did you mean {close!r}? One of your own is {own}.")
     ranks = checked_ranks("torch", ranks_per_node)

@@ -67,7 +67,7 @@ def plan_of(node: Any) -> Chaos | None:
     marks = list(node.iter_markers("preempt"))
     try:
         for mark in marks:
-            check_known("@pytest.mark.preempt", mark.kwargs, _OPTIONS)
+            check_known("the mark", mark.kwargs, _OPTIONS)
             if "at_step" not in mark.kwargs:
                 raise SpecError("it needs the step, as in @pytest.mark.preempt(rank=0, at_step=20)")
         return Chaos(None, faults=[_fault(*mark.args, **mark.kwargs) for mark in marks]) if marks else None
