@@ -59,6 +59,8 @@ class Host:
             ValueError: it is none of these.
         """
         user, at, rest = text.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
+        if "://" in rest:
+            raise ValueError(f"{text!r} is a URL, and no host: write {rest.partition('://')[2].partition('/')[0]!r}")
         if rest.startswith("["):
             name, bracket, port = rest[1:].partition("]")
             if not bracket or (port and not port.startswith(":")):
@@ -166,7 +168,10 @@ class SSH:
 
     def refuse_too_few(self, request: LaunchRequest) -> None:
         if request.least > len(self.hosts):
-            raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(self.hosts)}")
+            raise BadRequest(
+                f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(self.hosts)}",
+                advice=f"Name more hosts, or ask for fewer by Pool(nodes={len(self.hosts)}).",
+            )
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SSHFleet]:  # noqa: ARG002

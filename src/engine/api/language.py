@@ -65,7 +65,7 @@ def worded(text: str) -> str:
 
 def in_toml(text: str) -> str:
     """Return a message about a file's table: in TOML, unless a command rewrites it where it prints it."""
-    return in_language(text, TOML) if is_python() else text
+    return in_language(text, TOML) if _language.form in ("python", "toml") else text
 
 
 def in_language(text: str, language: Language) -> str:

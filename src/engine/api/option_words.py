@@ -30,7 +30,12 @@ def rewritten(text: str, language: Language) -> str:
         is_value = start < found.start("call")
         parts += [text[at:start], _rewritten(call, language, text[:start], text[end:], is_value=is_value)]
         at = end
-    return "".join([*parts, text[at:]]).replace("True or False", "true or false")
+    said = (
+        "".join([*parts, text[at:]])
+        .replace("True or False", "true or false")
+        .replace("seconds or a timedelta", "seconds")
+    )
+    return re.sub(r"\bPool: (?=[a-z])", "", said)
 
 
 # --- the calls in a message -------------------------------------------------------------------------------------------
@@ -129,7 +134,7 @@ def _rewritten(call: ast.Call, language: Language, before: str, after: str, *, i
         where = ",".join(f"{key}={_bare(key, value)}" for key, value in pairs)
         return f"--place {_PROVIDERS[name]}:{where}"
     arguments = _arguments(name, path, call, pairs)
-    if is_value and name in _PROVIDERS and pairs:
+    if is_value and name in _PROVIDERS and pairs and not arguments[0].startswith("--hosts "):
         arguments.insert(0, f"--provider {_PROVIDERS[name]}")
     return " ".join(dict.fromkeys(arguments))
 
@@ -172,6 +177,8 @@ def _arguments(name: str, path: str, call: ast.Call, pairs: Pairs) -> list[str]:
         return [_argument(path, ast.List([call]))]
     if name in _PROVIDERS and (not pairs or any(_is_open(each) for each in call.args)) and not call.keywords:
         return [f"--provider {_PROVIDERS[name]}"]
+    if name == "Nodes" and [key for key, _ in pairs] == ["desired"]:
+        return [_argument("nodes", pairs[0][1])]
     if name in _TABLES or name in _PROVIDERS:
         keys = [(".".join(filter(None, (path, key))), value) for key, value in pairs]
         return [_argument(*each) for each in keys] or [_argument(path, ast.Constant(...)) if path else "--set"]
@@ -192,6 +199,8 @@ def _argument(path: str, value: ast.expr) -> str:
     bare = _bare(key, value)
     if path in _SHORT and bare[:1] not in ("[", "{"):
         return f"{_SHORT[path]} {_shell(bare)}"
+    if path == "provider.hosts" and isinstance(value, ast.List) and [*map(_is_open, value.elts)] == [True]:
+        return "--hosts HOSTS"
     if path == "provider.hosts" and isinstance(value, ast.List) and all(map(_is_text, value.elts)):
         return f"--hosts {_shell(','.join(_bare('', each) for each in value.elts))}"
     option, name = ("--image", path[6:]) if path.startswith("image.") else ("--set", path)

@@ -311,11 +311,13 @@ def table_of(given: dict[str, Any]) -> dict[str, Any]:
         SpecError: one of them cannot be read.
     """
     table = {key: value for key, value in given.items() if value is not None and key not in _TO_READ}
-    hosts = [each.strip() for some in given.get("hosts") or () for each in some.split(",") if each.strip()]
+    hosts = [each for some in given.get("hosts") or () for each in re.split(r"[,\s]+", some) if each]
     if not hosts and given.get("hosts") is not None:
         raise SpecError(
             "--hosts names no host. If a command or a variable gives the names, see what it prints: --hosts gpu1,gpu2."
         )
+    if files := [each for each in hosts if each.endswith((".txt", ".hosts")) and Path(each).is_file()]:
+        raise SpecError(f'--hosts takes hosts, and {files[0]} is a file: --hosts "$(paste -sd, {files[0]})" reads it.')
     if hosts:
         table["provider"] = {"name": table.get("provider", "ssh"), "hosts": hosts}
     if (nodes := given.get("nodes")) is not None:
@@ -374,6 +376,7 @@ def _variable(path: str) -> list[str]:
 def _read(text: str) -> Any:
     """Return the value that TOML has for a text; a text that is none is itself."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that nobody can mean
         return text
+    return value if isinstance(value, str | int | float | list | dict) else text  # no option takes a date or a time

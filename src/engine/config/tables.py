@@ -153,9 +153,7 @@ def _as_it_is(value: Any) -> Any:
 def _provider(value: object) -> object:
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-        refuse(
-            f'provider takes a name, as in provider = "aws" or {{ name = "aws", region = ... }}, not {shown(value)}.'
-        )
+        refuse(f"provider takes a name, as in provider={_example(table)}, not {shown(value)}.")
     one_of("provider", table["name"], [*PROVIDERS])
     options = {key: each for key, each in table.items() if key != "name"}
     if table["name"] == "ssh":
@@ -165,11 +163,15 @@ def _provider(value: object) -> object:
     return _made(provider_class(table["name"]), options)
 
 
+def _example(table: object) -> str:
+    return "SSH(hosts=['gpu1', 'gpu2'])" if isinstance(table, Mapping) and "hosts" in table else "AWS(region=...)"
+
+
 def _hosts(value: object) -> object:
     from ...providers.ssh import Host
 
     if value is None:
-        refuse('provider "ssh" needs hosts: hosts = ["gpu1", "gpu2"], or `outrider run --hosts gpu1,gpu2`.')
+        refuse("the provider ssh needs hosts: SSH(hosts=['gpu1', 'gpu2']).")
     if isinstance(value, list):
         return [_made(Host, each) if isinstance(each, Mapping) else each for each in value]
     return value
@@ -200,7 +202,8 @@ def _worker(value: object) -> object:
 
 def _image(value: object) -> Image:
     if not isinstance(value, Mapping):
-        refuse(f'image takes a table, as in image = {{ pip = ["numpy"] }}, not {shown(value)}.')
+        container = f"; a container's image is Image(container={value!r})" if isinstance(value, str) else ""
+        refuse(f"image takes a table, as in Image(pip=['numpy']), not {shown(value)}{container}.")
     options = dict(value)
     if isinstance(env := options.get("env"), Mapping):
         options["env"] = {name: _secret(each) for name, each in env.items()}
@@ -223,12 +226,13 @@ def _plugins(value: object) -> object:
     from ..plugins.registry import plugins
 
     if not isinstance(value, list):
-        refuse(f'plugins takes a list, as in plugins = ["torch"], not {shown(value)}.')
+        refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {shown(value)}.")
     made = []
     for each in value:
         table = {"name": each} if isinstance(each, str) else each
         if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-            refuse(f'plugins takes names, or tables as {{ name = "torch", ranks_per_node = 2 }}, not {shown(each)}.')
+            how = "plugins=[plugins.torch(ranks_per_node=2)]"
+            refuse(f"plugins takes names, or tables with a name, as in {how}, not {shown(each)}.")
         try:
             factory = getattr(plugins, table["name"])
         except AttributeError as error:
@@ -242,7 +246,7 @@ def _volumes(value: object) -> object:
 
     def volume(table: object) -> Volume:
         if not isinstance(table, Mapping):
-            refuse(f'volumes takes tables, as {{ url = "s3://bucket", mount = "/data" }}, not {shown(table)}.')
+            refuse(f"volumes takes tables, as in Volume('s3://bucket', mount='/data'), not {shown(table)}.")
         options = dict(table)
         if isinstance(credentials := options.get("credentials"), Mapping):
             options["credentials"] = {name: _secret(each) for name, each in credentials.items()}
@@ -254,7 +258,7 @@ def _volumes(value: object) -> object:
 
 def _specs(value: object) -> tuple[Spec, ...]:
     if not isinstance(value, Sequence) or not all(isinstance(each, Mapping) for each in value):
-        refuse(f'specs takes tables, as in specs = [{{ provider = "aws", vcpus = 8 }}], not {shown(value)}.')
+        refuse(f"specs takes tables, as in Spec(AWS(), vcpus=8), not {shown(value)}.")
     for each in value:
         check_known("Spec", each, MachineOptions.__annotations__)
     tables: list[dict[str, Any]] = [dict(each) for each in value]

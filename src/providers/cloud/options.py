@@ -41,7 +41,11 @@ def check_region(owner: str, region: str | None, form: str, example: str) -> Non
     if not region or re.fullmatch(form, region):
         return
     zone = re.fullmatch(rf"({form})-?[a-z]", region)
-    meant = f"it looks like a zone of {zone[1]}: zones= takes it" if zone else f"its regions look like {example}"
+    meant = (
+        f"it looks like a zone: {owner}(region={zone[1]!r}, zones=[{region!r}])"
+        if zone
+        else f"its regions look like {example}"
+    )
     raise ValueError(f"{owner}(region={region!r}) is no region of {owner}: {meant}")
 
 

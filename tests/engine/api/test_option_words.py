@@ -54,7 +54,7 @@ OPTIONS, PLACES = Language("options"), Language("places")
         ("this one provider=Local(), not", "this one --provider local, not", 'this one `provider = "local"`, not'),
         (
             "use provider=Containers('python:3', hosts=[...])",
-            "use --provider containers --set provider.image=python:3 --set 'provider.hosts=[...]'",
+            "use --provider containers --set provider.image=python:3 --hosts HOSTS",
             'use `provider = { name = "containers", image = "python:3", hosts = [...] }`',
         ),
         (

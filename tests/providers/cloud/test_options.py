@@ -14,7 +14,7 @@ from outrider.providers.cloud.options import check_region
 @pytest.mark.parametrize(
     ("region", "said"),
     [
-        ("us-east-1a", "it looks like a zone of us-east-1: zones= takes it"),
+        ("us-east-1a", "it looks like a zone: AWS(region='us-east-1', zones=['us-east-1a'])"),
         ("us-central1", "its regions look like us-east-1"),
         ("atlantis", "its regions look like us-east-1"),
     ],
