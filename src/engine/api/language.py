@@ -32,6 +32,7 @@ class Language:
         return self.form
 
 
+_MARKS = ("(", "True or False", "timedelta", "Pool: ")  # of texts that are written for Python
 PYTHON, TOML = Language("python"), Language("toml")
 _language = PYTHON
 
@@ -69,7 +70,7 @@ def in_toml(text: str) -> str:
 
 
 def in_language(text: str, language: Language) -> str:
-    if language.form == "python" or ("(" not in text and "True" not in text):
+    if language.form == "python" or not any(each in text for each in _MARKS):
         return text
     from .option_words import rewritten
 

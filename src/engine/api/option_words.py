@@ -164,7 +164,7 @@ def _toml_settings(name: str, path: str, call: ast.Call, pairs: Pairs) -> list[s
     if name == "Pool":
         return [f"{key} = {_toml(value)}" for key, value in pairs] or ["[pools.NAME]"]
     value = _toml(call)
-    if name in _IN_LISTS:
+    if name in _IN_LISTS or path == "plugins":
         value = f"[{value}]"
     if path == "provider.hosts":
         return [f'provider = {{ name = "ssh", hosts = {value} }}']
