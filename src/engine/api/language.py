@@ -16,7 +16,7 @@ Form = Literal["python", "toml", "options", "places"]
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How the reader of a message writes options.
+    """The form in which the reader of a message writes options.
 
     ``form``: "options" of `outrider run`, or "places" of ``outrider ps --place``, which names providers alone.
     ``in_file``: keys of a pool that a file has: they are TOML whatever the form.

@@ -11,9 +11,12 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...providers.registry import PROVIDERS
-from .language import Form, Language
+
+if TYPE_CHECKING:
+    from .language import Form, Language
 
 
 def rewritten(text: str, language: Language) -> str:
@@ -121,6 +124,7 @@ def _rewritten(call: ast.Call, language: Language, before: str, after: str, *, i
     """``is_value``: the message names the option that takes the call, as in ``provider=Local()``."""
     name = ast.unparse(call.func)
     path, pairs = _path(name), _pairs(name, call)
+    forms: list[Form]
     if name == "Pool" and pairs:
         forms = [language.form_of(key, is_provider=False) for key, _ in pairs]
     else:

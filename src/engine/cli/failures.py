@@ -84,7 +84,7 @@ def usage_error(error: CycloptsError) -> Text:
     if isinstance(error, UnusedCliTokensError):
         said = f"nothing is known here by the name of {' '.join(error.unused_tokens or ())}"
     if isinstance(error, UnknownOptionError) and error.token is not None and error.command_chain:
-        said = _unknown_option(str(error.token.keyword or error.token.value), error.command_chain[0]) or said
+        said = _other_spelling(str(error.token.keyword or error.token.value), error.command_chain[0]) or said
     if isinstance(error, UnknownCommandError) and (script := next(iter(error.unused_tokens or ()), "")).endswith(".py"):
         said = f"{script} is no command. To run a script: outrider run {script}"
     verb = " ".join(("outrider", *(error.command_chain or ())))
@@ -105,7 +105,7 @@ _OF_TORCHRUN = {
 }
 
 
-def _unknown_option(typed: str, verb: str) -> str:
+def _other_spelling(typed: str, verb: str) -> str:
     """Return what was probably meant by an option of `outrider run` that does not exist; empty: nothing is known."""
     if verb not in ("run", "offers"):
         return ""

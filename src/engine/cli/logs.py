@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -70,25 +71,29 @@ def logs(
     if not follow:
         _check_origins(found, rank, node)
 
-    def show(printed: Iterable[Printed]) -> None:
-        for line, origin in printed:
-            print(json.dumps(fields(line, origin)) if as_json else _shown(line, origin, times=times))
-
-    def wanted(printed: Iterable[Printed]) -> Iterator[Printed]:
-        for line, origin in printed:
-            if line.at >= earliest and (matches is None or matches.search(line.text)):
-                yield Printed(line, origin)
-
+    chosen_lines = partial(_chosen, matches=matches, earliest=earliest)
+    show = partial(_print, times=times, as_json=as_json)
     try:
         alive = found.owner == "alive"
-        first = wanted(chosen.new_lines())
+        first = chosen_lines(chosen.new_lines())
         show(first if lines is None else deque(first, lines))
         if follow and alive:
             sys.stdout.flush()
-            show(wanted(_followed(found, chosen)))
+            show(chosen_lines(_followed(found, chosen)))
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
+
+
+def _chosen(printed: Iterable[Printed], *, matches: re.Pattern[str] | None, earliest: str) -> Iterator[Printed]:
+    for line, origin in printed:
+        if line.at >= earliest and (matches is None or matches.search(line.text)):
+            yield Printed(line, origin)
+
+
+def _print(printed: Iterable[Printed], *, times: bool, as_json: bool) -> None:
+    for line, origin in printed:
+        print(json.dumps(fields(line, origin)) if as_json else _shown(line, origin, times=times))
 
 
 def _check_origins(run: Run, ranks: Sequence[int] | None, nodes: Sequence[int] | None) -> None:

@@ -162,9 +162,10 @@ def _in_region(provider: object, region: str) -> dict[str, Any]:
 
     from ...providers.registry import PROVIDERS, provider_class
 
-    table = dict(provider) if isinstance(provider, Mapping) else {"name": provider}
-    if table.get("name") in PROVIDERS:
-        taken = signature(provider_class(table["name"])).parameters
+    table: dict[str, Any] = {**provider} if isinstance(provider, Mapping) else {"name": provider}
+    name = table.get("name")
+    if isinstance(name, str) and name in PROVIDERS:
+        taken = signature(provider_class(name)).parameters
         option = next((each for each in ("region", "regions", "data_centers") if each in taken), "")
         if option:
             table[option] = region if option == "region" else [region]

@@ -37,7 +37,9 @@ def runs(
 ) -> int:
     """Show the runs that have left a record here, the newest last; or one, with how well its nodes were used.
 
-    Example: `outrider runs --failed --limit 10`, or `outrider runs rm RUN` to remove the record of a run that has ended
+    Example: `outrider runs --json`
+
+    `outrider runs rm RUN` removes the records of runs that have ended.
 
     A run whose program was killed says "its owner died", and what it had cost a minute before that or later. The id of
     a run begins with its local time; `outrider logs` takes the id, the beginning of it, or the name. How well nodes
@@ -66,9 +68,9 @@ def runs(
     run = next(iter(words), None)
     found = found_runs(runs_folder()) if run is None else [chosen_run(run)]
     owners: list[Owned | None] = [None if each.ended else each.owner for each in found]
-    pairs = [pair for pair in zip(found, owners, strict=True) if not failed or has_failed(*pair)]
-    pairs = pairs[-limit:] if limit else pairs
-    found, owners = [each for each, _ in pairs], [owner for _, owner in pairs]
+    kept = [place for place, each in enumerate(found) if not failed or has_failed(each, owners[place])]
+    kept = kept[-limit:] if limit else kept
+    found, owners = [found[place] for place in kept], [owners[place] for place in kept]
     if as_json:
         rows = [
             {**each.status, "id": each.id, "name": each.name, "directory": str(each.directory), "owner": owner}
@@ -78,13 +80,7 @@ def runs(
             rows[0]["trackers"] = [facts for facts, _ in _trackers(found[0])]
         print(json.dumps(rows, indent=2))
     elif found:
-        shown = Table(box=None, padding=(0, 1), header_style="dim")
-        for column in COLUMNS:
-            right = column in ("took", "nodes", "USD")
-            shown.add_column(column, justify="right" if right else "left", no_wrap=column != "exit")
-        for each, owner in zip(found, owners, strict=True):
-            shown.add_row(*(Text(one_line(cell)) for cell in cells(each, owner, time.time())))
-        console_for_tables().print(shown)
+        _show_table(found, owners)
         if run is not None:
             _show_use(found[0])
             for _, sentence in _trackers(found[0]):
@@ -92,6 +88,16 @@ def runs(
     else:
         print(f"No {'failed ' if failed else ''}runs in {runs_folder()}.")
     return DONE
+
+
+def _show_table(runs: Sequence[Run], owners: Sequence[Owned | None]) -> None:
+    shown = Table(box=None, padding=(0, 1), header_style="dim")
+    for column in COLUMNS:
+        right = column in ("took", "nodes", "USD")
+        shown.add_column(column, justify="right" if right else "left", no_wrap=column != "exit")
+    for each, owner in zip(runs, owners, strict=True):
+        shown.add_row(*(Text(one_line(cell)) for cell in cells(each, owner, time.time())))
+    console_for_tables().print(shown)
 
 
 def has_failed(run: Run, owner: Owned | None) -> bool:

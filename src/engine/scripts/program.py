@@ -143,7 +143,7 @@ def _ended(code: int) -> tuple[str, int]:
 
 def _opens_pools() -> bool:
     """Return whether the script has pools of its own: what is wrong with one is to be mended in Python."""
-    return f"{__package__.rpartition('.')[0]}.pool" in sys.modules
+    return f"{__name__.partition('.scripts.')[0]}.pool" in sys.modules
 
 
 def _status(code: object) -> int:
