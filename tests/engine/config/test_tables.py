@@ -91,7 +91,7 @@ def test_hosts_and_several_kinds_of_machines() -> None:
         ('provider = "amazon"', "or 'lambda' or 'vast' or 'hyperstack' or 'runpod', not 'amazon'"),
         ('provider = { name = "aws", regoin = "x" }', "here: AWS has no option 'regoin': did you mean 'region'?"),
         ('provider = { region = "x" }', "here: provider takes a name"),
-        ('provider = { name = "ssh" }', 'here: provider "ssh" needs hosts'),
+        ('provider = { name = "ssh" }', "here: the provider ssh needs hosts"),
         ("nodes = { minimum = 1 }", "here: Nodes has no option 'minimum'"),
         ('image = { pip = "numpy" }', "here: image.pip takes a list"),
         ('image = { pipp = ["numpy"] }', "here: Image has no option 'pipp': did you mean 'pip'?"),
