@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest
-from ..cloud.options import check_region, set_all
+from ..cloud.options import set_all
 from ..cloud.options import tags as checked_tags
 from ..cloud.provider import CloudProvider
 from ..errors import UnknownOption
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from ..cloud.recorder import Recorder
     from .cloud import EC2Cloud
     from .launcher import EC2Launcher, EC2Plan
-
-
-REGION = r"[a-z]{2,4}(-[a-z]+)+-\d+"  # us-east-1, us-gov-west-1, eusc-de-east-1
 
 
 @partial(checking_options, error=UnknownOption)
@@ -75,8 +71,6 @@ class AWS(CloudProvider["EC2Cloud"]):
         from ..cloud.addresses import reached_by
         from .tags import RESERVED
 
-        if not (self.endpoint_url or os.environ.get("AWS_ENDPOINT_URL")):
-            check_region("AWS", self.region, REGION, "us-east-1")
         checked = {
             "ssh_from": reached_by("AWS", self.address, self.ssh_from),
             "rebalance": bool(self.rebalance),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest
-from ..cloud.options import check_region, set_all, tags
+from ..cloud.options import set_all, tags
 from ..cloud.provider import CloudProvider
 from ..errors import BadRequest, UnknownOption
 from ..option_names import checking_options
@@ -78,8 +78,6 @@ class GCP(CloudProvider["GCPCloud"]):
         from ..cloud.addresses import reached_by
         from ..cloud.small_labels import KEY, LIMITS, RESERVED, VALUE
 
-        if not self.endpoint_url:
-            check_region("GCP", self.region, r"[a-z]+-[a-z]+\d+", "us-central1")
         hours = self.max_run_hours
         if isinstance(hours, bool) or not 0 < hours <= LONGEST_H:
             raise ValueError(f"GCP(max_run_hours=...) is more than 0 and at most {LONGEST_H:g}, not {hours!r}")
