@@ -274,7 +274,8 @@ class SyncPool(Runner):
     @cutting
     def broadcast(self, call: Any, /, *more: Never, **no: Never) -> list[Any]:
         """See `Pool.broadcast`."""
-        results = self._wait(self._pool.broadcast, call, *more, **no)
+        broadcast: Callable[..., Awaitable[list[Any]]] = self._pool.broadcast
+        results = self._wait(broadcast, call, *more, **no)
         return [self._iterator_of(call, result) for result in results]
 
     @overload
