@@ -70,7 +70,8 @@ def runs(
     owners: list[Owned | None] = [None if each.ended else each.owner for each in found]
     kept = [place for place, each in enumerate(found) if not failed or has_failed(each, owners[place])]
     kept = kept[-limit:] if limit else kept
-    found, owners = [found[place] for place in kept], [owners[place] for place in kept]
+    found = [found[place] for place in kept]
+    owners = [owners[place] for place in kept]
     if as_json:
         rows = [
             {**each.status, "id": each.id, "name": each.name, "directory": str(each.directory), "owner": owner}
