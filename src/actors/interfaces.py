@@ -295,6 +295,7 @@ class ConnectFailed(Exception):
     """The node cannot be reached now, or (``fatal``) ever: a wrong host key, a full disk.
 
     ``systematic``: any other machine in its place would fail too, for example for a package that does not exist.
+    ``refused``: the host is up, and nothing listens at the port: a server that starts does so within seconds.
     ``futile``: trying again for a while helps nothing, and later it may: a host name that does not exist.
     ``late``: where the node was when its time to boot was over, in words that fit behind "was"; empty: it was not.
     ``step``: of preparing it, if that was under way then.
@@ -305,11 +306,20 @@ class ConnectFailed(Exception):
     step: str = ""
     kind: str = ""
 
-    def __init__(self, message: str, *, fatal: bool = False, systematic: bool = False, futile: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        fatal: bool = False,
+        systematic: bool = False,
+        futile: bool = False,
+        refused: bool = False,
+    ) -> None:
         super().__init__(message)
         self.fatal = fatal or systematic
         self.systematic = systematic
         self.futile = self.fatal or futile
+        self.refused = refused
 
 
 class QueuedTooLong(Exception):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
 TRY_AGAIN_LIMIT_S = 2.0
+REFUSED_PART = 0.3  # of a host's patience, for a host that is up and refuses: sshd starts within seconds
 STEADY_S = 10.0  # after two connections in a row that held for less, reconnecting waits a little
 CLOSE_S = 9.0
 TRIES_AT_ONCE = 50  # over all nodes; opening 1,000 connections this way takes 2.2 s
@@ -169,6 +170,7 @@ class NodeActor:
             await addressed.wait()
             patience_s = self._machine.patience_s or math.inf
             down_at = anyio.current_time() + patience_s
+            refused_at = math.inf
             for tries in count():
                 self._answers = False
                 try:
@@ -177,7 +179,8 @@ class NodeActor:
                 except ConnectFailed as error:
                     if self._answers:  # the machine answered, so it is up or was until a moment ago
                         down_at = anyio.current_time() + patience_s
-                    if error.futile or anyio.current_time() >= down_at:
+                    refused_at = min(refused_at, anyio.current_time()) if error.refused else math.inf
+                    if error.futile or anyio.current_time() >= min(down_at, refused_at + REFUSED_PART * patience_s):
                         raise
                     last = error
                 await _pause(tries)

@@ -128,13 +128,16 @@ class Pool(PoolLife):
             SpecError: The file or the pool does not exist, or the file has an invalid value. The message names the
                 file, the table, and the key that was probably meant.
         """
+        from .api.language import TOML
         from .config.files import pool_of
         from .config.tables import telling
 
         specs, given, where = pool_of(pool, file, besides=options)
         whole: PoolOptions = {**given, **options}
         with telling(where):
-            return cls(*specs, **whole)
+            made = cls(*specs, **whole)
+        made._language = TOML
+        return made
 
     @classmethod
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
@@ -174,7 +177,7 @@ class Pool(PoolLife):
         self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
     ) -> Ref[R]: ...
     async def run(
-        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> Any:
         """Run a call on one node, and return its result.
 
@@ -188,8 +191,8 @@ class Pool(PoolLife):
         Raises:
             Exception: The error of the function, with the remote traceback as a note; or an `OutriderError`.
         """
-        if more:
-            raise surplus("run", call, more)
+        if more or no:
+            raise surplus("run", call, more, no)
         core = self._here()
         return await core.begin(core.pack(call, on, keep=keep))
 
@@ -202,7 +205,7 @@ class Pool(PoolLife):
         self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
     ) -> Job[Ref[R]]: ...
     def submit(
-        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> Any:
         """Submit a call as `run` does, without waiting.
 
@@ -217,17 +220,17 @@ class Pool(PoolLife):
         Returns:
             A `Job`, which can be awaited and cancelled.
         """
-        if more:
-            raise surplus("submit", call, more)
+        if more or no:
+            raise surplus("submit", call, more, no)
         core = self._here()
         return core.begin(core.pack(call, on, keep=keep, owned=True))
 
     async def _submitted(
-        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> SubmittedJob[Any]:
         """Submit a call for another thread, which waits: large arrays are copied in a third one."""
-        if more:
-            raise surplus("submit", call, more)
+        if more or no:
+            raise surplus("submit", call, more, no)
         core = self._here()
         packed = core.pack(call, on, keep=keep)
         await core.own(packed.payload)
@@ -237,7 +240,7 @@ class Pool(PoolLife):
     async def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
     @overload
     async def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[AsyncGenerator[T, None]]: ...
-    async def broadcast(self, call: Any, /, *more: Never) -> list[Any]:
+    async def broadcast(self, call: Any, /, *more: Never, **no: Never) -> list[Any]:
         """Run a call on every ready node at the same time.
 
         When the node of a rank is lost, the ``on_loss`` of the call decides what happens. Cancelling ends every rank.
@@ -259,8 +262,8 @@ class Pool(PoolLife):
             CapacityError: No replacement came within the pool's ``replace_timeout``.
             SpecError: An argument is streamed, which only one task can consume.
         """
-        if more:
-            raise surplus("broadcast", call, more)
+        if more or no:
+            raise surplus("broadcast", call, more, no)
         core = self._here()
         if isinstance(call, StreamCall):
             from .client import streaming
@@ -346,6 +349,7 @@ class Pool(PoolLife):
         limit: int | None = None,
         ordered: bool = True,
         errors: ErrorsOption = "raise",
+        **no: Never,
     ) -> MapRun[Any]:
         """Run ``function`` for each item: iterate for the results as they come, or await for a list.
 
@@ -370,7 +374,7 @@ class Pool(PoolLife):
         one_of("errors", errors, ("raise", "return"))
         from .client.mapping import MapRun, check_map
 
-        check_map(function, items, more)
+        check_map(function, items, more, no)
         called = for_items(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, errors=errors, slots=core.map_slots)
 

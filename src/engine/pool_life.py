@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ..collector import at_rest
 from .api.checks import check_known
-from .api.errors import CleanupError, PoolClosed, SpecError
+from .api.errors import CleanupError, OutriderError, PoolClosed, SpecError
+from .api.language import PYTHON, reword
 from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_guard, check_loop
 from .api.printable import one_line
 from .api.tracebacks import cut
@@ -62,6 +63,7 @@ class PoolLife(Runner):
         self._entered: SyncPool | None = None
         self._interrupt: BaseException | None = None  # what has another thread cancel what it waits for
         self._loop_thread: LoopThread | None = None  # of `with`, until the `SyncPool` takes it
+        self._language = PYTHON  # of the errors of its opening
         self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
         self.unusable = NOT_OPEN
 
@@ -114,6 +116,8 @@ class PoolLife(Runner):
         except BaseException as error:
             await self._hold.leave()
             cut(error)
+            if self._language is not PYTHON and isinstance(error, OutriderError):
+                reword(error, self._language)
             raise
         self._hold.at_rest.set()
         return self

@@ -172,7 +172,8 @@ def _check_parts(options: Mapping[str, Any]) -> None:
     if not isinstance(image, Image):
         refuse(f"image takes an Image, as in Image(pip=['numpy']), not {shown(image)}.")
     if not isinstance(worker, int | Worker):
-        refuse(f"worker takes a Worker, or how many tasks a node runs at a time, not {shown(worker)}.")
+        how = "how many tasks a node runs at a time, or Worker(concurrency=4, kind='thread')"
+        refuse(f"worker takes {how}, not {shown(worker)}.")
 
 
 def _trackers(options: Mapping[str, Any]) -> tuple[Tracker, ...]:

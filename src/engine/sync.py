@@ -269,9 +269,11 @@ class SyncPool(Runner):
     @overload
     def run(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[True]) -> SyncRef[R]: ...
     @cutting
-    def run(self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False) -> Any:
+    def run(
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
+    ) -> Any:
         """See `Pool.run`."""
-        return self._wait(self._run, call, *more, on=on, keep=keep)
+        return self._wait(self._run, call, *more, on=on, keep=keep, **no)
 
     async def _run(self, *given: Any, **options: Any) -> Any:
         return await self._pool.run(*given, **options)
@@ -283,9 +285,10 @@ class SyncPool(Runner):
     @overload
     def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[Iterator[T]]: ...
     @cutting
-    def broadcast(self, call: Any, /, *more: Never) -> list[Any]:
+    def broadcast(self, call: Any, /, *more: Never, **no: Never) -> list[Any]:
         """See `Pool.broadcast`."""
-        results = self._wait(self._pool.broadcast, call, *more)
+        broadcast: Callable[..., Awaitable[list[Any]]] = self._pool.broadcast
+        results = self._wait(broadcast, call, *more, **no)
         return [self._iterator_of(call, result) for result in results]
 
     @overload
@@ -296,11 +299,11 @@ class SyncPool(Runner):
     def submit(self, call: Call[R], /, *more: Never, on: On = None, keep: Literal[True]) -> Future[SyncRef[R]]: ...
     @cutting
     def submit(
-        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False
+        self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> Any:
         """See `Pool.submit`; cancelling the future ends the task."""
         submit: Callable[..., Awaitable[Job[Any]]] = self._pool._submitted
-        job = self._wait(submit, call, *more, on=on, keep=keep)
+        job = self._wait(submit, call, *more, on=on, keep=keep, **no)
         return kept(self, self._start(lambda: job))
 
     @overload
@@ -370,6 +373,7 @@ class SyncPool(Runner):
         limit: int | None = None,
         ordered: bool = True,
         errors: ErrorsOption = "raise",
+        **no: Never,
     ) -> Iterator[Any]:
         """Run ``function`` for each item: see `Pool.map`. The work begins at once, and goes on while results are read.
 
@@ -377,7 +381,7 @@ class SyncPool(Runner):
         """
         from .client.mapping import check_map
 
-        check_map(function, items, more)
+        check_map(function, items, more, no)
         given: Any = marked_blocking(items)
         options: Any = {"limit": limit, "ordered": ordered, "errors": errors}
         chunks = self._wait(called, lambda: Steps(self._pool.map(function, given, **options).chunks()))

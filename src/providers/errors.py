@@ -40,6 +40,10 @@ class NoCapacity(ProviderError):
     """No such machine is to be had here now: try elsewhere, or later."""
 
 
+class Unreachable(ProviderError):
+    """The provider's service cannot be reached from this computer: nothing was asked for."""
+
+
 class HostAway(ProviderError):
     """A host, or the service there that is asked, does not answer at present. Whether the command was carried out,
     nobody knows.

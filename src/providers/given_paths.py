@@ -5,6 +5,7 @@ told as any other file that is not there.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,12 @@ StrPath = str | os.PathLike[str]
 def expanded(given: StrPath) -> Path:
     """Return the path with ``~`` as the home folder. That of a user whom nobody knows stays as it is."""
     return Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises a RuntimeError for it
+
+
+def half_url(text: str) -> str:
+    """Return the URL that a text was probably meant to be, as ``s3://b/x`` for ``s3:/b/x``; empty: it is a path."""
+    found = re.fullmatch(r"(s3|gs|gcs|az|abfs|abfss|https?|file):/?([^/].*)", text)
+    return f"{found[1]}://{found[2]}" if found else ""
 
 
 def no_file(path: StrPath) -> str:

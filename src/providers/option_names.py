@@ -27,6 +27,7 @@ SAME = {  # options of similar libraries, and ours that mean the same: the first
     "max_nodes": ("max",),
     "initial": ("desired",),
     "executor": ("kind",),
+    "step": ("at_step",),
     "bucket": ("url",),
     "packages": ("pip",),
     "ttl": ("lease",),
@@ -63,6 +64,7 @@ MEANINGS = {  # what no option of ours means
     "shell_vars": "variables are env={...}",
 }
 
+_OF_SSH = frozenset({"host", "hosts", "addresses", "ssh"})
 OF_POOL = frozenset({
     "accelerator", "vcpus", "memory_gb", "disk_gb", "architecture", "allocation", "max_hourly_cost", "interconnect",
     "nodes", "worker", "image", "plugins", "volumes", "lease", "boot_timeout", "max_cost", "max_lifetime", "console",
@@ -150,6 +152,8 @@ def shown(value: object) -> str:
 
 
 def _meant(name: str, known: Collection[str]) -> str:
+    if about_hosts := _meant_of_hosts(name, known):
+        return about_hosts
     same = [each for each in SAME.get(name, ()) if each in known]
     if close := same[0] if same else closest(name, known):
         return f"did you mean {close!r}?"
@@ -161,6 +165,17 @@ def _meant(name: str, known: Collection[str]) -> str:
     if name in MEANINGS:
         return f"{MEANINGS[name]}."
     return f"it has {', '.join(sorted(known)) or 'none'}."
+
+
+def _meant_of_hosts(name: str, known: Collection[str]) -> str:
+    """Return what was meant by an option about hosts of one's own, where it stands in a wrong place."""
+    if name in _OF_SSH and "nodes" in known and "provider" in known:
+        return "hosts are the provider's: Pool(provider=SSH(hosts=[...]))."
+    if name == "port" and "hosts" in known:
+        return "a port stands behind its host: SSH(hosts=['gpu1:2222'])."
+    if name in ("host", "hosts") and "hosts" not in known and "region" in known:
+        return "hosts of your own are those of provider=SSH(hosts=[...]): leave the other provider out."
+    return ""
 
 
 def closest(name: str, known: Iterable[str]) -> str:

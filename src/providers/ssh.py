@@ -66,6 +66,8 @@ class Host:
             ValueError: The text has none of these forms.
         """
         user, at, rest = text.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
+        if "://" in rest:
+            raise ValueError(f"{text!r} is a URL, and no host: write {rest.partition('://')[2].partition('/')[0]!r}")
         if rest.startswith("["):
             name, bracket, port = rest[1:].partition("]")
             if not bracket or (port and not port.startswith(":")):
@@ -130,7 +132,8 @@ class SSH:
         notices: Sequence[str] = (),
     ) -> None:
         if isinstance(hosts, str | Host):
-            raise ValueError(f"SSH(hosts=...) takes a list: write SSH(hosts=[{hosts!r}])")
+            names = [each.strip() for each in hosts.split(",") if each.strip()] if isinstance(hosts, str) else [hosts]
+            raise ValueError(f"SSH(hosts=...) takes a list: write SSH(hosts={names!r})")
         if not isinstance(hosts, Iterable):
             raise ValueError(f"SSH(hosts=...) takes a list of names and Host(...), not {shown(hosts)}")
         chosen = tuple(_host(each, user, key, jump) for each in hosts)
@@ -182,7 +185,10 @@ class SSH:
     def refuse_too_few(self, request: LaunchRequest) -> None:
         """Refuse a request for more nodes than there are hosts."""
         if request.least > len(self.hosts):
-            raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(self.hosts)}")
+            raise BadRequest(
+                f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(self.hosts)}",
+                advice=f"Name more hosts, or ask for fewer by Pool(nodes={len(self.hosts)}).",
+            )
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SSHFleet]:  # noqa: ARG002

@@ -99,6 +99,16 @@ async def test_a_host_whose_name_does_not_exist_is_not_waited_for(rig):
         assert anyio.current_time() < 10
 
 
+async def test_a_host_that_is_up_and_refuses_is_waited_for_a_part_of_the_time(rig):
+    def refuse(site):
+        site.refuse[NodeId(0)] = [ConnectFailed("nothing listens", refused=True)] * 1000
+
+    async with rig(provider=hosts(1, connect_timeout=500), desired=1, prepare=refuse) as pool:
+        with pytest.raises(NoCapacity, match="nothing listens"):
+            await pool.ready()
+        assert 150 <= anyio.current_time() < 180
+
+
 async def test_a_name_that_does_not_exist_for_a_while_is_asked_for_again(rig):
     """A network that is away takes the names with it: neither the node nor its host is given up for that."""
     async with rig(provider=hosts(1), desired=1) as pool:

@@ -113,7 +113,8 @@ async def test_the_wrong_key(box: Workstation) -> None:
     another_key(box.folder)
     error = await told(SSH([box.at()], key=box.folder / "other", known_hosts=box.known))
     assert isinstance(error, AuthError)
-    assert f"accepts none of {box.folder / 'other'}: add the public key there with `ssh-copy-id`" in str(error)
+    copy = f"`ssh-copy-id -i {box.folder / 'other'} -p {box.port} "
+    assert f"accepts none of {box.folder / 'other'}: add the public key there with {copy}" in str(error)
 
 
 async def test_half_a_key(box: Workstation) -> None:

@@ -1,10 +1,11 @@
-"""Accelerators by name: ``accelerator="A100:8"``, or typed, ``accelerators.A100(count=8, memory="80GB")``."""
+"""Accelerators by name: ``accelerator="A100-80GB:8"``, or typed, ``accelerators.A100(count=8, memory="80GB")``."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
@@ -37,7 +38,7 @@ class Accelerator:
 
     @classmethod
     def of(cls, accelerator: str | Accelerator) -> Accelerator:
-        """Return the `Accelerator` that an ``accelerator=`` option means: ``"A100"``, ``"A100:8"``, or a typed one.
+        """Return the `Accelerator` that an ``accelerator=`` option means: ``"A100"``, ``"A100-80GB:8"``, or a typed one.
 
         Raises:
             SpecError: The name is unknown. `Accelerator` itself takes any name.
@@ -45,18 +46,33 @@ class Accelerator:
         if isinstance(accelerator, Accelerator):
             return accelerator
         if not isinstance(accelerator, str):
-            raise SpecError(
-                f"accelerator takes 'A100', 'A100:8' or accelerators.A100(...), not {checks.shown(accelerator)}."
-            )
+            raise SpecError(f"accelerator takes 'A100', 'A100:8' or 'A100-80GB:8', not {checks.shown(accelerator)}.")
         name, colon, count = accelerator.strip().partition(":")
         if colon and not re.fullmatch(r"\d{1,9}", count):
+            raise SpecError(f"accelerator={checks.shown(accelerator)}: {_of_count(name, count)}")
+        model, memory = _with_memory(name)
+        return model(count=int(count) if colon else 1, memory=memory)
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any]) -> Accelerator:
+        """The `Accelerator` of a table: ``{name="A100", count=8, memory="80GB"}``, or ``{type="X", memory_gb=20}`` for
+        a type that Outrider does not know.
+
+        Raises:
+            SpecError: a key or a value is not valid.
+        """
+        known = ("type", "count", "memory_gb") if "type" in table else ("name", "count", "memory")
+        checks.check_known("accelerator", table, known)
+        if "type" in table:
+            return cls(**table)
+        name = table.get("name")
+        if not isinstance(name, str) or ":" in name:
             raise SpecError(
-                f"accelerator={checks.shown(accelerator)}: after the colon goes how many per node, as in 'A100:8'."
+                'accelerator takes a table such as { name = "A100", count = 8, memory = "80GB" }, with the name of a '
+                f"type, not {checks.shown(name)}."
             )
-        model = _BY_NAME.get(_plain(name))
-        if model is None:
-            raise _unknown(name)
-        return model(count=int(count) if colon else 1)
+        model, memory = _with_memory(name)
+        return model(count=table.get("count", 1), memory=table.get("memory", memory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +163,33 @@ TPUv4: Final = Model("TPUv4", (32,))
 TPUv5e: Final = Model("TPUv5e", (16,))
 TPUv5p: Final = Model("TPUv5p", (95,))
 TPUv6e: Final = Model("TPUv6e", (32,))
+
+
+def _with_memory(name: str) -> tuple[Model, str | None]:
+    """Return the type, and the memory that its name asks for: ``A100-80GB`` is a name in other tools, too.
+
+    Raises:
+        SpecError: no type has this name.
+    """
+    if model := _BY_NAME.get(_plain(name)):
+        return model, None
+    sized = re.fullmatch(r"(.+?)[\s_-]*(\d+)\s*GB", name.strip(), re.IGNORECASE)
+    if sized is None:
+        raise _unknown(name)
+    model = _BY_NAME.get(_plain(sized[1]))
+    if model is None:
+        raise _unknown(sized[1])
+    return model, f"{sized[2]}GB"
+
+
+def _of_count(name: str, count: str) -> str:
+    """Return what is wrong with the part behind the colon."""
+    number, _, memory = count.partition(":")
+    if number.isdigit() and re.fullmatch(r"\d+\s*GB", memory.strip(), re.IGNORECASE):
+        return f"the memory belongs to the name: write {f'{name}-{memory}:{number}'!r}."
+    if re.fullmatch(r"\d+\s*GB", count.strip(), re.IGNORECASE):
+        return f"the memory belongs to the name: write {f'{name}-{count}'!r}."
+    return "after the colon goes how many per node, as in 'A100:8'."
 
 
 def _plain(name: str) -> str:

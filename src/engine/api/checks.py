@@ -71,7 +71,7 @@ def check_limit(limit: object) -> None:
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
-        close = closest(value, choices) if isinstance(value, str) else ""
+        close = closest(value.lower(), choices) if isinstance(value, str) else ""
         meant = f" Did you mean {close!r}?" if close else ""
         refuse(f"{name} takes {' or '.join(map(repr, choices))}, not {shown(value)}.{meant}")
 

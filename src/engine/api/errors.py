@@ -80,6 +80,10 @@ class QuotaError(CapacityError):
     """The account's limit is too low, not the cloud's stock: request more quota, or use less."""
 
 
+class NetworkError(CapacityError):
+    """The provider's service cannot be reached from this computer, so no machine was asked for."""
+
+
 class BudgetExceeded(OutriderError):
     """The pool reached a limit of its user, and was ended.
 

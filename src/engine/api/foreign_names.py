@@ -39,6 +39,23 @@ MEANING = {
     **dict.fromkeys(("Dict", "Set", "Counter", "Queue", "Lock", "Barrier"), _COLLECTIONS),
 }
 
+_EACH_ITEM = "pool.map(f, items) calls f for each item, and takes any iterable"
+OF_POOLS = {  # verbs of executors and of pools of other libraries
+    "starmap": "write pool.gather(*(f(*each) for each in items)), or pool.map(f, items) with an f of one tuple",
+    "starmap_async": "write pool.as_completed(f(*each) for each in items)",
+    "imap": _EACH_ITEM,
+    "map_async": _EACH_ITEM,
+    "imap_unordered": "write pool.map(f, items, ordered=False)",
+    "apply": "write pool.run(f(...))",
+    "apply_async": "write pool.submit(f(...))",
+    "execute": "write pool.run(f(...))",
+    "call": "write pool.run(f(...))",
+    "scatter": "write pool.put(value)",
+    **dict.fromkeys(("shutdown", "terminate", "join", "stop", "kill"), "it ends with its block, or by pool.close()"),
+    **dict.fromkeys(("start", "connect", "up", "launch"), "it opens with its block, or by pool.open()"),
+    **dict.fromkeys(("scale", "resize", "add_nodes"), "its size is Pool(nodes=(min, max)), by its load"),
+}
+
 _SUBMITTED = "hand a call of it to a pool: {0}(...) >> pool waits for the result, pool.submit({0}(...)) does not"
 _CHANGED = "its options are changed by {0}.with_(timeout=...)"
 _PLAIN = "did you mean {0}.function? {0}.local(...) calls it here"

@@ -79,6 +79,12 @@ class Image:
                     f"Image(pip=...): {requirement!r} is an option: write it into a file, and name that by "
                     "requirements=; indexes go into pip_indexes=."
                 )
+            if re.fullmatch(r"\s*[A-Za-z0-9][\w.-]*(\s+[A-Za-z0-9][\w.-]*)+\s*", requirement):
+                refuse(
+                    f"Image(pip=...): {requirement!r} names several packages: write Image(pip={requirement.split()})."
+                )
+            if re.search(r"(==|[<>~!]=|[<>@])\s*$", requirement):
+                refuse(f"Image(pip=...): {requirement!r} lacks the version: write one, or the name alone.")
         _keep(self, "pip_indexes", _list("pip_indexes", self.pip_indexes, (str, Secret)))
         _keep(self, "requirements", _file("requirements", self.requirements))
         _keep(self, "lock", _lock(self.lock))

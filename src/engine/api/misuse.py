@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from ...providers.option_names import OF_POOL, SAME, closest
 from .calls import Callee, pending
 from .errors import NotACall, SpecError
+from .foreign_names import OF_POOLS
 from .pending_base import called_with
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ class Runner:
     unusable: str  # why no call can run now; empty: it can
 
     if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            meant = f": {OF_POOLS[name]}" if name in OF_POOLS else ""
+            if not meant and not name.startswith("_"):
+                close = closest(name, [each for each in dir(type(self)) if not each.startswith("_")])
+                meant = f": did you mean {close!r}?" if close else ""
+            raise AttributeError(f"a pool has no {name!r}{meant}", name=name, obj=self)
 
         def _left_is_no_call(self, left: object) -> NoReturn:
             call = pending(left).code
@@ -100,8 +109,43 @@ def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
     )
 
 
-def surplus(verb: str, call: object, more: Sequence[object]) -> NotACall:
-    """Return the error for ``pool.run(f, 3)``, as an executor of the standard library is called."""
+_OPTIONS_OF_VERBS = {"run": ("on", "keep"), "submit": ("on", "keep"), "map": ("limit", "ordered", "errors")}
+_OF_OTHERS = {
+    "chunksize": "cheap items share tasks by themselves, so leave it out",
+    "callback": "await the job, or add a callback to what pool.submit returns",
+    "error_callback": "await the job, which raises the error",
+    "max_workers": "limit= says how many items are under way",
+}
+
+
+def no_option(verb: str, function: str, options: Sequence[str]) -> NotACall:
+    """Return the error for an option that a verb of pools does not have: it may be the function's, or the pool's."""
+    from .task_options import TaskOptions
+
+    name = options[0]
+    known = _OPTIONS_OF_VERBS.get(verb, ())
+    has = f"pool.{verb} has no option {name!r}"
+    if name in _OF_OTHERS:
+        return NotACall(f"{has}: {_OF_OTHERS[name]}.")
+    of_function = closest(name, TaskOptions.__annotations__)
+    if of_function and (of_function == name or not closest(name, known)):
+        call = f"{function}.with_({of_function}=...)"
+        return NotACall(f"{has}: it is one of the function: write {call}, or @compute({of_function}=...).")
+    if close := closest(name, known):
+        return NotACall(f"{has}: did you mean {close!r}?")
+    of_pool = [each for each in (name, *SAME.get(name, ())) if each in OF_POOL]
+    if of_pool:
+        return NotACall(f"{has}: it is one of the pool: Pool({of_pool[0]}=...).")
+    return NotACall(f"{has}: it has {', '.join(known) or 'none'}.")
+
+
+def surplus(verb: str, call: object, more: Sequence[object], options: Mapping[str, object]) -> NotACall:
+    """Return the error for ``pool.run(f, 3)``, as an executor of the standard library is called, or for ``options``
+    that the verb does not have.
+    """
+    if options and not more:
+        callee = getattr(getattr(call, "function", call), "__name__", "f")
+        return no_option(verb, callee, [*options])
     if not callable(call):
         return NotACall(f"pool.{verb} takes one call: for several, pool.gather(...), or pool.map(function, items)")
     name = getattr(call, "__name__", "f")

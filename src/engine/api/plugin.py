@@ -196,6 +196,18 @@ class PluginContext(Protocol):
         ...
 
 
+def check_plugins(plugins: Sequence[Plugin]) -> None:
+    """Refuse plugins whose attributes are of other kinds than `Plugin` has, and the same one twice.
+
+    Raises:
+        SpecError
+    """
+    for place, plugin in enumerate(plugins):
+        check_plugin(plugin)
+        if plugin.collective and plugin.name in [each.name for each in plugins[:place]]:
+            raise SpecError(f"plugins: {plugin.name} is there twice: leave one out.")
+
+
 def check_plugin(plugin: Plugin) -> None:
     """Refuse a plugin of somebody's own whose attributes are of other kinds than `Plugin` has.
 

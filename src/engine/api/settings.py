@@ -26,7 +26,7 @@ from ...providers.base import (
     Provider,
 )
 from .checks import amount, check_known, checks_options, count, in_parts, one_of, refuse, seconds, shown
-from .plugin import Plugin, check_plugin
+from .plugin import Plugin, check_plugins
 from .task_options import OnLossOption
 
 if TYPE_CHECKING:
@@ -527,7 +527,7 @@ def check_pool(plugins: object, on_loss: object, console: object, selection: obj
             name = plugin if isinstance(plugin, str) and plugin.isidentifier() else getattr(plugin, "__name__", "")
             call = f": write plugins.{name}()" if name else ""
             refuse(f"plugins takes plugins, not {shown(plugin)}{call}.")
-        check_plugin(plugin)
+    check_plugins(plugins)
     one_of("on_loss", on_loss, get_args(OnLossOption))
     one_of("console", console, get_args(ConsoleOption))
     one_of("selection", selection, get_args(Selection))

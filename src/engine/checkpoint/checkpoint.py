@@ -15,6 +15,7 @@ from typing import Any, Self, SupportsIndex
 
 from ..api.checks import seconds, shown
 from ..api.errors import CheckpointError, SpecError
+from ..api.language import is_python
 from ..node import context
 from ..runtime.preemption import stopping
 from ..wire import log_records
@@ -29,6 +30,14 @@ from .snapshot import CopyMemory, Snapshot, restore
 from .store import VARIABLE, open_store
 
 DURABLE_S = 300.0
+_NO_PLACE = (
+    'checkpoint: there is no place to keep it: give the pool one, Pool(checkpoints="s3://bucket/folder"), or this '
+    "call, root=..."
+)
+_NO_PLACE_OF_RUN = (
+    "checkpoint: there is no place to keep it: give the run one, --set checkpoints=ck, which is a folder that all "
+    "nodes share, or s3://bucket/folder; or give this call root=..."
+)
 
 
 def checkpoint(
@@ -62,10 +71,7 @@ def checkpoint(
     """
     root = root if root is not None else os.environ.get(VARIABLE)
     if root is None:
-        raise SpecError(
-            'checkpoint: there is no place to keep it: give the pool one, Pool(checkpoints="s3://bucket/folder"), or '
-            "this call, root=..."
-        )
+        raise SpecError(_NO_PLACE if is_python() else _NO_PLACE_OF_RUN)
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise SpecError(f"checkpoint: keep takes how many complete checkpoints stay, at least 1, not {keep!r}.")
     in_memory = _in_memory(memory, every, durable)

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Protocol
 
-from ...providers.given_paths import expanded
+from ...providers.given_paths import expanded, half_url
 from ...providers.pool_lock import flush
 from ..api.checks import shown
 from ..api.errors import CheckpointError, SpecError
@@ -108,6 +108,8 @@ def checked_root(name: str, root: object) -> str:
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise SpecError(f'{name} takes a folder or a URL such as "s3://bucket/folder", not {shown(root)}.')
     parts = _SCHEME.fullmatch(text)
+    if meant := half_url(text):
+        raise SpecError(f"{name}: {text!r} is neither a URL nor a folder's usual name: did you mean {meant!r}?")
     if parts is None:
         return f"file://{expanded(text).absolute()}".rstrip("/")
     scheme, rest = parts.groups()

@@ -46,10 +46,11 @@ def described(error: Exception) -> str | None:
     """Return an error as a line that says what to do; None for one that is a mistake of this program."""
     from ...providers.errors import ProviderError
     from ..api.errors import OutriderError
+    from ..api.language import worded
     from ..api.printable import plain
 
     if isinstance(error, ProviderError | OutriderError):
-        return plain(str(error))
+        return worded(plain(str(error)))
     if not isinstance(error, OSError):
         return None
     if error.filename is None and not _has_working_folder():
@@ -76,14 +77,65 @@ def defect(error: Exception) -> str:
 
 def usage_error(error: CycloptsError) -> Text:
     """Return what is wrong with a command line, and where the right one is described."""
-    from cyclopts.exceptions import UnusedCliTokensError
+    from cyclopts.exceptions import UnknownCommandError, UnknownOptionError, UnusedCliTokensError
     from rich.text import Text
 
     said = " ".join(str(error).split()).removesuffix(".")
     if isinstance(error, UnusedCliTokensError):
         said = f"nothing is known here by the name of {' '.join(error.unused_tokens or ())}"
+    if isinstance(error, UnknownOptionError) and error.token is not None and error.command_chain:
+        said = _other_spelling(str(error.token.keyword or error.token.value), error.command_chain[0]) or said
+    if isinstance(error, UnknownCommandError) and (script := next(iter(error.unused_tokens or ()), "")).endswith(".py"):
+        said = f"{script} is no command. To run a script: outrider run {script}"
     verb = " ".join(("outrider", *(error.command_chain or ())))
     return Text(f"outrider: {said}\nSee `{verb} --help`.", no_wrap=True, overflow="ignore")
+
+
+_OF_TORCHRUN = {
+    "--nnodes": "--nodes",
+    "--nproc-per-node": "--ranks-per-node",
+    "--nproc": "--ranks-per-node",
+    "--gpus-per-node": "--accelerator",
+    "--master-addr": "",
+    "--master-port": "",
+    "--rdzv-backend": "",
+    "--rdzv-endpoint": "",
+    "--node-rank": "",
+    "--standalone": "",
+}
+
+
+def _other_spelling(typed: str, verb: str) -> str:
+    """Return what was probably meant by an option of `outrider run` that does not exist; empty: nothing is known."""
+    if verb not in ("run", "offers"):
+        return ""
+    from ...providers.option_names import OF_IMAGE, SAME
+    from ..config.tables import POOL_KEYS
+
+    option = typed.partition("=")[0].replace("_", "-")
+    name = option.lstrip("-").replace("-", "_")
+    known = [each for each in (name, *SAME.get(name, ())) if each in POOL_KEYS]
+    if option in _OF_TORCHRUN:
+        ours = _OF_TORCHRUN[option]
+        meant = f"Outrider has {ours}" if ours else "it is not needed, as the ranks find each other by themselves"
+        meant = f"that is torchrun's option, and {meant}"
+    elif known[:1] == ["accelerator"]:
+        meant = "write --accelerator L4, or --accelerator L4:8 for eight of them"
+    elif known:
+        meant = f"write --set {known[0]}={known[0].upper()}"
+    elif name in OF_IMAGE:
+        meant = f"write --image {name}={name.upper()}"
+    elif name in _OF_PROVIDERS:
+        meant = f"write --set provider.{name}={name.upper()}"
+    else:
+        return ""
+    return f"Unknown option: {typed}: {meant}"
+
+
+_OF_PROVIDERS = frozenset({
+    "region", "regions", "zones", "instance_types", "user", "key", "jump", "known_hosts", "config", "partition", "time",
+    "account", "qos", "constraint", "profile", "project",
+})  # fmt: skip
 
 
 def refused(said: str) -> SystemExit:

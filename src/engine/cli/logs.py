@@ -6,7 +6,9 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -29,6 +31,7 @@ def logs(
     rank: Annotated[list[int] | None, Flag] = None,
     node: Annotated[list[int] | None, Flag] = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="")] = False,
+    lines: Annotated[int | None, Parameter(name=["--lines", "-n"])] = None,
     since: str | None = None,
     grep: str | None = None,
     times: Annotated[bool, Flag] = False,
@@ -37,7 +40,7 @@ def logs(
     """Show what the tasks of a run have printed, in the order of time.
 
     A broadcast's lines are by rank, with a mark where a generation begins; those of other calls are by node. Exits with
-    2 where there is no such run.
+    2 where there is no such run, or a rank or node that is named has no log.
 
     Example: `outrider logs train --rank 0 -f --since 5m --grep loss`
 
@@ -49,6 +52,8 @@ def logs(
         Only what this node ran outside of broadcasts; may be given several times.
     follow:
         Go on until the run has ended.
+    lines:
+        Only the last so many lines; with --follow, those and what comes.
     since:
         Only lines of the last so many seconds, minutes, hours or days: 30s, 5m, 2h, 1d.
     grep:
@@ -59,16 +64,47 @@ def logs(
         Print each line as a JSON object, for programs.
     """
     matches, earliest = _pattern(grep), _earliest(since)
+    if lines is not None and lines < 0:
+        raise refused(f"--lines takes how many lines at the end are shown, not {lines}")
     found = chosen_run(run)
+    chosen = Logs(found, rank, node)
+    if not follow:
+        _check_origins(found, rank, node)
+
+    chosen_lines = partial(_chosen, matches=matches, earliest=earliest)
+    show = partial(_print, times=times, as_json=as_json)
     try:
-        for line, origin in (
-            _followed(found, Logs(found, rank, node)) if follow else Logs(found, rank, node).new_lines()
-        ):
-            if line.at >= earliest and (matches is None or matches.search(line.text)):
-                print(json.dumps(fields(line, origin)) if as_json else _shown(line, origin, times=times))
+        alive = found.owner == "alive"
+        first = chosen_lines(chosen.new_lines())
+        show(first if lines is None else deque(first, lines))
+        if follow and alive:
+            sys.stdout.flush()
+            show(chosen_lines(_followed(found, chosen)))
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
+
+
+def _chosen(printed: Iterable[Printed], *, matches: re.Pattern[str] | None, earliest: str) -> Iterator[Printed]:
+    for line, origin in printed:
+        if line.at >= earliest and (matches is None or matches.search(line.text)):
+            yield Printed(line, origin)
+
+
+def _print(printed: Iterable[Printed], *, times: bool, as_json: bool) -> None:
+    for line, origin in printed:
+        print(json.dumps(fields(line, origin)) if as_json else _shown(line, origin, times=times))
+
+
+def _check_origins(run: Run, ranks: Sequence[int] | None, nodes: Sequence[int] | None) -> None:
+    """Exit with 2 where a run has no log of a rank or node that is asked for."""
+    there = Logs(run).origins()
+    for kind, numbers in (("rank", ranks), ("node", nodes)):
+        known = sorted(number for each, number in there if each == kind)
+        for number in numbers or ():
+            if number not in known:
+                has = f"it has those of {kind} {', '.join(map(str, known))}" if known else f"it has none of any {kind}"
+                raise refused(f"run {run.id} has no log of {kind} {number}: {has}")
 
 
 def fields(line: LogLine, origin: str) -> dict[str, Any]:

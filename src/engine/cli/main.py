@@ -8,6 +8,7 @@ import sys
 
 from cyclopts import App, Parameter
 
+from ..api.language import Form, Language, speaking
 from .failures import guarded, usage_error
 
 VERBS = {  # each verb's module, and the function there
@@ -53,7 +54,14 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  open as long as the program runs
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")  # a terminal of another encoding shows "?", and no traceback
-    sys.exit(guarded(lambda: app(_words(sys.argv[1:]))))
+    with speaking(_language(sys.argv[1:])):
+        sys.exit(guarded(lambda: app(_words(sys.argv[1:]))))
+
+
+def _language(words: list[str]) -> Language:
+    """Return how messages name options to the caller of a verb."""
+    forms: dict[str, Form] = {"run": "options", "offers": "options", "ps": "places", "gc": "places"}
+    return Language(forms.get(words[0] if words else "", "toml"))
 
 
 def _words(words: list[str]) -> list[str]:
@@ -61,7 +69,7 @@ def _words(words: list[str]) -> list[str]:
         from .run import with_program_apart
 
         return with_program_apart(words)
-    if words[:1] != ["--version"] and words[:1] != [*VERBS.keys() & words[:1]]:
+    if not words or (words[0] != "--version" and words[0] not in VERBS):
         for verb in VERBS:  # help and completion say what each does
             _resolve(app, verb.split())
     return words

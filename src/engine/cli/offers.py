@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,6 @@ from .run import NO_OPTIONS, RunOptions, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from ...providers.base import LaunchRequest, MachineOffer
     from ..api.settings import Settings, Spec
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 SHOWN = 20  # of the offers of a spec; --json has all
 SHOWN_OF_EACH = 5  # where several providers are compared
 ANSWER_S = 30.0  # for a provider's offers: a cloud's catalogue and prices come within some seconds
-COLUMNS = ("try", "type", "where", "market", "USD/h", "vCPUs", "GB", "GPUs", "stock", "")
+COLUMNS = ("try", "type", "where", "market", "USD/h", "vCPUs", "GB", "GPUs", "stock", "arch")
+FIRST_TO_GO = ("arch", "stock", "GB", "vCPUs", "try", "market")  # on a terminal that is too narrow for all columns
 RIGHT = frozenset({"try", "USD/h", "vCPUs", "GB"})
 
 
@@ -48,7 +48,15 @@ class SpecOffers:
         return min(first, default=float("inf"))
 
 
-def offers(*, options: RunOptions = NO_OPTIONS, spot: Annotated[bool, Flag] = False, as_json: AsJson = False) -> int:
+def offers(
+    *,
+    options: RunOptions = NO_OPTIONS,
+    spot: Annotated[bool, Flag] = False,
+    region: str | None = None,
+    vcpus: int | None = None,
+    max_price: float | None = None,
+    as_json: AsJson = False,
+) -> int:
     """Show what machines a pool would get, and what they cost, without starting any.
 
     Takes the options of `outrider run`, and outrider.toml as that does. Where neither says a provider, every cloud is
@@ -65,6 +73,12 @@ def offers(*, options: RunOptions = NO_OPTIONS, spot: Annotated[bool, Flag] = Fa
     ----------
     spot:
         Spot machines alone.
+    region:
+        Only machines of this region, as the cloud calls it.
+    vcpus:
+        What each machine has at least.
+    max_price:
+        The most that a machine may cost, in USD per hour.
     as_json:
         Print JSON, for programs.
     """
@@ -72,15 +86,17 @@ def offers(*, options: RunOptions = NO_OPTIONS, spot: Annotated[bool, Flag] = Fa
 
     from ..api.errors import SpecError
 
-    settings = settings_of(options, spot=spot)
-    found = anyio.run(offers_of, settings)
+    wanted = {"allocation": "spot" if spot else None, "vcpus": vcpus, "max_hourly_cost": max_price}
+    settings, found = settings_of(options, {key: value for key, value in wanted.items() if value is not None}, region)
+    if settings is not None:
+        found += [_within(each, region) for each in anyio.run(offers_of, settings)]
     refused = [each for each in found if each.why_not]
     if len(found) == len(refused) == 1:
         raise SpecError(found[0].why_not)
     if as_json or len(refused) == len(found):
         for each in refused:
             print(each.refusal, file=sys.stderr)
-    if len(refused) == len(found):
+    if settings is None or len(refused) == len(found):
         return WRONG
     if as_json:
         print(json.dumps([_row(each, offer) for each in found for offer in each.offers], indent=2))
@@ -89,16 +105,22 @@ def offers(*, options: RunOptions = NO_OPTIONS, spot: Annotated[bool, Flag] = Fa
     return DONE
 
 
-def settings_of(options: RunOptions, *, spot: bool = False) -> Settings:
-    """Return the settings of the pool that `outrider run` would open with these options here.
+def settings_of(
+    options: RunOptions, wanted: Mapping[str, Any], region: str | None = None
+) -> tuple[Settings | None, list[SpecOffers]]:
+    """Return the settings of the pool that `outrider run` would open with these options here, and the clouds that have
+    no such region. Where the options name no provider, the pool has a spec for each cloud; None: no cloud is left.
 
-    Where they say no provider: of a pool with a spec for each cloud.
+    Args:
+        wanted: further options of the pool.
+        region: the region of each provider that takes one.
 
     Raises:
         SpecError: an option or the file is not valid.
     """
     from ...providers.registry import clouds
     from ..api.checks import refuse
+    from ..api.language import options_are_in_file
     from ..api.settings import MachineOptions
     from ..config import files
     from ..config.tables import RUN_KEYS, at, merged, pool_options, telling
@@ -114,14 +136,68 @@ def settings_of(options: RunOptions, *, spot: bool = False) -> Settings:
         )
     table, where = {}, "the command line"
     if file is not None and (name is not None or files.DEFAULT in file.pools):
-        table, where = dict(file.pool(name or files.DEFAULT)), file.where(name or files.DEFAULT)
-    whole = merged(table, at(table_of(given), here), {"allocation": "spot"} if spot else {})
+        name = files.DEFAULT if name is None else name
+        table, where = dict(file.pool(name)), file.where(name)
+    whole = merged(table, at(table_of(given), here), wanted)
+    refused: list[SpecOffers] = []
     if whole.get("provider") is None and not whole.get("specs"):
         machine = {key: whole.pop(key) for key in MachineOptions.__annotations__ if key in whole}
-        whole["specs"] = [{**machine, "provider": name} for name in clouds()]
+        providers, refused = _clouds_with(clouds(), region)
+        if not providers:
+            return None, refused
+        whole["specs"] = [{**machine, "provider": each} for each in providers]
+    elif region is not None:
+        if "specs" in whole:
+            refuse("--region: this pool has specs, each with a provider and a region of its own.")
+        whole["provider"] = _in_region(whole["provider"], region)
+    options_are_in_file(frozenset(table) - frozenset(table_of(given)))
     specs, chosen = pool_options({key: value for key, value in whole.items() if key not in RUN_KEYS}, where)
     with telling(where):
-        return checked(specs, {**DEFAULTS, **chosen})
+        return checked(specs, {**DEFAULTS, **chosen}), refused
+
+
+def _in_region(provider: object, region: str) -> dict[str, Any]:
+    """Return a provider's table with its region. A provider without such an option is left as it is."""
+    from inspect import signature
+
+    from ...providers.registry import PROVIDERS, provider_class
+
+    table: dict[str, Any] = {**provider} if isinstance(provider, Mapping) else {"name": provider}
+    name = table.get("name")
+    if isinstance(name, str) and name in PROVIDERS:
+        taken = signature(provider_class(name)).parameters
+        option = next((each for each in ("region", "regions", "data_centers") if each in taken), "")
+        if option:
+            table[option] = region if option == "region" else [region]
+    return table
+
+
+def _clouds_with(names: Sequence[str], region: str | None) -> tuple[list[Any], list[SpecOffers]]:
+    """Return the clouds that may have a region, as tables, and those that cannot, with the reason."""
+    from ...providers.registry import provider_class
+    from ..api.language import worded
+
+    if region is None:
+        return [*names], []
+    tables, refused = [], []
+    for name in names:
+        table = _in_region(name, region)
+        try:
+            provider_class(name)(**{key: value for key, value in table.items() if key != "name"})
+        except ValueError as error:
+            refused.append(SpecOffers(name, why_not=worded(str(error))))
+        else:
+            tables.append(table)
+    return tables, refused
+
+
+def _within(found: SpecOffers, region: str | None) -> SpecOffers:
+    """Return the offers of a region alone: some providers take none, and offer what they have anywhere."""
+    here = [each for each in found.offers if region is None or region in (each.region, each.place)]
+    if here or found.why_not or region is None or not any(each.region or each.place for each in found.offers):
+        return found if not here else SpecOffers(found.provider, here)
+    others = ", ".join(sorted({each.region or each.place for each in found.offers}))
+    return SpecOffers(found.provider, why_not=f"it has such machines in {others}, and none in {region}")
 
 
 async def offers_of(settings: Settings) -> list[SpecOffers]:
@@ -154,6 +230,7 @@ async def _offers(spec: Spec, request: LaunchRequest) -> SpecOffers:
 
     from ...providers.base import Offering
     from ...providers.errors import ProviderError
+    from ..api.language import worded
     from ..api.printable import plain
 
     provider = spec.provider
@@ -167,7 +244,7 @@ async def _offers(spec: Spec, request: LaunchRequest) -> SpecOffers:
         told = ". ".join(each for each in (plain(str(error)).rstrip("."), error.advice) if each)
     except Exception as error:  # noqa: BLE001  the edge: a defect in one provider must not hide the others' offers
         told = defect(error)
-    return SpecOffers(provider.name, why_not=told)
+    return SpecOffers(provider.name, why_not=worded(told))
 
 
 def _row(spec: SpecOffers, offer: MachineOffer) -> dict[str, Any]:
@@ -175,32 +252,33 @@ def _row(spec: SpecOffers, offer: MachineOffer) -> dict[str, Any]:
 
 
 def _show(found: Sequence[SpecOffers], nodes: int, *, compared: bool) -> None:
-    from rich.console import Console
+    from .pool_table import console_for_tables
 
-    console = Console(highlight=False)
+    console = console_for_tables()
     if compared:
         _show_compared(console, found)
     for spec in found:
         if spec.why_not:
-            console.print(spec.refusal, markup=False)
+            console.print(spec.refusal, markup=False, highlight=False, soft_wrap=True)
         elif not compared:
-            console.print(_table([cells(spec.provider, offer) for offer in spec.offers[:SHOWN]]))
+            _show_table(console, [cells(spec.provider, offer) for offer in spec.offers[:SHOWN]])
             _show_rest(console, len(spec.offers) - SHOWN)
             _show_cost(console, spec, nodes, which=" of the first")
     if compared:
-        _show_cost(console, found[0], nodes, which=f" of {found[0].provider}, which is asked first,")
+        first = next(each for each in found if not each.why_not)
+        _show_cost(console, first, nodes, which=f" of {first.provider}, which is asked first,")
 
 
 def _show_compared(console: Console, found: Sequence[SpecOffers]) -> None:
     rows = [(each.provider, offer) for each in found for offer in cheapest_of(each.offers)[:SHOWN_OF_EACH]]
     rows.sort(key=lambda row: _price(row[1]))
-    console.print(_table([cells(provider, offer)[1:] for provider, offer in rows], COLUMNS[1:]))
+    _show_table(console, [cells(provider, offer)[1:] for provider, offer in rows], COLUMNS[1:])
     _show_rest(console, sum(len(each.offers) for each in found) - len(rows))
 
 
 def _show_rest(console: Console, count: int) -> None:
     if count > 0:
-        console.print(f"and {count} more, which --json has", style="dim")
+        console.print(f"and {count} more, which --json has", style="dim", highlight=False)
 
 
 def _show_cost(console: Console, spec: SpecOffers, nodes: int, *, which: str) -> None:
@@ -208,7 +286,7 @@ def _show_cost(console: Console, spec: SpecOffers, nodes: int, *, which: str) ->
 
     if 0 < spec.hourly_usd < float("inf"):
         whole = f"{count(nodes, 'node')}{which} would cost {nodes * spec.hourly_usd:.2f} USD per hour"
-        console.print(whole, style="dim")
+        console.print(whole, style="dim", highlight=False)
 
 
 def cheapest_of(offers: Sequence[MachineOffer]) -> list[MachineOffer]:
@@ -223,16 +301,29 @@ def _price(offer: MachineOffer) -> float:
     return float("inf") if offer.hourly_usd is None else offer.hourly_usd
 
 
-def _table(rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> Table:
+def _show_table(console: Console, rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> None:
+    """Print a table. On a narrow terminal it has fewer columns, and each of them whole."""
     from rich.table import Table
     from rich.text import Text
 
+    kept = fitting(rows, columns, console.width)
     shown = Table(box=None, padding=(0, 1), header_style="dim")
-    for column in columns:
+    for column in kept:
         shown.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
     for row in rows:
-        shown.add_row(*map(Text, row))
-    return shown
+        shown.add_row(*(Text(cell) for column, cell in zip(columns, row, strict=True) if column in kept))
+    console.print(shown)
+    if left_out := [each for each in columns if each not in kept]:
+        console.print(f"not shown: {', '.join(left_out)} (the terminal is narrow; --json has all)", style="dim")
+
+
+def fitting(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int) -> list[str]:
+    """Return the columns of a table that fit into a width: the most important ones."""
+    needs = {column: 2 + max(len(column), *(len(row[place]) for row in rows)) for place, column in enumerate(columns)}
+    for column in FIRST_TO_GO:
+        if sum(needs.values()) > width:
+            needs.pop(column, None)
+    return [*needs]
 
 
 def cells(provider: str, offer: MachineOffer) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from ...providers.errors import ProviderError
 from ...providers.journal import Journal
 from ...providers.pool_lock import Place
 from ...providers.survey import PlaceAnswer
+from ..api.language import worded
 from ..api.printable import plain
 from . import surveys
 from .exit_codes import UNKNOWN
@@ -83,7 +84,7 @@ def open_journal() -> Journal:
     try:
         return Journal.open()
     except ProviderError as error:
-        print(f"outrider: {plain(str(error))}", file=sys.stderr)
+        print(f"outrider: {worded(plain(str(error)))}", file=sys.stderr)
         raise SystemExit(UNKNOWN) from None
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from typing import Annotated
 
 import anyio
 from rich.table import Table
 from rich.text import Text
 
+from ...providers.registry import ProviderName
 from ..api.printable import one_line
 from ..observe.descriptions import cents
 from .exit_codes import DONE, UNKNOWN
-from .flags import AsJson
+from .flags import AsJson, Flag
 from .pool_search import NO_OTHER_PLACES, SearchOptions, find_pools, open_journal
 from .pool_table import console_for_tables, lasted, machines, place, price, print_unanswered
 from .pools_here import ShownPool, pools_here
@@ -30,6 +32,7 @@ COLUMNS = ("pool", "where", "nodes", "age", "USD", "USD/h", "owner")
 def ps(
     *,
     where: SearchOptions = NO_OTHER_PLACES,
+    provider: Annotated[list[ProviderName] | None, Flag] = None,
     as_json: AsJson = False,
 ) -> int:
     """Show this user's living pools, wherever their nodes are.
@@ -42,17 +45,20 @@ def ps(
 
     Parameters
     ----------
+    provider:
+        Only pools of this provider; may be given several times.
     as_json:
         Print JSON, for programs.
     """
     found, unanswered = anyio.run(find_pools, open_journal(), where)
-    pools = pools_here(found)
+    pools = [pool for pool in pools_here(found) if not provider or pool.found.provider in provider]
     if as_json:
         print(json.dumps([pool.as_json() for pool in pools], indent=2))
     elif pools:
         console_for_tables().print(_table(pools))
     else:
         print("No pools.")
+    unanswered = [asked for asked in unanswered if not provider or asked.provider in provider]
     print_unanswered(unanswered)
     return UNKNOWN if unanswered else DONE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 import tomllib
@@ -19,6 +20,7 @@ from cyclopts import Parameter, Token
 from ...lazy_dataclass import dataclass
 from ...providers.registry import ProviderName
 from ..api.errors import BroadcastFailed, OutriderError, SpecError
+from ..api.language import worded
 from ..api.printable import plain
 from ..api.secrets import Scrubber
 from ..runs.names import runs_folder
@@ -123,13 +125,16 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS, as_json: AsJson = Fals
     """
     given = asdict(options)
     is_script, pool, detached = not given.pop("command"), given.pop("pool"), given.pop("detach")
+    words = [str(word) for word in program]
+    for warning in misplaced_options(words[0], words[1:]) if is_script and words else ():
+        print(f"outrider: warning: {warning}", file=sys.stderr)
     try:
-        planned = _planned([str(word) for word in program], is_script=is_script, given=given, pool=pool)
+        planned = _planned(words, is_script=is_script, given=given, pool=pool)
         if detached:
             return _detached(planned, as_json=as_json)
         return _run_for_programs(planned) if as_json else _run(planned).code
     except SpecError as error:
-        print(f"outrider: {plain(str(error))}", file=sys.stderr)
+        print(f"outrider: {worded(plain(str(error)))}", file=sys.stderr)
         return 2
 
 
@@ -165,7 +170,7 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
         if end.said:
             print(f"outrider: {end.said}", file=sys.stderr, flush=True)
         if isinstance(error, BroadcastFailed) and (advice := missing_module_advice(error, local=planned.local)):
-            print(f"outrider: {plain(advice)}", file=sys.stderr, flush=True)
+            print(f"outrider: {worded(plain(advice))}", file=sys.stderr, flush=True)
         return end
     return _End()
 
@@ -250,11 +255,35 @@ def _said(error: BaseException) -> str:
         from ..scripts.exit_codes import exit_code
 
         told = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {exit_code(error)})"
-        return f"{plain(error.message)}{told}"
+        return f"{worded(plain(error.message))}{told}"
     if isinstance(error, OutriderError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-        return f"{type(error).__name__}: {plain(str(error))}{plain(notes)}"
+        return worded(f"{type(error).__name__}: {plain(str(error))}{plain(notes)}")
     return ""
+
+
+def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
+    """Return a warning for each option of the run that stands behind the script, and whose name the script lacks."""
+    behind = {each.partition("=")[0]: place for place, each in enumerate(arguments) if each.startswith("--")}
+    ours = {f"--{name.replace('_', '-')}": name for name in RunOptions.__annotations__ if name != "command"}
+    if not behind.keys() & ours.keys():
+        return []
+    try:
+        source = Path(script).read_text(errors="replace")
+    except OSError:
+        return []
+    warnings = []
+    for option, place in behind.items():
+        if option not in ours or re.search(rf"\b({ours[option]}|{option[2:]})\b", source):
+            continue
+        takes_next = option not in _NO_VALUE and "=" not in arguments[place]
+        value = [each for each in arguments[place + 1 : place + 2] if takes_next and not each.startswith("-")]
+        typed = " ".join(map(shlex.quote, [arguments[place], *value]))
+        warnings.append(
+            f"{typed} stands behind {script}, so it goes to the script, and not to the run. Options of the run stand "
+            f"before the script: outrider run {typed} {script}"
+        )
+    return warnings
 
 
 # --- what the command line says ---------------------------------------------------------------------------------------
@@ -282,7 +311,13 @@ def table_of(given: dict[str, Any]) -> dict[str, Any]:
         SpecError: one of them cannot be read.
     """
     table = {key: value for key, value in given.items() if value is not None and key not in _TO_READ}
-    hosts = [each.strip() for some in given.get("hosts") or () for each in some.split(",") if each.strip()]
+    hosts = [each for some in given.get("hosts") or () for each in re.split(r"[,\s]+", some) if each]
+    if not hosts and given.get("hosts") is not None:
+        raise SpecError(
+            "--hosts names no host. If a command or a variable gives the names, see what it prints: --hosts gpu1,gpu2."
+        )
+    if files := [each for each in hosts if each.endswith((".txt", ".hosts")) and Path(each).is_file()]:
+        raise SpecError(f'--hosts takes hosts, and {files[0]} is a file: --hosts "$(paste -sd, {files[0]})" reads it.')
     if hosts:
         table["provider"] = {"name": table.get("provider", "ssh"), "hosts": hosts}
     if (nodes := given.get("nodes")) is not None:
@@ -341,6 +376,7 @@ def _variable(path: str) -> list[str]:
 def _read(text: str) -> Any:
     """Return the value that TOML has for a text; a text that is none is itself."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that nobody can mean
         return text
+    return value if isinstance(value, str | int | float | list | dict) else text  # no option takes a date or a time

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
@@ -18,17 +20,26 @@ from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS
 from ..runs.names import runs_folder
 from ..runs.reader import Owned, Run, found_runs
+from ..runs.retention import remove
 from ..trackers.state_file import StateFile, trackers_in
-from .exit_codes import DONE
-from .flags import AsJson
+from .exit_codes import DONE, WRONG
+from .failures import refused
+from .flags import AsJson, Flag
 from .pool_table import console_for_tables
 from .run_choice import RunWord, chosen_run
 
 
-def runs(run: RunWord | None = None, /, *, as_json: AsJson = False) -> int:
+def runs(
+    *words: RunWord,
+    limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None,
+    failed: Annotated[bool, Flag] = False,
+    as_json: AsJson = False,
+) -> int:
     """Show the runs that have left a record here, the newest last; or one, with how well its nodes were used.
 
     Example: `outrider runs --json`
+
+    `outrider runs rm RUN` removes the records of runs that have ended.
 
     A run whose program was killed says "its owner died", and what it had cost a minute before that or later. The id of
     a run begins with its local time; `outrider logs` takes the id, the beginning of it, or the name. How well nodes
@@ -36,36 +47,81 @@ def runs(run: RunWord | None = None, /, *, as_json: AsJson = False) -> int:
 
     Parameters
     ----------
-    run:
-        This one alone. The run's id, the beginning of it, or its name: the newest of that name.
+    words:
+        A run, to show it alone: its id, the beginning of it, or its name, the newest of that name. Or rm and runs, to
+        remove their records.
+    limit:
+        The newest so many.
+    failed:
+        Those alone that ended with an exit code other than 0, or whose owner died.
     as_json:
         Print JSON, for programs.
     """
+    if words[:1] == ("rm",) and len(words) > 1:
+        return _remove([chosen_run(word) for word in words[1:]])
+    if len(words) > 1:
+        raise refused(
+            f"runs shows one run, or all: leave out {' '.join(words[1:])}. `outrider runs rm RUN` removes runs"
+        )
+    if limit is not None and limit < 1:
+        raise refused(f"--limit takes how many runs are shown, at least 1, not {limit}")
+    run = next(iter(words), None)
     found = found_runs(runs_folder()) if run is None else [chosen_run(run)]
     owners: list[Owned | None] = [None if each.ended else each.owner for each in found]
+    kept = [place for place, each in enumerate(found) if not failed or has_failed(each, owners[place])]
+    kept = kept[-limit:] if limit else kept
+    found = [found[place] for place in kept]
+    owners = [owners[place] for place in kept]
     if as_json:
         rows = [
             {**each.status, "id": each.id, "name": each.name, "directory": str(each.directory), "owner": owner}
             for each, owner in zip(found, owners, strict=True)
         ]
-        if run is not None:
+        if run is not None and rows:
             rows[0]["trackers"] = [facts for facts, _ in _trackers(found[0])]
         print(json.dumps(rows, indent=2))
     elif found:
-        shown = Table(box=None, padding=(0, 1), header_style="dim")
-        for column in COLUMNS:
-            right = column in ("took", "nodes", "USD")
-            shown.add_column(column, justify="right" if right else "left", no_wrap=column != "exit")
-        for each, owner in zip(found, owners, strict=True):
-            shown.add_row(*(Text(one_line(cell)) for cell in cells(each, owner, time.time())))
-        console_for_tables().print(shown)
+        _show_table(found, owners)
         if run is not None:
             _show_use(found[0])
             for _, sentence in _trackers(found[0]):
                 print(f"\n{one_line(sentence)}")
     else:
-        print(f"No runs in {runs_folder()}.")
+        print(f"No {'failed ' if failed else ''}runs in {runs_folder()}.")
     return DONE
+
+
+def _show_table(runs: Sequence[Run], owners: Sequence[Owned | None]) -> None:
+    shown = Table(box=None, padding=(0, 1), header_style="dim")
+    for column in COLUMNS:
+        right = column in ("took", "nodes", "USD")
+        shown.add_column(column, justify="right" if right else "left", no_wrap=column != "exit")
+    for each, owner in zip(runs, owners, strict=True):
+        shown.add_row(*(Text(one_line(cell)) for cell in cells(each, owner, time.time())))
+    console_for_tables().print(shown)
+
+
+def has_failed(run: Run, owner: Owned | None) -> bool:
+    """Return whether a run ended with an exit code other than 0, or its owner died."""
+    return bool(run.status.get("exit")) if run.ended else owner == "dead"
+
+
+def _remove(chosen: Sequence[Run]) -> int:
+    """Remove the records of runs that have ended. Return 2 where one could not be removed."""
+    code = DONE
+    for run in chosen:
+        try:
+            gone = remove(run.directory)
+        except OSError as error:
+            print(f"outrider: {run.directory} cannot be removed: {error.strerror}", file=sys.stderr)
+            code = WRONG
+            continue
+        if gone:
+            print(f"removed {run.id}")
+        else:
+            print(f"outrider: {run.id} still runs: `outrider stop {run.id}` ends it", file=sys.stderr)
+            code = WRONG
+    return code
 
 
 def _trackers(run: Run) -> Iterator[tuple[dict[str, Any], str]]:

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from ..api.language import worded
 from ..api.printable import plain
 from ..runs.control import NoAnswer, Refused, ask
 from ..runs.names import runs_folder
@@ -47,7 +48,7 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
         facts = {"id": found.id, "exit_code": code, "said": said, **facts, "took_s": time.monotonic() - began}
         print(json.dumps(facts, indent=2))
     else:
-        print(f"outrider: {plain(said)}", file=sys.stderr)
+        print(f"outrider: {worded(plain(said))}", file=sys.stderr)
     return code
 
 

@@ -15,6 +15,7 @@ from ...providers.journal import Intent, PoolRecord
 from ...providers.pool_lock import Place
 from ...providers.registry import surveyors
 from ...providers.survey import PlaceAnswer, Surveyor
+from ..api.language import worded
 from .failures import defect
 
 AT_A_TIME = 8  # places of a provider that are asked concurrently
@@ -94,7 +95,7 @@ async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[Pla
         why = _explained(error)
     except Exception as error:  # noqa: BLE001  the edge: a defect in one provider must not hide the others' machines
         why = defect(error)
-    return PlaceAnswer(provider, place, error=why)
+    return PlaceAnswer(provider, place, error=worded(why))
 
 
 def _explained(error: ProviderError) -> str:

@@ -12,10 +12,12 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
     Sized,
 )
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Required, TypedDict, TypeVar, cast
 
 from ...actors.events import MapProgress
@@ -25,6 +27,7 @@ from ...lazy_named_tuple import NamedTuple
 from ..api.calls import Call
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, NotACall, SerializationError, SetupFailed
+from ..api.misuse import no_option
 from ..api.pending_base import Pending, shown
 from ..api.shortened import short
 from ..api.tracebacks import cut
@@ -66,12 +69,16 @@ class OutcomesMapOptions(TypedDict, total=False):
     errors: Required[Literal["return"]]
 
 
-def check_map(function: object, items: object, more: Sequence[object] = ()) -> None:
-    """Refuse what `Pool.map` cannot take, with what was probably meant.
+def check_map(
+    function: object, items: object, more: Sequence[object] = (), options: Mapping[str, object] = MappingProxyType({})
+) -> None:
+    """Refuse what `Pool.map` cannot take, with what was probably meant. ``options``: those that it does not have.
 
     Raises:
         NotACall
     """
+    if options:
+        raise no_option("map", getattr(function, "__name__", "f"), [*options])
     if isinstance(function, Pending):
         raise NotACall(f"pool.map takes a function and the items to call it with, not the call {function.code}")
     if not callable(function):

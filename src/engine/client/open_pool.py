@@ -315,8 +315,10 @@ class OpenPool(JobIntake):
         """Prepare what goes onto machines that are not this computer, while they boot; return how to await it."""
         if self.settings.provider.local:
             return _nothing_to_prepare
+        from ..image.includes import roots
         from ..image.install_plan import prepare
 
+        roots(self.settings.image)  # what is not here is an error before a machine is asked for
         packages = plugin_packages(self.settings)
         preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes, packages))
         preparing.add_done_callback(self._prepared)

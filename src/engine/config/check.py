@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...lazy_dataclass import dataclass
 from ..api.checks import check_known
 from ..api.errors import SpecError
+from ..api.language import in_toml
 from ..pool_options import DEFAULTS, checked
 from ..runs.description import spec_of
 from .files import ConfigFile
@@ -109,7 +110,7 @@ def _check_run_key(key: str, table: Table) -> None:
 
 
 def _said(error: SpecError) -> str:
-    return str(error).removeprefix(": ").rstrip(".")
+    return in_toml(str(error)).removeprefix(": ").rstrip(".")
 
 
 def _secrets(value: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ import stat
 import tomllib
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from ...lazy_dataclass import dataclass
 from ...providers.option_names import closest
@@ -17,7 +17,7 @@ from ..api.checks import check_known, refuse, shown
 from ..api.errors import SpecError
 from ..api.settings import Spec
 from ..pool_options import PoolOptions
-from .tables import RUN_KEYS, Table, at, pool_options, tracker_at
+from .tables import POOL_KEYS, RUN_KEYS, Table, at, pool_options, tracker_at
 from .tracker_tables import with_tables
 
 OWN, SHARED = "outrider.toml", "pyproject.toml"
@@ -110,7 +110,8 @@ def read(path: str | os.PathLike[str]) -> ConfigFile:
     whole, prefix = _parsed(file), ""
     if file.name == SHARED:
         whole, prefix = _table(_table(whole, "tool", str(file)), "outrider", f"{file} [tool]"), "tool.outrider."
-    check_known(f"{file}" + (" [tool.outrider]" if prefix else ""), whole, ("pools", "trackers"))
+    for key in whole.keys() - {"pools", "trackers"}:
+        _refuse_key(f"{file}" + (" [tool.outrider]" if prefix else ""), key, whole[key], prefix)
     pools, trackers = _table(whole, "pools", str(file)), _table(whole, "trackers", str(file))
     said = {name: _table(trackers, name, f"{file} [{prefix}trackers]") for name in trackers}
     known = {name: tracker_at(table, file.parent) for name, table in said.items()}
@@ -133,8 +134,26 @@ def _parsed(path: Path) -> Table:
 def _table(table: Table, key: str, where: str) -> Table:
     found = table.get(key, {})
     if not isinstance(found, Mapping):
-        refuse(f"{where}: {key} is a table, not {found!r:.60}.")
+        of_pool = f": keys of a pool stand below a line such as {where.rpartition(' ')[2][:-1]}.default]"
+        refuse(f"{where}: {key} is a table, not {found!r:.60}{of_pool if key in POOL_KEYS else ''}.")
     return found
+
+
+def _refuse_key(where: str, key: str, value: object, prefix: str) -> NoReturn:
+    """Refuse a key that stands where pools and trackers have their tables, with the right place for it."""
+    if isinstance(value, Mapping):
+        inner = (
+            [*value]
+            if closest(key, ("pools", "trackers")) and all(isinstance(each, Mapping) for each in value.values())
+            else []
+        )
+        kind = closest(key, ("pools", "trackers")) or "pools"
+        names = ", ".join(f"[{prefix}{kind}.{each}]" for each in inner or [key])
+        refuse(f"{where} has no table [{prefix}{key}]: write {names}.")
+    if key in POOL_KEYS | RUN_KEYS:
+        refuse(f"{where}: {key} belongs to a pool: write it below [{prefix}pools.{DEFAULT}].")
+    check_known(where, [key], ("pools", "trackers"))
+    raise AssertionError(key)
 
 
 def pool_of(

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...providers.given_paths import expanded
+from ...providers.given_paths import expanded, half_url
 from ...providers.registry import PROVIDERS, provider_class
 from ..api.checks import check_known, one_of, refuse, shown
 from ..api.errors import SpecError
 from ..api.image import Image
+from ..api.language import in_toml
 from ..api.secrets import Secret
 from ..api.settings import MOST, MachineOptions, Nodes, Spec, Worker
 from ..pool_options import PoolOptions
@@ -47,7 +48,7 @@ def telling(where: str) -> Iterator[None]:
     try:
         yield
     except (SpecError, ValueError, TypeError) as error:
-        raise SpecError(f"{where}: {error}") from error.__cause__
+        raise SpecError(f"{where}: {in_toml(str(error))}") from error.__cause__
 
 
 def merged(*tables: Table) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
         if isinstance(includes := image.get("includes"), list):  # what is no file there is the name of a module
             moved["image"]["includes"] = [_path_if_there(each, folder) for each in includes]
     checkpoints = table.get("checkpoints")
-    if isinstance(checkpoints, str) and "://" not in checkpoints:
+    if isinstance(checkpoints, str) and "://" not in checkpoints and not half_url(checkpoints):
         moved["checkpoints"] = _path(checkpoints, folder)
     if isinstance(trackers := table.get("trackers"), list):
         moved["trackers"] = [tracker_at(each, folder) if isinstance(each, Mapping) else each for each in trackers]
@@ -152,21 +153,25 @@ def _as_it_is(value: Any) -> Any:
 def _provider(value: object) -> object:
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-        refuse(
-            f'provider takes a name, as in provider = "aws" or {{ name = "aws", region = ... }}, not {shown(value)}.'
-        )
+        refuse(f"provider takes a name, as in provider={_example(table)}, not {shown(value)}.")
     one_of("provider", table["name"], [*PROVIDERS])
     options = {key: each for key, each in table.items() if key != "name"}
     if table["name"] == "ssh":
+        if "hosts" not in options:  # perhaps under another name
+            check_known("SSH", options, list(inspect.signature(provider_class("ssh")).parameters))
         options["hosts"] = _hosts(options.get("hosts"))
     return _made(provider_class(table["name"]), options)
+
+
+def _example(table: object) -> str:
+    return "SSH(hosts=['gpu1', 'gpu2'])" if isinstance(table, Mapping) and "hosts" in table else "AWS(region=...)"
 
 
 def _hosts(value: object) -> object:
     from ...providers.ssh import Host
 
     if value is None:
-        refuse('provider "ssh" needs hosts: hosts = ["gpu1", "gpu2"], or `outrider run --hosts gpu1,gpu2`.')
+        refuse("the provider ssh needs hosts: SSH(hosts=['gpu1', 'gpu2']).")
     if isinstance(value, list):
         return [_made(Host, each) if isinstance(each, Mapping) else each for each in value]
     return value
@@ -183,13 +188,22 @@ def _nodes(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _accelerator(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    from ..api.accelerators import Accelerator
+
+    return Accelerator.of_table(value)
+
+
 def _worker(value: object) -> object:
     return _made(Worker, value) if isinstance(value, Mapping) else value
 
 
 def _image(value: object) -> Image:
     if not isinstance(value, Mapping):
-        refuse(f'image takes a table, as in image = {{ pip = ["numpy"] }}, not {shown(value)}.')
+        container = f"; a container's image is Image(container={value!r})" if isinstance(value, str) else ""
+        refuse(f"image takes a table, as in Image(pip=['numpy']), not {shown(value)}{container}.")
     options = dict(value)
     if isinstance(env := options.get("env"), Mapping):
         options["env"] = {name: _secret(each) for name, each in env.items()}
@@ -212,12 +226,13 @@ def _plugins(value: object) -> object:
     from ..plugins.registry import plugins
 
     if not isinstance(value, list):
-        refuse(f'plugins takes a list, as in plugins = ["torch"], not {shown(value)}.')
+        refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {shown(value)}.")
     made = []
     for each in value:
         table = {"name": each} if isinstance(each, str) else each
         if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-            refuse(f'plugins takes names, or tables as {{ name = "torch", ranks_per_node = 2 }}, not {shown(each)}.')
+            how = "plugins=[plugins.torch(ranks_per_node=2)]"
+            refuse(f"plugins takes names, or tables with a name, as in {how}, not {shown(each)}.")
         try:
             factory = getattr(plugins, table["name"])
         except AttributeError as error:
@@ -231,7 +246,7 @@ def _volumes(value: object) -> object:
 
     def volume(table: object) -> Volume:
         if not isinstance(table, Mapping):
-            refuse(f'volumes takes tables, as {{ url = "s3://bucket", mount = "/data" }}, not {shown(table)}.')
+            refuse(f"volumes takes tables, as in Volume('s3://bucket', mount='/data'), not {shown(table)}.")
         options = dict(table)
         if isinstance(credentials := options.get("credentials"), Mapping):
             options["credentials"] = {name: _secret(each) for name, each in credentials.items()}
@@ -243,13 +258,14 @@ def _volumes(value: object) -> object:
 
 def _specs(value: object) -> tuple[Spec, ...]:
     if not isinstance(value, Sequence) or not all(isinstance(each, Mapping) for each in value):
-        refuse(f'specs takes tables, as in specs = [{{ provider = "aws", vcpus = 8 }}], not {shown(value)}.')
+        refuse(f"specs takes tables, as in Spec(AWS(), vcpus=8), not {shown(value)}.")
     for each in value:
         check_known("Spec", each, MachineOptions.__annotations__)
     tables: list[dict[str, Any]] = [dict(each) for each in value]
     for table in tables:
-        if "provider" in table:
-            table["provider"] = _provider(table["provider"])
+        for key, read in (("provider", _provider), ("accelerator", _accelerator)):
+            if key in table:
+                table[key] = read(table[key])
     return tuple(Spec(**table) for table in tables)
 
 
@@ -267,6 +283,7 @@ def _trackers(value: object) -> object:
 
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "provider": _provider,
+    "accelerator": _accelerator,
     "nodes": _nodes,
     "worker": _worker,
     "image": _image,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...providers.option_names import closest
 from ..api.checks import refuse, shown
 from ..api.secrets import Secret
 from ..trackers.base import Tracker
@@ -48,7 +49,9 @@ def tracker_of(value: object) -> Tracker:
     kind = table.get("kind", table.get("name"))
     if not isinstance(kind, str) or (kind not in KINDS and ":" not in kind):
         known = ", ".join(map(repr, KINDS))
-        refuse(f"a tracker's kind is one of {known}, or 'module:Class', not {shown(kind)}: [trackers.NAME] tells it.")
+        meant = closest(kind, KINDS) if isinstance(kind, str) else ""
+        hint = f"did you mean {meant!r}?" if meant else "[trackers.NAME] tells it."
+        refuse(f"a tracker's kind is one of {known}, or 'module:Class', not {shown(kind)}: {hint}")
     return made(kind, {key: _value(each) for key, each in table.items() if key != "kind"})
 
 

@@ -51,7 +51,7 @@ class Descriptions:
         """Return the cause, with a reference in place of what has been told: all of it, or the part that explains."""
         for told, of in self._told.items():
             if told == cause or (len(told) >= REPEATED_CHARS and told in cause):
-                return cause.replace(told, f"as told of {of}")
+                return cause.replace(told, f"the same as for {of}")
         if cause:
             self._told[cause] = subject
         if len(self._told) > TOLD:

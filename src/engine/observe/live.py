@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
+from ..api.language import worded
 from .descriptions import Descriptions
 from .failures import failure_line
 from .plain import STDERR, report_unshown, stream_of, write_plain
@@ -64,13 +65,13 @@ class RichSink(Sink):
         if isinstance(event, ev.PoolStarting):
             self._writer.start()
         elif not isinstance(event, (ev.PoolReady, ev.PoolResized)) and (line := self._descriptions.line(event)):
-            self._writer.put(f"outrider: {line}\n", STDERR)
+            self._writer.put(f"outrider: {worded(line)}\n", STDERR)
 
     def _tell_failure(self, event: ev.JobFailed) -> None:
         """Print a line for each of the first failures. The table counts them all, and whoever awaits one has it."""
         self._failures += 1
         if self._failures <= FAILURES:
-            self._writer.put(f"outrider: {failure_line(event)}\n", STDERR)
+            self._writer.put(f"outrider: {worded(failure_line(event))}\n", STDERR)
         elif self._failures == FAILURES + 1:
             self._writer.put("outrider: further failures are counted in the table alone\n", STDERR)
 

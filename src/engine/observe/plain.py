@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 from ...actors import events as ev
+from ..api.language import worded
 from .descriptions import Descriptions, count, seconds, upload
 from .log import shows_prints
 from .prints import Printed, UnfinishedLines, marked
@@ -90,7 +91,7 @@ class PlainSink(PrintsSink):
             self._upload_told_at = None if event.ended else event.at
 
     def _print_line(self, line: str) -> None:
-        self._writer.put(f"outrider: {line}\n", STDERR)
+        self._writer.put(f"outrider: {worded(line)}\n", STDERR)
 
 
 def write_plain(text: str, stream: int, dropped: int) -> None:
@@ -130,6 +131,7 @@ def report_unshown(writer: Writer, facts: PoolFacts) -> None:
     record = facts.record()
     kept = "Pool(run=NAME) would have kept them." if record is None else f"`outrider logs {record.name}` shows them."
     why = "stdout was not read" if writer.error is None else f"stdout failed ({writer.error})"
+    kept = worded(kept)
     line = f"outrider: {count(unshown, 'line')} of output not shown, as {why}: {kept}\n"
     report = threading.Thread(target=_report, args=(line,), name="outrider-console", daemon=True)
     report.start()

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lazy_dataclass import dataclass
+from ...providers.option_names import closest
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 LEAVE_S = 5.0  # how long a task waits for its process group to be destroyed
 GONE_S = 30.0  # how much longer the next task in the same process waits for that
 _COMPILER = "torch._dynamo"  # which the first optimizer of each process would import, for 1.3 s
+
+_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl", "ncclx", "fake")  # others may be registered on nodes
 
 _ALONE = {  # the variables of a task that is no rank of a broadcast; ranks have theirs from the node
     "WORLD_SIZE": "1",
@@ -57,6 +60,14 @@ def torch(
     """
     if backend is not None and not isinstance(backend, str):
         raise SpecError(f'plugins.torch: backend takes a name such as "gloo" or "nccl", not {backend!r}.')
+    if (
+        backend
+        and ":" not in backend
+        and backend.lower() not in _BACKENDS
+        and (close := closest(backend.lower(), _BACKENDS))
+    ):
+        own = f'"cpu:{backend},cuda:{backend}"'
+        raise SpecError(f"plugins.torch: backend={backend!r}: did you mean {close!r}? One of your own is {own}.")
     ranks = checked_ranks("torch", ranks_per_node)
     if not init:
         if backend is not None or timeout is not None:

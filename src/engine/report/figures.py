@@ -85,7 +85,12 @@ def summary(chart: Chart) -> str:
         where = f"step {number(first[0])}" if chart.by_step else f"{number(first[0])} s"
         said.append(f"{sum(each.odd for each in odd):,} values are no numbers, from {where} on ({first[1]})")
     if chart.redone:
-        said.append(f"{chart.redone:,} points were done again: their first values are faint")
+        which = (
+            "point was done again: its first value is"
+            if chart.redone == 1
+            else "points were done again: their first values are"
+        )
+        said.append(f"{chart.redone:,} {which} faint")
     if chart.stride > 1:
         said.append(f"of {chart.stride} samples of a node one is shown")
     if chart.thinned:

@@ -82,7 +82,7 @@ def system_section(charts: Sequence[Chart], use: Use) -> str:
         return section("system", "Nodes", said) if said else ""
     figures = "".join(figure(chart, f"s{place}") for place, chart in enumerate(charts))
     names = {chart.name for chart in charts}
-    note = "" if "GPUs" in names else '<p class="note">No node told of a GPU.</p>'
+    note = "" if "GPUs" in names else '<p class="note">No node has reported a GPU.</p>'
     grid = f'<div class="figures-grid small">{figures}</div>{note}{said}'
     return section("system", "Nodes", grid, note="on the time axis of the timeline")
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..api.errors import BroadcastFailed
+from ..api.language import worded
 from ..api.tracebacks import remote_traceback
 
 ERROR_CHARS = 256 * 1024  # of a traceback
@@ -32,7 +33,7 @@ def _texts(error: BaseException, clean: Callable[[str], str], trace: str = "") -
     """``trace``: the traceback, where it is not this program's."""
     said: dict[str, Any] = {"type": type(error).__name__, "message": "", "traceback": ""}
     with suppress(Exception):
-        said["message"] = clean(str(error))
+        said["message"] = clean(worded(str(error)))
     with suppress(Exception):
         text = trace or "".join(traceback.format_exception(error))
         said["traceback"] = clean(text if len(text) <= ERROR_CHARS else f"...{text[-ERROR_CHARS:]}")

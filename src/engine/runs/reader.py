@@ -182,6 +182,14 @@ class Logs:
             }
         yield from heapq.merge(*(log.new_lines() for log in self._logs.values()), key=lambda each: each.line.at)
 
+    def origins(self) -> set[tuple[str, int]]:
+        """Return the ranks and nodes that have a log, as in ``("rank", 0)``."""
+        try:
+            found = [re.fullmatch(_LOG, name) for name in os.listdir(self._folder)]  # noqa: PTH208  names
+        except OSError:
+            return set()
+        return {(log[1], int(log[2])) for log in found if log}
+
     def read_bytes(self) -> dict[str, int]:
         """Return how many bytes of each file have been read."""
         return {name: log.read_bytes for name, log in self._logs.items()}

@@ -68,6 +68,16 @@ def sweep(folder: Path) -> None:
             _remove(run.directory)
 
 
+def remove(directory: Path) -> bool:
+    """Remove the record of a run, unless the run lives; return whether it is gone.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    _remove(directory)
+    return not directory.exists()
+
+
 def _stored(folder: Path) -> Iterator[StoredRun]:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

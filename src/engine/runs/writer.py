@@ -76,7 +76,14 @@ class RunEnd:
             case SystemExit(code=int(code)):
                 return code & 0xFF  # which is all that a system keeps of it
             case _:
-                return 1
+                return _own_code(self.error)
+
+
+def _own_code(error: BaseException) -> int:
+    """Return the exit code that a framework of command lines takes from an error, as ``typer.Exit(3)`` has it."""
+    of_framework = any(each.__module__.partition(".")[0] in ("click", "typer") for each in type(error).__mro__)
+    code = getattr(error, "exit_code", None) if of_framework else None
+    return code & 0xFF if isinstance(code, int) else 1
 
 
 class RunWriter:

@@ -21,10 +21,12 @@ from time import perf_counter_ns
 from types import TracebackType
 
 from ...lazy_dataclass import dataclass
-from ..api.errors import TaskError
+from ..api.errors import OutriderError, TaskError
+from ..api.language import Language, reword, speaking
 from ..node import rank_signals
 from ..node.context import current
 
+OF_RANKS = Language("options")
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells, POSIX.1-2017, 2.8.2
 
 
@@ -84,13 +86,16 @@ def run_script(place: Place, script: str, *arguments: str) -> None:
     sys.path.insert(0, str(path.parent))
     rank_signals.register(os.getpid())
     try:
-        runpy.run_path(str(path), run_name="__main__")
+        with speaking(OF_RANKS):
+            runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         if (code := _status(end.code)) != 0:
             _note_failure()
             raise ProgramFailed(f"it ended with exit code {code}", code) from None
     except BaseException as error:  # noqa: BLE001  whatever the script raises
         _note_failure()
+        if isinstance(error, OutriderError) and not _opens_pools():
+            reword(error, OF_RANKS)
         trace = _of_script(error.__traceback__, str(path))
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         message = "".join(traceback.format_exception_only(error)).strip().rpartition("\n")[2]
@@ -134,6 +139,11 @@ def _ended(code: int) -> tuple[str, int]:
     if code > 0:
         return f"it ended with exit code {code}", code
     return f"it was killed by signal {-code}", 128 - code
+
+
+def _opens_pools() -> bool:
+    """Return whether the script has pools of its own: what is wrong with one is to be mended in Python."""
+    return f"{__name__.partition('.scripts.')[0]}.pool" in sys.modules
 
 
 def _status(code: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,7 +13,9 @@ from ...lazy_dataclass import dataclass
 from ..api.checks import check_known, refuse
 from ..api.compute import compute
 from ..api.image import Image
+from ..api.language import options_are_in_file
 from ..api.task_options import TaskOptions
+from ..checkpoint.store import VARIABLE
 from ..config import files, script_header
 from ..config.tables import (
     POOL_KEYS,
@@ -29,6 +32,7 @@ from ..config.tables import (
 from ..config.tracker_tables import with_tables
 from ..runs.names import name_of
 from ..runs.whole_program import WholeProgram
+from .checkpoint_calls import needs_place
 from .endings import GentleEnd
 from .exit_codes import exit_code
 from .program import Place, run_command, run_script
@@ -36,6 +40,7 @@ from .ranks import ScriptRanks
 
 if TYPE_CHECKING:
     from ..pool import Pool
+    from ..pool_options import PoolOptions
     from ..runs.files import RecordFiles
 
 
@@ -140,16 +145,18 @@ def planned(program: Program, given: Table, *, pool: str | None = None) -> Plann
     header = _header(program)
     named = header.pop("pool", None)
     found = files.find(program.script.resolve().parent if program.is_script else program.folder)
-    configured, source = _configured(program, pool or named, found)
+    configured, source = _configured(program, named if pool is None else pool, found)
     table = merged(configured, header, at(given, program.folder))
     if found is not None and "trackers" in table:
         table["trackers"] = with_tables(table["trackers"], found.trackers)
+    options_are_in_file(frozenset({*configured, *header}) - frozenset(given))
     where = f"{program.name}, with {source}" if source else program.name
     with telling(program.name):
         check_known("outrider run", table, POOL_KEYS | RUN_KEYS)
         ranks = ScriptRanks(ranks_of(table), restarts_of(table))
         grace_s = grace_of(table)
     specs, options = pool_options({key: table[key] for key in table.keys() - RUN_KEYS}, where)
+    _check_checkpoints(program, options)
     place = Place(str(program.folder))
     provider = specs[0].provider if specs else options.get("provider")
     if provider is not None and not provider.local:
@@ -159,6 +166,22 @@ def planned(program: Program, given: Table, *, pool: str | None = None) -> Plann
         options.setdefault("run", name_of(Path(program.name).stem))
     with telling(where):
         return Planned(Pool(*specs, **options), place, program, ranks.max_restarts, grace_s)
+
+
+def _check_checkpoints(program: Program, options: PoolOptions) -> None:
+    """Refuse a script that is certain to call `checkpoint` without a place for it: it would fail after all else.
+
+    Raises:
+        SpecError
+    """
+    image = options.get("image") or Image()
+    if not program.is_script or options.get("checkpoints") is not None or VARIABLE in {*os.environ, *image.env}:
+        return
+    if line := needs_place(program.script.read_text(errors="replace"), program.words[1:]):
+        refuse(
+            f"{program.name}, line {line}: checkpoint() has no place to keep checkpoints. Name one: --set "
+            "checkpoints=ck, which is a folder that all nodes share, or s3://bucket/folder; or give the call root=..."
+        )
 
 
 def _header(program: Program) -> dict[str, Any]:
@@ -187,7 +210,8 @@ def _configured(program: Program, name: object, found: files.ConfigFile | None) 
         refuse(
             f"pool {name!r}: there is no {files.OWN}, and no {files.SHARED} with [tool.outrider], for {program.name}."
         )
-    table, where = found.pool(name or files.DEFAULT), found.where(name or files.DEFAULT)
+    name = files.DEFAULT if name is None else name
+    table, where = found.pool(name), found.where(name)
     with telling(where):
         check_known("a pool", table, POOL_KEYS | RUN_KEYS)
     return table, where

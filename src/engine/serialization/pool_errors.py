@@ -90,7 +90,7 @@ def _start_timeout(failure: QueuedTooLong) -> errors.StartTimeout:
     return errors.StartTimeout(story, reason=failure.reason, limit_s=failure.limit_s, starts_at=at)
 
 
-def provider_error(error: provider.ProviderError) -> errors.OutriderError:
+def provider_error(error: provider.ProviderError) -> errors.OutriderError:  # noqa: PLR0911  a table
     said, advice = sentence(error), error.advice
     match error:
         case provider.NotAuthorized():
@@ -102,6 +102,8 @@ def provider_error(error: provider.ProviderError) -> errors.OutriderError:
             return errors.SpecError(f"{said}. {advice or 'The provider can never give what was asked for.'}")
         case provider.JournalError():
             return errors.OutriderError(f"{said}. Nothing was created.")
+        case provider.Unreachable():
+            return errors.NetworkError(f"{said}. {advice or 'Nothing was started: try again when the network is up.'}")
         case provider.NoCapacity():
             nothing = "The provider has no machines to give: try again, or elsewhere."
             return errors.CapacityError(f"{said}. {advice or nothing}")

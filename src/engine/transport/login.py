@@ -6,6 +6,7 @@ And why a machine could not be reached by SSH, and what to do next.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 
 import asyncssh
@@ -128,7 +129,7 @@ async def _unreached(  # noqa: PLR0911  a table
     if isinstance(error, asyncssh.ChannelOpenError) and len(way) > 1:
         return ConnectFailed(f"{place} is not reached from the jump host before it: {error.reason}")
     if told := unreached.story(error, place, at.host, at.port):
-        return ConnectFailed(told)
+        return ConnectFailed(told, refused=unreached.is_refused(error))
     direct = at.place == way[0].place and not at.proxy_command
     if direct and (other := await _no_server(at, error, place)) is not None:
         return other
@@ -239,9 +240,11 @@ async def _login_story(machine: Machine, stop: Stop | None, error: BaseException
         )
     used = ", ".join(machine.login.keys) or "your agent's keys and those in ~/.ssh"
     skipped = f" Not used: {'; '.join(stop.skipped)}." if stop.skipped else ""
-    return (
-        f"{who} accepts none of {used}: add the public key there with `ssh-copy-id`, or give SSH(user=, key=).{skipped}"
-    )
+    port = "" if stop.port == 22 else f"-p {stop.port} "
+    key = f"-i {shlex.quote(machine.login.keys[0])} " if machine.login.keys else ""
+    jump = f"-o ProxyJump={machine.login.jump} " if machine.login.jump and stop is way[-1] else ""
+    copy = f"ssh-copy-id {key}{jump}{port}{shlex.quote(f'{stop.options.username}@{stop.host}')}"
+    return f"{who} accepts none of {used}: add the public key there with `{copy}`, or give SSH(user=, key=).{skipped}"
 
 
 async def _methods(stop: Stop) -> Sequence[str]:

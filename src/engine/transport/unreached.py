@@ -22,6 +22,11 @@ def no_such_name(error: BaseException) -> bool:
     return isinstance(error, socket.gaierror) and error.errno in NO_SUCH_NAME
 
 
+def is_refused(error: BaseException) -> bool:
+    """Return whether the host is up, and nothing listens at the port."""
+    return isinstance(error, OSError) and _code(error) == errno.ECONNREFUSED
+
+
 def story(error: BaseException, place: str, host: str, port: int) -> str:
     """Return why ``place`` could not be connected to, and what to look at; empty: nothing is known but the error."""
     code = _code(error) if isinstance(error, OSError) else None

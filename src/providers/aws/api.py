@@ -81,6 +81,9 @@ class Api:
         """
         # Values of the environment are stored: another client that takes over the pool may have other ones.
         profile = profile or os.environ.get("AWS_PROFILE")
+        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL_SSM"):
+            if os.environ.get(name, "-").strip() == "":  # which botocore would take for a URL
+                raise BadRequest(f"the variable {name} is empty: unset it, or give it the URL of another cloud")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await in_thread(new_session, profile)
         if endpoint_url:  # for an invalid one, botocore would raise a bare ValueError at the first call

@@ -10,7 +10,7 @@ from ..cloud import failures
 from ..cloud.call_failures import meant, passing, said, settled
 from ..cloud.failures import AGAIN_S, CallRefused, Meanings
 from ..cloud.retries import Trouble
-from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded, Unreachable
 from . import api_retries, quotas
 
 CAPACITY_AGAIN_S = 10.0
@@ -78,8 +78,9 @@ def translate(failure: Failure, *, unsure: bool = False) -> ProviderError:
     """
     error = (
         _access(failure)
-        or _unreached(failure)
-        or passing("AWS", failure, f"in {failure.region}", unsure=True)  # it says nothing of the tries before it
+        or _unreached(failure, unsure=unsure)
+        # An answer says nothing of the tries before it.
+        or passing("AWS", failure, f"in {failure.region}", unsure=unsure or failure.trouble != "unreached")
         or _limit(failure)
         or _meant(failure)
         or CallRefused(said(failure, f"{failure.operation or 'the call'} failed"))
@@ -210,13 +211,15 @@ def _denied(failure: Failure) -> str:
     return redacted(f"{told}: {cure}" + (f" of {who}" if who else ""))
 
 
-def _unreached(failure: Failure) -> ProviderError | None:
+def _unreached(failure: Failure, *, unsure: bool) -> ProviderError | None:
     if failure.trouble != "unreached":
         return None
     region = failure.region
     if failure.endpoint_url:
         told = f"nothing answers at endpoint_url={redacted(failure.endpoint_url)}: check it, and that it runs"
-        return CallRefused(told, retry_after_s=AGAIN_S)
+        if unsure:
+            return CallRefused(told, retry_after_s=AGAIN_S)
+        return Unreachable(told, retry_after_s=AGAIN_S, kind="nothing at endpoint_url")
     if failure.regions and region not in failure.regions:
         close = " or ".join(get_close_matches(region, failure.regions, n=2))
         hint = f"did you mean {close}?" if close else "'aws ec2 describe-regions' lists them"

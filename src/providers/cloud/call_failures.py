@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from ..errors import NotAuthorized, ProviderError
+from ..errors import NotAuthorized, ProviderError, Unreachable
 from .failures import AGAIN_S, CallRefused, Meanings, advised, meaning, quoting
 from .retries import Trouble
 
@@ -61,6 +61,8 @@ def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> Provide
             told = said(failure, f"{cloud} is called too often with this account ({failure.call})")
         case "unreached":
             told = f"{cloud} cannot be reached {where}: check this computer's network ({failure.code})"
+            if not unsure:
+                return Unreachable(told, retry_after_s=max(AGAIN_S, failure.retry_after_s), kind=f"no way to {cloud}")
         case "broken":
             told = said(failure, f"{cloud} failed at {failure.call}")
         case "lost":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
@@ -29,11 +30,34 @@ def several(owner: str, option: str, given: Several | None) -> tuple[str, ...] |
     return tuple(dict.fromkeys(names))
 
 
+_REGIONS = {  # the form of a cloud's regions, which new ones have as well, and one of them
+    "AWS": (r"[a-z]{2,4}(-[a-z]+)+-\d+", "us-east-1"),
+    "GCP": (r"[a-z]+-[a-z]+\d+", "us-central1"),
+}
+
+
+def check_region(owner: str, region: str | None, endpoint_url: str | None) -> None:
+    """Refuse a region that cannot be one: of another cloud, or a zone. Another service than the cloud's own
+    (``endpoint_url``) may have any.
+
+    Raises:
+        ValueError
+    """
+    form, example = _REGIONS[owner]
+    if not region or endpoint_url or os.environ.get(f"{owner}_ENDPOINT_URL") or re.fullmatch(form, region):
+        return
+    zone = re.fullmatch(rf"({form})-?[a-z]", region)
+    of_zone = "" if zone is None else f"it looks like a zone: {owner}(region={zone[1]!r}, zones=[{region!r}])"
+    meant = of_zone or f"its regions look like {example}"
+    raise ValueError(f"{owner}(region={region!r}) is no region of {owner}: {meant}")
+
+
 def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
     """Set fields of a frozen provider, which is a dataclass. ``lists``: those that are lists of names.
 
     Raises:
-        ValueError: one of all its fields is an empty text, or one of the ``lists`` is no list of names.
+        ValueError: one of all its fields is an empty text, one of the ``lists`` is no list of names, or there can be no
+            such region.
     """
     names = {name: several(type(provider).__name__, name, getattr(provider, name)) for name in lists}
     for name, value in {**names, **given}.items():
@@ -41,6 +65,8 @@ def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] 
     for each in fields(provider):
         if getattr(provider, each.name) == "":
             raise ValueError(f"{type(provider).__name__}({each.name}=...) is empty: leave it out for its default")
+    if type(provider).__name__ in _REGIONS:
+        check_region(type(provider).__name__, provider.region, provider.endpoint_url)
 
 
 def tags(

@@ -58,3 +58,40 @@ def test_an_unknown_attribute_names_the_one_that_was_meant() -> None:
 )
 def test_what_clouds_rent_is_known_however_it_is_written(name: str) -> None:
     assert Accelerator.of(f"{name}:2").count == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "memory_gb"),
+    [("A100-80GB", 1, 80), ("A100-80GB:8", 8, 80), ("a100_80gb", 1, 80), ("A100-40GB", 1, 40), ("V100-32GB:2", 2, 32)],
+)
+def test_a_name_may_say_the_memory(text: str, count: int, memory_gb: float) -> None:
+    wanted = Accelerator.of(text)
+    assert (wanted.count, wanted.memory_gb) == (count, memory_gb)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("A100:8:80GB", "write 'A100-80GB:8'"),
+        ("A100:80GB", "write 'A100-80GB'"),
+        ("A100-200GB", "comes with 40 GB or 80 GB"),
+        ("A1OO-80GB", "No accelerator is called 'A1OO'"),
+    ],
+)
+def test_memory_in_the_wrong_place_is_refused_with_the_right_spelling(text: str, advice: str) -> None:
+    with pytest.raises(SpecError, match=advice):
+        Accelerator.of(text)
+
+
+def test_a_table_names_a_type_and_its_memory_or_an_unknown_type() -> None:
+    assert Accelerator.of_table({"name": "A100", "count": 8, "memory": "80GB"}) == Accelerator("A100", 8, 80)
+    assert Accelerator.of_table({"name": "A100-80GB"}) == Accelerator("A100", 1, 80)
+    assert Accelerator.of_table({"type": "X9", "memory_gb": 20}) == Accelerator("X9", 1, 20)
+
+
+@pytest.mark.parametrize(
+    "table", [{"count": 2}, {"name": "A100:8"}, {"name": "A100", "cuont": 2}, {"type": "X", "a": 1}]
+)
+def test_a_table_that_names_no_type_or_has_other_keys_is_refused(table: dict[str, object]) -> None:
+    with pytest.raises(SpecError):
+        Accelerator.of_table(table)

@@ -100,7 +100,7 @@ def test_limits_of_prices_hold_where_nothing_costs_anything(provider: Any, optio
     ({"max_cost": 10**400}, "max_cost must be more than 0 USD and finite, not 1000"),
     ({"lease": 10**5000}, "lease must be more than 0 seconds and finite, not something of type int"),
     ({"image": ["numpy"]}, r"image takes an Image, as in Image\(pip=\[.numpy.\]\), not \[.numpy.\]"),
-    ({"worker": "2"}, "worker takes a Worker, or how many tasks a node runs at a time, not .2."),
+    ({"worker": "2"}, "worker takes how many tasks a node runs at a time, or Worker"),
     ({"worker": True}, "takes a whole number, not True"),
     ({"max_lifetime": -1}, "more than 0 seconds"),
     ({"selection": "best"}, "selection takes"),

@@ -80,7 +80,7 @@ def test_everything_that_is_wrong_is_said_at_once(file: Path, capsys: pytest.Cap
         ('provider = "awss"', "Did you mean 'aws'?"),
         ('provider = { name = "aws", regon = "x" }', "did you mean 'region'?"),
         ('provider = { name = "ssh", hosts = ["a"], key = "/nowhere/id" }', "/nowhere/id"),
-        ('specs = [{ provider = "local" }]\nvcpus = 3', "Spec"),
+        ('specs = [{ provider = "local" }]\nvcpus = 3', "specs"),
         ('nodes = { min = 0, max = 2, scale = "load" }\nkeep = "out"', "keep"),
         ('plugins = ["torhc"]', "torch"),
         ("ranks_per_node = 0", "ranks_per_node takes"),
@@ -119,7 +119,7 @@ def test_a_missing_secret_hides_no_other_problem_and_is_no_setting(file: Path) -
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("[pools", "is not valid TOML"), ("[pool.a]", "did you mean 'pools'?"), (None, "cannot be read")],
+    [("[pools", "is not valid TOML"), ("[pool.a]", "write [pools.a]"), (None, "cannot be read")],
 )
 def test_a_file_that_cannot_be_read_is_one_line(
     file: Path, content: str | None, said: str, capsys: pytest.CaptureFixture[str]

@@ -77,7 +77,6 @@ def test_each_line_is_an_object_for_programs(run: RecordFiles, outrider: Outride
         ),
         (("--since", "2h", "--grep", r"loss \d|warn"), ["a warning", "loss 0.5"]),
         (("--since", "99999999999999d", "--grep", r"loss \d|warn"), ["a warning", "loss 0.5"]),
-        (("--rank", "9"), []),
     ],
 )
 def test_a_choice_of_lines(run: RecordFiles, outrider: Outrider, options: tuple[str, ...], shown: list[str]) -> None:
@@ -137,3 +136,20 @@ def test_a_reader_that_leaves_early_is_told_nothing(run: RecordFiles) -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert (process.stderr.read(), process.wait(60)) == (b"", 141)
+
+
+def test_the_last_lines(run: RecordFiles, outrider: Outrider) -> None:
+    assert outrider("logs", "train", "-n", "2") == 0
+    assert outrider.said().splitlines() == ["[node 2] [f #7] alone", "[rank 0] loss 0.5"]
+    assert outrider("logs", "train", "--lines", "1", "--rank", "1") == 0
+    assert outrider.said().splitlines() == ["[rank 1] a warning"]
+    assert outrider("logs", "train", "-n=-1") == 2
+
+
+def test_a_rank_without_a_log_is_named_with_those_that_have_one(run: RecordFiles, outrider: Outrider) -> None:
+    assert outrider("logs", "train", "--rank", "9") == 2
+    assert outrider.said() == ""
+    assert "has no log of rank 9: it has those of rank 0, 1" in outrider.errors
+    assert outrider("logs", "train", "--node", "1") == 2
+    outrider.said()
+    assert "no log of node 1: it has those of node 2" in outrider.errors

@@ -30,6 +30,14 @@ def test_each_command_is_explained(
     assert re.search(rf"\b{last} +{summary}", capsys.readouterr().out)
 
 
+def test_the_command_alone_explains_its_verbs() -> None:
+    code = "import sys; sys.argv = ['outrider']; from outrider.engine.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"COLUMNS": "200"}, check=False
+    )
+    assert re.search(r"\bwait +Wait for the end of a run", done.stdout)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from outrider.engine.cli import offers as offers_command
 from outrider.engine.cli.failures import guarded
 from outrider.engine.cli.main import app
-from outrider.engine.cli.offers import SpecOffers, cells
+from outrider.engine.cli.offers import COLUMNS, SpecOffers, cells, fitting
 from outrider.engine.config import tables
 from outrider.providers import registry
 from outrider.providers.base import LaunchRequest, MachineOffer
@@ -196,7 +196,7 @@ def test_all_clouds_stand_in_one_table_by_price(clouds: Callable[..., None], out
     clouds(one=has(dear, elsewhere, H100), two=has(replace(H100, kind="two-1x", region="west", hourly_usd=2.5)))
     assert outrider("offers", "--accelerator", "H100", "--nodes", "2") == 0
     heading, *rows, rest, cost = outrider.said().splitlines()
-    assert heading.split() == ["type", "where", "market", "USD/h", "vCPUs", "GB", "GPUs", "stock"]
+    assert heading.split() == ["type", "where", "market", "USD/h", "vCPUs", "GB", "GPUs", "stock", "arch"]
     assert [row.split()[0] for row in rows] == ["two-1x", "gpu-1x", "big-8x"]
     assert rows[2].split()[1:4] == ["one", "east-a", "24.0000"]
     assert "high" in rows[2]
@@ -260,3 +260,76 @@ def test_where_no_cloud_has_any_each_says_why(clouds: Callable[..., None], outri
     assert outrider("offers", "--accelerator", "H100") == 2
     assert outrider.said() == ""
     assert outrider.errors.splitlines() == ["one: one has none", "two: there is no key"]
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (200, []),
+        (96, ["arch"]),
+        (75, ["GB", "arch", "stock", "vCPUs"]),
+        (5, ["GB", "arch", "market", "stock", "try", "vCPUs"]),
+    ],
+)
+def test_a_narrow_terminal_has_fewer_columns_with_whole_values(width: int, left_out: list[str]) -> None:
+    row = (
+        "1",
+        "p5.48xlarge-long-name",
+        "aws us-east-1a",
+        "on-demand",
+        "26.5432",
+        "192",
+        "2048",
+        "8 H100",
+        "?",
+        "x86_64",
+    )
+    kept = fitting([row], COLUMNS, width)
+    assert sorted({*COLUMNS} - {*kept}) == left_out
+    assert {"type", "where", "USD/h", "GPUs"} <= {*kept}
+
+
+def test_a_pipe_gets_whole_values(
+    clouds: Callable[..., None], outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    long = replace(H100, kind="a-type-with-a-name-that-is-longer-than-the-terminal", architecture="x86_64")
+    clouds(one=has(long))
+    assert outrider("offers", "--accelerator", "H100") == 0
+    heading, row, *_ = outrider.said().splitlines()
+    assert heading.split()[-1] == "arch"
+    assert long.kind in row
+    assert row.split()[-1] == "x86_64"
+
+
+def test_a_region_chooses_among_offers(clouds: Callable[..., None], outrider: Outrider) -> None:
+    west = replace(H100, kind="west", region="west", place="west-a")
+    clouds(one=has(H100, west), two=has(H100))
+    assert outrider("offers", "--accelerator", "H100", "--region", "west") == 0
+    assert outrider.said().splitlines()[-2].strip() == "two: it has such machines in east, and none in west"
+    assert [each["kind"] for each in outrider.json("offers", "--accelerator", "H100", "--region", "west")] == ["west"]
+
+
+def test_least_processors_and_the_highest_price_reach_the_cloud(
+    clouds: Callable[..., None], outrider: Outrider
+) -> None:
+    async def answer(request: LaunchRequest) -> Sequence[MachineOffer]:
+        await checkpoint()
+        assert (request.vcpus, request.max_hourly_cost) == (16, 4.5)
+        return [H100]
+
+    clouds(one=answer)
+    assert outrider("offers", "--vcpus", "16", "--max-price", "4.5") == 0
+
+
+def test_a_cloud_without_such_a_region_is_named_before_it_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "PROVIDERS", {each: registry.PROVIDERS[each] for each in ("aws", "gcp")})
+    assert guarded(lambda: app(["offers", "--region", "atlantis"])) == 2
+    told = capsys.readouterr().err
+    assert "aws: AWS(region='atlantis')" in told
+    assert "gcp: GCP(region='atlantis')" in told

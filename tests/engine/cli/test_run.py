@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.cli.run import table_of, with_program_apart
+from outrider.engine.cli.run import misplaced_options, table_of, with_program_apart
 from outrider.engine.runs.reader import found_runs, read_json
 from outrider.errors import SpecError
 
@@ -364,3 +364,31 @@ def test_a_shell_completes_it(shell: str) -> None:
     assert "--ranks-per-node" in script
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert shell != "bash" or (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("hosts", [[""], [" , "], ["", ""]])
+def test_hosts_without_a_name_are_refused(hosts: list[str]) -> None:
+    with pytest.raises(SpecError, match="--hosts names no host"):
+        table_of({"hosts": hosts})
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "warned"),
+    [
+        ("print(1)", ["--nodes", "4"], "--nodes 4 stands behind train.py"),
+        ("print(1)", ["--nodes=4", "x"], "outrider run --nodes=4 train.py"),
+        ("print(1)", ["--detach", "x"], "outrider run --detach train.py"),
+        ("print(1)", ["--ranks-per-node", "--x"], "outrider run --ranks-per-node train.py"),
+        ("parser.add_argument('--nodes')", ["--nodes", "4"], ""),
+        ("def main(ranks_per_node: int): ...", ["--ranks-per-node", "4"], ""),
+        ("print(1)", ["--lr", "4"], ""),
+    ],
+)
+def test_an_option_of_the_run_behind_the_script_gets_a_warning(
+    source: str, arguments: list[str], warned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(source)
+    warnings = misplaced_options("train.py", arguments)
+    assert warned in "".join(warnings)
+    assert bool(warnings) is bool(warned)

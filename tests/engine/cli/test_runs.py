@@ -109,3 +109,29 @@ def test_a_lock_that_cannot_be_opened_is_told(
     assert outrider("runs") == 0
     assert "its lock cannot be read" in outrider.said()
     assert outrider.json("runs")[0]["owner"] == "unknown"
+
+
+def test_the_newest_runs_and_the_failed_ones(folder: Path, outrider: Outrider) -> None:
+    now = time.time()
+    record(folder, "done", now - 100, state="ended", ended=now - 40, exit=0).close()
+    record(folder, "bad", now - 90, state="ended", ended=now - 80, exit=1, error="ValueError").close()
+    record(folder, "killed", now - 80, state="running").close()
+    assert [each["name"] for each in outrider.json("runs", "--failed")] == ["bad", "killed"]
+    assert [each["name"] for each in outrider.json("runs", "--limit", "1")] == ["killed"]
+    assert [each["name"] for each in outrider.json("runs", "--failed", "-n", "9")] == ["bad", "killed"]
+    assert outrider("runs", "bad", "done") == 2
+    assert outrider("runs", "-n", "0") == 2
+
+
+def test_records_of_ended_runs_are_removed(folder: Path, outrider: Outrider) -> None:
+    now = time.time()
+    record(folder, "done", now - 100, state="ended", ended=now - 40, exit=0).close()
+    alive = record(folder, "alive", now - 70, state="running")
+    assert outrider("runs", "rm", "done") == 0
+    assert outrider.said().startswith("removed ")
+    assert outrider("runs", "rm", "alive") == 2
+    outrider.said()
+    assert "still runs: `outrider stop" in outrider.errors
+    assert outrider("runs", "rm", "nothing") == 2
+    assert [each["name"] for each in outrider.json("runs")] == ["alive"]
+    alive.close()

@@ -56,7 +56,7 @@ def test_a_pool_is_opened_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
         ("[pools.trian]\nnodes = 3", "has no pool 'train': did you mean 'trian'?"),
         ("[pools.other]\nnodes = 3", "has no pool 'train': it has other."),
         ("", "has no pool 'train': it names none."),
-        ("[pool.train]\nnodes = 3", "has no option 'pool': did you mean 'pools'?"),
+        ("[pool.train]\nnodes = 3", "has no table [pool]: write [pools.train]."),
         ("pools = 3", "pools is a table, not 3"),
         ("[pools]\ntrain = 3", "train is a table, not 3"),
         ("[pools.train", "is not valid TOML"),

@@ -148,9 +148,9 @@ def test_a_cause_is_told_once() -> None:
     ]
     assert [lines.line(event) for event in story] == [
         f"node 0 did not start: {cause}",
-        "launch failed: as told of node 0; next try in 0.6 s",
-        "node 1 did not start: as told of node 0",
-        "launch failed: 1 of the 1 given hosts did not answer: as told of node 0; wait longer; not tried again",
+        "launch failed: the same as for node 0; next try in 0.6 s",
+        "node 1 did not start: the same as for node 0",
+        "launch failed: 1 of the 1 given hosts did not answer: the same as for node 0; wait longer; not tried again",
         "node 2 did not start: another one",
     ]
 

@@ -68,7 +68,7 @@ def test_a_headers_dependencies_are_packages_of_the_image(tmp_path: Path) -> Non
         ({}, '# pool = "trian"', "has no pool 'trian': did you mean 'train'?"),
         ({}, "# pool = 3", "pool is the name of one in outrider.toml"),
         ({}, '# image = "numpy"', "train.py: image takes a table"),
-        ({"image": {"pip": ["a"]}}, "# image = { env = 3 }", "Image(env=...) takes a mapping"),
+        ({"image": {"pip": ["a"]}}, "# image = { env = 3 }", "image.env takes a mapping"),
         ({"ranks_per_node": 0}, "", 'ranks_per_node takes "auto" or a number'),
         ({"ranks_per_node": 10**400}, "", "a number from 1 to 100,000, not 1000"),
         ({"max_restarts": -1}, "", "max_restarts takes a whole number"),

@@ -33,7 +33,15 @@ from outrider.engine.serialization.pool_errors import not_ready_error, pool_erro
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Cause, Ended, Failed, Value
 from outrider.engine.wire.values import Unpicklable
-from outrider.providers.errors import BadRequest, JournalError, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.errors import (
+    BadRequest,
+    JournalError,
+    NoCapacity,
+    NotAuthorized,
+    ProviderError,
+    QuotaExceeded,
+    Unreachable,
+)
 
 PLACE = AttemptPlace("train", node=4, rank=2, attempt=3)
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in train\nValueError: bad epoch\n'
@@ -407,6 +415,7 @@ def test_ranks_that_lost_it_as_their_peer_follow_and_are_told_once() -> None:
         (NotAuthorized("expired"), errors.AuthError),
         (BadRequest("no such zone"), errors.SpecError),
         (JournalError("no space left"), errors.OutriderError),
+        (Unreachable("no network"), errors.NetworkError),
         (ProviderError("500"), errors.CapacityError),
     ],
 )

@@ -85,7 +85,7 @@ def has_panels(browser: Chromium) -> None:
     titles = browser.evaluate("document.getElementById('system').textContent")
     for title in ("GPUs", "GPU memory", "GPU power"):
         assert title in titles
-    assert "No node told of a GPU" not in titles
+    assert "No node has reported a GPU" not in titles
     assert browser.complaints == []
 
 
@@ -125,12 +125,12 @@ def test_nodes_without_a_driver_say_so(browser: Chromium, folder: Path) -> None:
             run = living_run(folder)
             browser.show(ui.url.replace("/?", f"/runs/{run.id}?"))
             browser.wait("document.querySelector('#system .chart') !== null")
-            assert "No node told of a GPU." in browser.evaluate("document.getElementById('system').textContent")
+            assert "No node has reported a GPU." in browser.evaluate("document.getElementById('system').textContent")
         finally:
             (folder / "end").touch()
             training.wait()
     browser.show(write_report(run))
-    assert "No node told of a GPU." in browser.evaluate("document.getElementById('system').textContent")
+    assert "No node has reported a GPU." in browser.evaluate("document.getElementById('system').textContent")
 
 
 def _values(title: str) -> str:

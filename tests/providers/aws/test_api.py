@@ -25,7 +25,7 @@ from outrider.providers.aws.api import Api, Credentials, choose_region
 from outrider.providers.aws.errors import Failure
 from outrider.providers.cloud.failures import CallRefused, is_lost
 from outrider.providers.cloud.token_bucket import Bucket
-from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded, Unreachable
 
 pytestmark = pytest.mark.anyio
 
@@ -541,7 +541,7 @@ async def test_wrong_parameters_are_a_bad_request(api: Api) -> None:
 
 async def test_unreachable_endpoint_is_an_error() -> None:
     async with opened("http://127.0.0.1:9") as api:  # discard: nobody listens
-        with pytest.raises(CallRefused, match=r"nothing answers at endpoint_url=http://127\.0\.0\.1:9"):
+        with pytest.raises(Unreachable, match=r"nothing answers at endpoint_url=http://127\.0\.0\.1:9"):
             await api.call("describe_vpcs")
 
 

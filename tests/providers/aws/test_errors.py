@@ -12,7 +12,7 @@ from outrider.engine.serialization.pool_errors import provider_error
 from outrider.providers.aws import quotas
 from outrider.providers.aws.errors import Failure, translate
 from outrider.providers.cloud.failures import CallRefused, most_telling
-from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded, Unreachable
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 DENIAL = (
@@ -87,7 +87,7 @@ def failure(code: str, message: str = "", **facts: object) -> Failure:
         ("RequestLimitExceeded", CallRefused, "too often"),
         ("InternalError", CallRefused, "AWS failed"),
         ("ReadTimeoutError", CallRefused, "not known"),
-        ("EndpointConnectionError", CallRefused, "network"),
+        ("EndpointConnectionError", Unreachable, "network"),
     ],
 )
 def test_each_code_has_its_class_and_its_next_step(code: str, kind: type[ProviderError], said: str) -> None:
@@ -175,7 +175,7 @@ def test_an_unknown_region_is_told_with_the_close_ones() -> None:
 def test_an_endpoint_that_does_not_answer_is_named() -> None:
     url = "http://me:password@127.0.0.1:1"
     error = translate(failure("EndpointConnectionError", endpoint_url=url, region="x", regions=("y",)))
-    assert isinstance(error, CallRefused)
+    assert isinstance(error, Unreachable)
     assert "endpoint_url=http://127.0.0.1:1" in str(error)
 
 

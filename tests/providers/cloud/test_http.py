@@ -20,7 +20,7 @@ from outrider.providers.cloud import call_failures
 from outrider.providers.cloud.failures import is_lost
 from outrider.providers.cloud.http import Expiring, HttpApi, Key, Service, check_url
 from outrider.providers.cloud.http_failures import HttpFailure, retry_after_s, translate, trouble_of
-from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError
+from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, Unreachable
 
 pytestmark = pytest.mark.anyio
 
@@ -188,7 +188,7 @@ async def test_an_idempotent_call_without_an_answer_is_made_again(reply: Reply) 
 async def test_a_call_that_never_arrived_is_made_again_and_was_not_carried_out() -> None:
     refused = httpx.ConnectError("All connection attempts failed")
     assert await Sky(refused, ok(made=1)).api.call("POST", "/launch") == {"made": 1}
-    with pytest.raises(ProviderError, match=r"cannot be reached at sky\.example") as caught:
+    with pytest.raises(Unreachable, match=r"cannot be reached at sky\.example") as caught:
         await Sky(refused).api.call("POST", "/launch")
     assert not is_lost(caught.value)
     assert caught.value.retry_after_s

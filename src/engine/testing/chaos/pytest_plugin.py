@@ -60,14 +60,22 @@ def plan_of(node: Any) -> Chaos | None:
     Raises:
         pytest.UsageError: a mark's arguments are not valid.
     """
+    from ...api.checks import check_known
     from ...api.errors import SpecError
     from .plan import Chaos
 
     marks = list(node.iter_markers("preempt"))
     try:
+        for mark in marks:
+            check_known("the mark", mark.kwargs, _OPTIONS)
+            if "at_step" not in mark.kwargs:
+                raise SpecError("it needs the step, as in @pytest.mark.preempt(rank=0, at_step=20)")
         return Chaos(None, faults=[_fault(*mark.args, **mark.kwargs) for mark in marks]) if marks else None
     except (SpecError, TypeError) as error:
         raise pytest.UsageError(f"{node.nodeid}: @pytest.mark.preempt: {error}") from error
+
+
+_OPTIONS = ("rank", "at_step", "notice", "fault")
 
 
 def _fault(rank: int | None = 0, *, at_step: int, notice: float | None = None, fault: Any = None) -> Any:

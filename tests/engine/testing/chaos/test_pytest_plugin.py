@@ -98,6 +98,7 @@ def test_own_pool(chaos):
         ("at_step=3, fault=5", "fault takes one such as"),
         ("at_step=3, fault=Freeze(1), notice=2", "notice is for a machine that is taken"),
         ("at_stop=3", "at_stop"),
+        ("step=5", "did you mean 'at_step'?"),
     ],
 )
 def test_invalid_mark_is_an_error(mark: str, says: str, tmp_path: Path) -> None:

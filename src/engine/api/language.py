@@ -1,0 +1,83 @@
+"""The language in which messages name options: Python's, TOML's, or that of a command line.
+
+Messages are written for Python. `worded` rewrites them where they leave a command. See decision 93.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from ...lazy_dataclass import dataclass
+
+Form = Literal["python", "toml", "options", "places"]
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """The form in which the reader of a message writes options.
+
+    ``form``: "options" of `outrider run`, or "places" of ``outrider ps --place``, which names providers alone.
+    ``in_file``: keys of a pool that a file has: they are TOML whatever the form.
+    """
+
+    form: Form
+    in_file: frozenset[str] = frozenset()
+
+    def form_of(self, key: str, *, is_provider: bool = False) -> Form:
+        """Return how the pool's option ``key`` is written. ``is_provider``: the option describes a provider."""
+        if key in self.in_file or (self.form == "places" and not is_provider):
+            return "toml"
+        return self.form
+
+
+_MARKS = ("(", "True or False", "timedelta", "Pool: ")  # of texts that are written for Python
+PYTHON, TOML = Language("python"), Language("toml")
+_language = PYTHON
+
+
+@contextmanager
+def speaking(language: Language) -> Iterator[None]:
+    """Name options in ``language`` until the block ends, in all threads of this process."""
+    global _language  # noqa: PLW0603 - a process has one caller
+    before, _language = _language, language
+    try:
+        yield
+    finally:
+        _language = before
+
+
+def options_are_in_file(keys: frozenset[str]) -> None:
+    """Note which of the pool's options this command reads from a file."""
+    global _language  # noqa: PLW0603
+    if _language.form != "python":
+        _language = Language(_language.form, keys)
+
+
+def is_python() -> bool:
+    return _language.form == "python"
+
+
+def worded(text: str) -> str:
+    """Return a message of ours with its options in the language of this process's caller."""
+    return text if is_python() else in_language(text, _language)
+
+
+def in_toml(text: str) -> str:
+    """Return a message about a file's table: in TOML, unless a command rewrites it where it prints it."""
+    return in_language(text, TOML) if _language.form in ("python", "toml") else text
+
+
+def in_language(text: str, language: Language) -> str:
+    if language.form == "python" or not any(each in text for each in _MARKS):
+        return text
+    from .option_words import rewritten
+
+    return rewritten(text, language)
+
+
+def reword(error: BaseException, language: Language) -> None:
+    """Rewrite the message of an error in place."""
+    if error.args and isinstance(error.args[0], str):
+        error.args = (in_language(error.args[0], language), *error.args[1:])

@@ -1,0 +1,296 @@
+"""Rewrite the options that a message names as Python does, for TOML and for command lines.
+
+``AWS(region=...)`` becomes ``provider = { name = "aws", region = ... }`` in TOML, and ``--set provider.region=REGION``
+on the command line of `outrider run`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...providers.registry import PROVIDERS
+
+if TYPE_CHECKING:
+    from .language import Form, Language
+
+
+def rewritten(text: str, language: Language) -> str:
+    """Return a message with its options in another language than Python."""
+    parts, at = [], 0
+    for found in _CALLS.finditer(text):
+        end = _end(text, found.end())
+        if found.start() < at or not end or _opens_a_pool(text, found):
+            continue
+        call = _parsed(text[found.start("call") : end])
+        if call is None:
+            continue
+        start, end = _with_key(text, found, end)
+        is_value = start < found.start("call")
+        parts += [text[at:start], _rewritten(call, language, text[:start], text[end:], is_value=is_value)]
+        at = end
+    said = (
+        "".join([*parts, text[at:]])
+        .replace("True or False", "true or false")
+        .replace("seconds or a timedelta", "seconds")
+    )
+    return re.sub(r"\bPool: (?=[a-z])", "", said)
+
+
+# --- the calls in a message -------------------------------------------------------------------------------------------
+
+_PROVIDERS = {each.provider.partition(":")[2]: name for name, each in PROVIDERS.items()}  # AWS: aws
+_TABLES = {"Pool": "", "Image": "image", "Worker": "worker", "Nodes": "nodes", "Chaos": "chaos"}
+_IN_LISTS = {"Volume": "volumes", "Host": "provider.hosts", "Spec": "specs"}
+FIRST = {  # the option that is given without its name
+    "AWS": "region",
+    "Accelerator": "type",
+    "Containers": "image",
+    "GCP": "region",
+    "Host": "name",
+    "Nodes": "desired",
+    "SSH": "hosts",
+    "Slurm": "host",
+    "Spec": "provider",
+    "Volume": "url",
+    "Worker": "concurrency",
+}
+_KINDS = "|".join([*_PROVIDERS, *_TABLES, *_IN_LISTS, "Accelerator"])
+_CALLS = re.compile(rf"(?:\b(?P<key>\w+)=(?P<list>\[?))?(?P<call>\b(?:{_KINDS}|(?:accelerators|plugins)\.\w+)\()")
+
+
+def _opens_a_pool(text: str, found: re.Match[str]) -> bool:
+    """Return whether this is code of a Python program, such as `with Pool(...) as pool`."""
+    return found["call"] == "Pool(" and text[: found.start()].endswith("with ")
+
+
+def _end(text: str, start: int) -> int:
+    """Return where the brackets that are open at ``start`` are closed; 0: nowhere."""
+    depth, quote = 1, ""
+    for index in range(start, len(text)):
+        char = text[index]
+        if quote:
+            quote = "" if char == quote and text[index - 1] != "\\" else quote
+        elif char in "'\"":
+            quote = char
+        else:
+            depth += (char in "([{") - (char in ")]}")
+            if not depth:
+                return index + 1
+    return 0
+
+
+def _parsed(text: str) -> ast.Call | None:
+    """Return a call, also where a message leaves out values, as in ``SSH(user=, key=)``."""
+    try:
+        complete = re.sub(r",\s*\.\.\.(?=\s*[)}])", "", re.sub(r"=\s*(?=[,)])", "=...", text))
+        tree = ast.parse(complete, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    return tree if isinstance(tree, ast.Call) else None
+
+
+def _with_key(text: str, found: re.Match[str], end: int) -> tuple[int, int]:
+    """Return where a call begins and ends with the option that it is the value of, as in ``provider=Local()``."""
+    name = text[found.start("call") : found.end() - 1]
+    key = found["key"]
+    if found["list"]:
+        is_value = key == _path(name).rpartition(".")[2] and text[end : end + 1] == "]"
+        return (found.start(), end + 1) if is_value else (found.start("call"), end)
+    return (found.start() if key and key == _path(name) else found.start("call")), end
+
+
+def _path(name: str) -> str:
+    """Return the option of a pool that takes such a value."""
+    if name in _PROVIDERS:
+        return "provider"
+    kind = name.partition(".")[0]
+    return {"accelerators": "accelerator", "Accelerator": "accelerator", "plugins": "plugins"}.get(
+        kind, _TABLES.get(kind, _IN_LISTS.get(kind, ""))
+    )
+
+
+# --- the same in other languages --------------------------------------------------------------------------------------
+
+_SUBJECT = re.compile(r":| (?:takes|must|is|has|waits|would) ")
+Pairs = list[tuple[str, ast.expr]]
+
+
+def _rewritten(call: ast.Call, language: Language, before: str, after: str, *, is_value: bool) -> str:
+    """``is_value``: the message names the option that takes the call, as in ``provider=Local()``."""
+    name = ast.unparse(call.func)
+    path, pairs = _path(name), _pairs(name, call)
+    forms: list[Form]
+    if name == "Pool" and pairs:
+        forms = [language.form_of(key, is_provider=False) for key, _ in pairs]
+    else:
+        forms = [language.form_of(path.partition(".")[0], is_provider=name in _PROVIDERS)]
+    if len(pairs) == 1 and _is_open(pairs[0][1]) and _SUBJECT.match(after) and (name in _TABLES or path == "provider"):
+        return _subject(".".join(filter(None, (path, pairs[0][0]))), forms[0])
+    if forms[0] == "toml":
+        settings = _toml_settings(name, path, call, pairs)
+        return ", ".join(settings) if before.endswith("`") else " and ".join(f"`{each}`" for each in settings)
+    if forms[0] == "places":
+        where = ",".join(f"{key}={_bare(key, value)}" for key, value in pairs)
+        return f"--place {_PROVIDERS[name]}:{where}"
+    arguments = _arguments(name, path, call, pairs)
+    if is_value and name in _PROVIDERS and pairs and not arguments[0].startswith("--hosts "):
+        arguments.insert(0, f"--provider {_PROVIDERS[name]}")
+    return " ".join(dict.fromkeys(arguments))
+
+
+def _pairs(name: str, call: ast.Call) -> Pairs:
+    pairs: Pairs = []
+    specs: list[ast.expr] = []
+    for value in call.args:
+        if isinstance(value, ast.Call):
+            specs.append(value)
+        elif isinstance(value, ast.Name):  # Image(pip, apt): names of options
+            pairs.append((value.id, ast.Constant(...)))
+        elif not _is_open(value):
+            pairs.append((FIRST.get(name, "name"), value))
+    if specs:
+        pairs.append(("specs", ast.List(specs)))
+    return pairs + [(each.arg, each.value) for each in call.keywords if each.arg]
+
+
+def _subject(path: str, form: Form) -> str:
+    if form != "options":
+        return path
+    return _SHORT.get(path, f"--image {path[6:]}" if path.startswith("image.") else f"--set {path}")
+
+
+def _toml_settings(name: str, path: str, call: ast.Call, pairs: Pairs) -> list[str]:
+    if name == "Pool":
+        return [f"{key} = {_toml(value)}" for key, value in pairs] or ["[pools.NAME]"]
+    value = _toml(call)
+    if name in _IN_LISTS or path == "plugins":
+        value = f"[{value}]"
+    if path == "provider.hosts":
+        return [f'provider = {{ name = "ssh", hosts = {value} }}']
+    return [f"{path} = {value}"]
+
+
+def _arguments(name: str, path: str, call: ast.Call, pairs: Pairs) -> list[str]:
+    """Return the words of a command line."""
+    if name in _IN_LISTS:
+        return [_argument(path, ast.List([call]))]
+    if name in _PROVIDERS and (not pairs or any(_is_open(each) for each in call.args)) and not call.keywords:
+        return [f"--provider {_PROVIDERS[name]}"]
+    if name == "Nodes" and [key for key, _ in pairs] == ["desired"]:
+        return [_argument("nodes", pairs[0][1])]
+    if name in _TABLES or name in _PROVIDERS:
+        keys = [(".".join(filter(None, (path, key))), value) for key, value in pairs]
+        return [_argument(*each) for each in keys] or [_argument(path, ast.Constant(...)) if path else "--set"]
+    return [_argument(path, call if path != "plugins" else ast.List([call]))]
+
+
+_SHORT = {
+    "nodes": "--nodes",
+    "name": "--name",
+    "accelerator": "--accelerator",
+    "provider": "--provider",
+    "provider.hosts": "--hosts",
+}
+
+
+def _argument(path: str, value: ast.expr) -> str:
+    key = path.rpartition(".")[2]
+    bare = _bare(key, value)
+    if path in _SHORT and bare[:1] not in ("[", "{"):
+        return f"{_SHORT[path]} {_shell(bare)}"
+    if path == "provider.hosts" and isinstance(value, ast.List) and [*map(_is_open, value.elts)] == [True]:
+        return "--hosts HOSTS"
+    if path == "provider.hosts" and isinstance(value, ast.List) and all(map(_is_text, value.elts)):
+        return f"--hosts {_shell(','.join(_bare('', each) for each in value.elts))}"
+    option, name = ("--image", path[6:]) if path.startswith("image.") else ("--set", path)
+    if isinstance(value, ast.List) and len(value.elts) == 1 and _is_text(value.elts[0]) and option == "--image":
+        bare = _bare(key, value.elts[0])
+    if isinstance(value, ast.Dict) and key == "env":
+        variables = [f"env.{_key(at)}={_bare('', each)}" for at, each in _items(value)]
+        return " ".join(f"--image {_shell(each)}" for each in variables)
+    return f"{option} {_shell(f'{name}={bare}')}"
+
+
+def _bare(key: str, value: ast.expr) -> str:
+    """Return a value as an argument has it: a text without quotes, unless it would be another value of TOML."""
+    if _is_open(value):
+        return key.upper() or "..."
+    text = _toml(value)
+    if not text.startswith('"'):
+        return text
+    plain = str(json.loads(text))
+    return text if _is_toml(plain) else plain
+
+
+def _shell(word: str) -> str:
+    return word if re.fullmatch(r"[\w@%+=:,./~-]+", word) else "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _toml(value: ast.expr) -> str:
+    match value:
+        case ast.Constant(value=bool(constant)):
+            text = "true" if constant else "false"
+        case ast.Constant(value=str(constant)):
+            text = json.dumps(constant, ensure_ascii=False)
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            text = f"[{', '.join(map(_toml, items))}]"
+        case ast.Dict():
+            text = _table({_key(key): each for key, each in _items(value)})
+        case ast.Set():
+            text = "{ ... }"
+        case ast.Call():
+            text = _called(value)
+        case _:
+            text = ast.unparse(value)
+    return text
+
+
+def _called(call: ast.Call) -> str:
+    """Return what TOML has for a call: a name, or a table."""
+    name = ast.unparse(call.func)
+    if name.startswith("Secret"):
+        variable = _toml(call.args[0]) if name == "Secret.env" and call.args else '"VARIABLE"'
+        return f"{{ secret = {variable} }}"
+    short = _PROVIDERS.get(name) or name.partition(".")[2]
+    table = dict(_pairs(name, call))
+    if short and not table:
+        return json.dumps(short)
+    return _table(({"name": ast.Constant(short)} if short else {}) | table) if table else "{ ... }"
+
+
+def _table(entries: Mapping[str, ast.expr]) -> str:
+    return "{ " + ", ".join(f"{key} = {_toml(value)}" for key, value in entries.items()) + " }"
+
+
+def _items(value: ast.Dict) -> Sequence[tuple[ast.expr | None, ast.expr]]:
+    return [*zip(value.keys, value.values, strict=True)]
+
+
+def _key(key: ast.expr | None) -> str:
+    text = key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else "KEY"
+    return text if re.fullmatch(r"[\w-]+", text) else json.dumps(text)
+
+
+def _is_open(value: ast.expr) -> bool:
+    """Return whether a message leaves the value to its reader."""
+    return isinstance(value, ast.Constant) and value.value is ...
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
