@@ -38,7 +38,7 @@ class Accelerator:
 
     @classmethod
     def of(cls, accelerator: str | Accelerator) -> Accelerator:
-        """Return the `Accelerator` that an ``accelerator=`` option means: ``"A100"``, ``"A100-80GB:8"``, or a typed one.
+        """Return the `Accelerator` of an ``accelerator=`` option: ``"A100"``, ``"A100-80GB:8"``, or a typed one.
 
         Raises:
             SpecError: The name is unknown. `Accelerator` itself takes any name.
@@ -55,11 +55,12 @@ class Accelerator:
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any]) -> Accelerator:
-        """The `Accelerator` of a table: ``{name="A100", count=8, memory="80GB"}``, or ``{type="X", memory_gb=20}`` for
-        a type that Outrider does not know.
+        """Return the `Accelerator` of a table: ``{name="A100", count=8, memory="80GB"}``.
+
+        ``{type="X", memory_gb=20}`` is a type that Outrider does not know.
 
         Raises:
-            SpecError: a key or a value is not valid.
+            SpecError: A key or a value is not valid.
         """
         known = ("type", "count", "memory_gb") if "type" in table else ("name", "count", "memory")
         checks.check_known("accelerator", table, known)
