@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from ...lazy_dataclass import dataclass
 from ..api.checks import one_of, refuse, shown
+from .machines import Machine, placement_of
 
 Ranks = Literal["head", "all", "mean"]
 State = Literal["finished", "failed", "killed"]
@@ -90,7 +91,8 @@ class End(NamedTuple):
 class TrackedRun:
     """The run whose record is sent. ``about``: `run.json`, what was started, by whom and from which commit.
 
-    ``ids``: what the tracker has called this run, by `keep` of an earlier process; it is in the record.
+    ``ids``: what the tracker has called this run, by `keep` of an earlier process; it is in the record. ``machines``:
+    those that were launched before this process began to send, as the event "pool_ready" has all of them later.
     """
 
     id: str
@@ -100,12 +102,23 @@ class TrackedRun:
     about: Mapping[str, Any]
     ids: Mapping[str, str]
     keep: Callable[[str, str], None]  # a name and a text: in the record when it returns
+    machines: Sequence[Machine] = ()
 
     @property
     def provider(self) -> str:
-        provider = (self.about.get("spec") or {}).get("specs") or [{}]
-        named = provider[0].get("provider") if isinstance(provider[0], Mapping) else None
+        named = self._provider
         return str(named.get("class", "") if isinstance(named, Mapping) else named or "")
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """The options of the provider that say where machines are to be, such as "region" or "partition"."""
+        named = self._provider
+        return placement_of(named) if isinstance(named, Mapping) else {}
+
+    @property
+    def _provider(self) -> Any:
+        first = ((self.about.get("spec") or {}).get("specs") or [{}])[0]
+        return first.get("provider") if isinstance(first, Mapping) else None
 
     @property
     def user(self) -> str:
@@ -147,7 +160,7 @@ class Sender:
         """A text that was logged."""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """An event of the record whose name is in ``events``."""
+        """An event of the record whose name is in ``events``. "pool_ready" has the pool's ``machines`` besides."""
 
     def ended(self, end: End) -> None:
         """The run has ended, and everything else was sent."""

@@ -111,6 +111,7 @@ class GCPLauncher:
             extras_usd=extras_usd,
             notices=("gcp", "gcp-maintenance"),
             billed_at_least_s=BILLED_S,
+            facts={"region": self._api.region},
         )
         now = anyio.current_time()
         return BulkOrder(token=token, offers=chosen, count=count, hourly_usd=usd, at=now, body=body, machine=new)
