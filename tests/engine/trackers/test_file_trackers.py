@@ -50,7 +50,9 @@ def run(tmp_path: Path) -> Run:
     (made.directory / "params.json").write_text(json.dumps({"lr": 0.1}))
     events = made.directory / "events.jsonl"
     lines = [json.loads(line) for line in events.read_text().splitlines()]
-    placed = [{**each, "facts": {"zone": "us-east-1a"}} if each["event"] == "node_launching" else each for each in lines]
+    placed = [
+        {**each, "facts": {"zone": "us-east-1a"}} if each["event"] == "node_launching" else each for each in lines
+    ]
     events.write_text("".join(json.dumps(each) + "\n" for each in placed))
     return made
 

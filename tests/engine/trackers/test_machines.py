@@ -17,10 +17,11 @@ from outrider.engine.trackers.base import Tracker
 from outrider.engine.trackers.feed import Feed
 from outrider.engine.trackers.mlflow import machine_tags
 
+FACTS = {"job": "4711", "partition": "gpu"}
 SLURM = {"class": "Slurm", "partition": "gpu", "account": None, "zones": []}
 LAUNCHED = [
-    {"event": "node_launching", "node": 0, "machine": "ab12/4711-0", "facts": {"job": "4711", "partition": "gpu"}},
-    {"event": "node_launching", "node": 1, "machine": "ab12/4711-1", "facts": {"job": "4711", "partition": "gpu"}},
+    {"event": "node_launching", "node": 0, "machine": "ab12/4711-0", "facts": FACTS},
+    {"event": "node_launching", "node": 1, "machine": "ab12/4711-1", "facts": FACTS},
 ]
 READY = [
     {"event": "node_ready", "node": 0, "seat": 0, "machine": "ab12/4711-0", "hostname": "gpu-03"},
@@ -30,15 +31,14 @@ READY = [
 LATER = [{"event": "node_lost", "node": 1, "cause": "preempted"}]
 
 
-def machine(node: int, hostname: str = "", *, ready: bool = False, **facts: str) -> dict[str, Any]:
+def machine(node: int, hostname: str = "", *, ready: bool = False) -> dict[str, Any]:
     rank = node if ready else None
     name = f"ab12/4711-{node}"
-    return {"node": node, "machine": name, "hostname": hostname, "rank": rank, "ready": ready, "facts": facts}
+    return {"node": node, "machine": name, "hostname": hostname, "rank": rank, "ready": ready, "facts": FACTS}
 
 
-SLURM_FACTS = {"job": "4711", "partition": "gpu"}
-AT_BEGIN = [machine(0, **SLURM_FACTS), machine(1, **SLURM_FACTS)]
-AT_READY = [machine(0, "gpu-03", ready=True, **SLURM_FACTS), machine(1, "gpu-04", ready=True, **SLURM_FACTS)]
+AT_BEGIN = [machine(0), machine(1)]
+AT_READY = [machine(0, "gpu-03", ready=True), machine(1, "gpu-04", ready=True)]
 
 
 @pytest.fixture
