@@ -22,6 +22,7 @@ from rich.table import Table
 from outrider import Local, Pool
 
 from .arrays import arrays
+from .beside import calls_beside, ddp_beside
 from .calls import brief, broadcast, burst, latency, mapped
 from .ddp import ddp
 from .figures import Figure
@@ -31,8 +32,16 @@ from .states import states
 
 OUT = Path(__file__).parent / "out"
 Measure = Callable[[Pool, ProcessPoolExecutor, int], Awaitable[list[Figure]]]
-IN_POOL: dict[str, Measure] = {"b": latency, "c": burst, "t": brief, "map": mapped, "d": broadcast, "e": arrays}
-NAMES = ["a", "h", *IN_POOL, "r", "ddp", "states"]
+IN_POOL: dict[str, Measure] = {
+    "b": latency,
+    "c": burst,
+    "t": brief,
+    "map": mapped,
+    "d": broadcast,
+    "e": arrays,
+    "busy": calls_beside,
+}
+NAMES = ["a", "h", *IN_POOL, "r", "ddp", "busy-ddp", "states"]
 
 
 def main() -> int:
@@ -55,6 +64,8 @@ def main() -> int:
         figures += records(options.rounds)
     if "ddp" in chosen:
         figures += ddp()
+    if "busy-ddp" in chosen:
+        figures += ddp_beside()
     if "states" in chosen:
         figures += states()
     Console(width=None if sys.stdout.isatty() else 120).print(table(figures))

@@ -13,7 +13,7 @@ from .api.checks import check_known, check_limit, one_of
 from .api.compute import Compute, for_items
 from .api.errors import ItemOutcome, SpecError
 from .api.job import Job
-from .api.misuse import surplus
+from .api.misuse import awaited_as, surplus
 from .pool_life import PoolLife
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions
 
@@ -176,6 +176,7 @@ class Pool(PoolLife):
     async def run(
         self, call: Call[R], /, *more: Never, on: int | Literal["head"] | None = None, keep: Literal[True]
     ) -> Ref[R]: ...
+    @awaited_as("await pool.run(call), or await (call >> pool)")
     async def run(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> Any:
@@ -240,6 +241,7 @@ class Pool(PoolLife):
     async def broadcast(self, call: Call[R], /, *more: Never) -> list[R]: ...
     @overload
     async def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[AsyncGenerator[T, None]]: ...
+    @awaited_as("await pool.broadcast(call), or await (call @ pool)")
     async def broadcast(self, call: Any, /, *more: Never, **no: Never) -> list[Any]:
         """Run a call on every ready node at the same time.
 
@@ -295,6 +297,7 @@ class Pool(PoolLife):
     async def gather(self, *calls: StreamCall[T]) -> tuple[AsyncGenerator[T, None], ...]: ...
     @overload
     async def gather(self, *calls: AnyCall) -> tuple[Any, ...]: ...
+    @awaited_as("await pool.gather(*calls)")
     async def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
         """Run several calls at the same time, and return their results in this order. The first error ends the others.
 
@@ -308,6 +311,7 @@ class Pool(PoolLife):
     async def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]: ...
     @overload
     async def run_group(self, group: MixedGroup[A, Any], /) -> A: ...
+    @awaited_as("await pool.gather(*calls), or await ((a & b) >> pool)")
     async def run_group(self, group: Any, /) -> Any:
         """Run a group such as ``f(1) & g(2)``, as `gather` does."""
         return await self.gather(*members(group))
@@ -433,6 +437,7 @@ class Pool(PoolLife):
 
     # --- objects --------------------------------------------------------------------------------------------------
 
+    @awaited_as("await pool.put(value)")
     async def put(self, value: T, /) -> Ref[T]:
         """Copy a value into the pool, for calls that take the returned `Ref` in its place.
 
@@ -447,6 +452,7 @@ class Pool(PoolLife):
 
     # --- files ----------------------------------------------------------------------------------------------------
 
+    @awaited_as("await pool.fetch(pattern)")
     async def fetch(
         self,
         pattern: str,
@@ -483,6 +489,7 @@ class Pool(PoolLife):
         asked = file_transfer.Fetch.of(pattern, to, max_files=max_files, max_gb=max_gb)
         return await file_transfer.fetch(self._here(), asked, on)
 
+    @awaited_as("await pool.push(path)")
     async def push(
         self, path: str | PathLike[str], /, *, to: str = ".", on: int | Literal["head"] | None = None
     ) -> None:
@@ -545,6 +552,7 @@ class Pool(PoolLife):
         """Iterate over the events of the pool from now until it ends. A reader 10,000 events behind loses some."""
         return self._here().observer.subscribe()
 
+    @awaited_as("await pool.stacks()")
     async def stacks(self) -> list[TaskStack]:
         """Return the stacks of each task and rank under way, by job and rank; the record has them as files, too.
 

@@ -11,7 +11,17 @@ from ..collector import at_rest
 from .api.checks import check_known
 from .api.errors import CleanupError, OutriderError, PoolClosed, SpecError
 from .api.language import PYTHON, reword
-from .api.misuse import CALLED_OFF, ENDED, INHERITED, NOT_OPEN, OPEN_FOR_THREADS, Runner, check_guard, check_loop
+from .api.misuse import (
+    CALLED_OFF,
+    ENDED,
+    INHERITED,
+    NOT_OPEN,
+    OPEN_FOR_THREADS,
+    Runner,
+    awaited_as,
+    check_guard,
+    check_loop,
+)
 from .api.printable import one_line
 from .api.tracebacks import cut
 from .client.opening import Opening
@@ -67,6 +77,7 @@ class PoolLife(Runner):
         self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
         self.unusable = NOT_OPEN
 
+    @awaited_as("await pool.open()")
     async def open(self) -> Self:
         """Open the pool without a block, and return it: for a notebook, or what a service runs as it starts and ends.
 
@@ -74,6 +85,7 @@ class PoolLife(Runner):
         """
         return await self.__aenter__()
 
+    @awaited_as("await pool.close()")
     async def close(self, error: BaseException | None = None) -> None:
         """Leave the pool, as the end of its block does; on the event loop that opened it. ``error``: what its user has
         failed with. A pool that is not open, or was closed, is left alone. Where another task is still opening it, that
@@ -386,6 +398,9 @@ class PoolLife(Runner):
         if core is None or self._ended or core.inherited:
             raise PoolClosed(NOT_OPEN if core is None else ENDED if self._ended else INHERITED)
         return core
+
+    def check_thread(self) -> None:
+        self._here()
 
     def _here(self) -> OpenPool:
         """The open pool, for what may be done on its event loop alone: from elsewhere it would never be woken."""

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio.from_thread
+import anyio.to_thread
 import pytest
 
 import outrider
@@ -205,6 +207,9 @@ ELSEWHERE: dict[str, Callable[[Pool], object]] = {
     "broadcast": lambda pool: asyncio.run(pool.broadcast(same(1))),
     "gather": lambda pool: asyncio.run(pool.gather(same(1), same(2))),
     "a group": lambda pool: asyncio.run((same(1) & same(2)) >> pool),
+    "run, not awaited": lambda pool: same(1) >> pool,
+    "broadcast, not awaited": lambda pool: same(1) @ pool,
+    "a group, not awaited": lambda pool: (same(1) & same(2)) >> pool,
     "map": lambda pool: pool.map(same, [1]),
     "stream": lambda pool: asyncio.run(first_of(count(3) >> pool)),
     "resize": lambda pool: pool.resize(1),
@@ -229,6 +234,7 @@ async def test_a_pool_is_used_from_its_own_event_loop_alone() -> None:
             return asyncio.run_coroutine_threadsafe(pool.run(same(2)), loop).result()
 
         assert await asyncio.to_thread(as_advised) == 2
+        assert await anyio.to_thread.run_sync(anyio.from_thread.run, pool.run, same(3)) == 3  # a web framework's thread
         with pytest.raises(NotACall, match=r"async for \.\.\. in pool\.map"):
             for _ in pool.map(same, [1]):  # type: ignore[attr-defined]
                 pass

@@ -373,6 +373,7 @@ def _runner(call: Pending, operator: str, pool: Any) -> Any:
         raise NotACall(f"{call.code} {operator} ... takes an open pool on the right, not {shown(pool)}")
     if unusable:
         raise PoolClosed(unusable)
+    pool.check_thread()
     return pool
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ...providers.option_names import OF_POOL, SAME, closest
 from .calls import Callee, pending
@@ -15,6 +15,8 @@ from .pending_base import called_with
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from types import FrameType
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 ENDED = "The pool has ended with its block: open another one."
 CALLED_OFF = "The pool was closed while it was being opened: open another one."
@@ -27,6 +29,13 @@ class Runner:
     """The base of pools: it says what was meant where another thing than a call stands on an operator's left side."""
 
     unusable: str  # why no call can run now; empty: it can
+
+    def check_thread(self) -> None:
+        """Refuse an operator in a thread where its result could not be awaited.
+
+        Raises:
+            SpecError
+        """
 
     if not TYPE_CHECKING:
 
@@ -100,13 +109,30 @@ def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
             return
         found = "The event loop that runs here is not the one that the pool was opened on"
     except RuntimeError:
-        found = "No event loop runs in this thread"
+        found = "No event loop runs in this thread (an endpoint of a web service needs `async def`, not `def`)"
     if synchronous:
         raise SpecError(OPEN_FOR_THREADS)
     raise SpecError(
         f"{found}. Open it by `with Pool(...) as pool` to use it from any thread and loop, or hand the work to its "
         "own: asyncio.run_coroutine_threadsafe(pool.run(call), loop).result()."
     )
+
+
+def awaited_as(code: str) -> Callable[[C], C]:
+    """Have the coroutines of a method say how to run them, in their `repr` and in the warning about a forgotten await.
+
+    Python takes both texts from the qualified name of the coroutine function, so a call costs nothing more. The method
+    stays a coroutine function and returns a coroutine of Python's own, which task groups insist on.
+
+    Args:
+        code: The line to write, as "await pool.run(call)".
+    """
+
+    def named(verb: C) -> C:
+        verb.__qualname__ += f" (to run it, in an async def or a notebook's cell: {code})"
+        return verb
+
+    return named
 
 
 _OPTIONS_OF_VERBS = {"run": ("on", "keep"), "submit": ("on", "keep"), "map": ("limit", "ordered", "errors")}

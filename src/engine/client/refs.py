@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..api.misuse import awaited_as
+
 if TYPE_CHECKING:
     from ..serialization.stored_objects import StoredObject
 
@@ -43,6 +45,7 @@ class Ref(Reference[T]):
 
     __slots__ = ()
 
+    @awaited_as("await ref.get()")
     async def get(self) -> T:
         """Return the value, a new copy each time.
 

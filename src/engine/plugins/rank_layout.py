@@ -35,11 +35,6 @@ def ranks_on(facts: NodeFacts, ranks: Ranks) -> int:
     return max(1, len(facts.accelerators)) if ranks == "auto" else ranks
 
 
-def sharing(info: InstanceInfo) -> int:
-    """The number of processes like this one that may run on this host."""
-    return max(sum(peer.hostname == info.hostname for peer in info.peers), info.local_world_size)
-
-
 def devices(info: InstanceInfo) -> tuple[int, ...]:
     """The node's accelerators that belong to this rank: equal shares of neighbouring ones. Empty without any.
 

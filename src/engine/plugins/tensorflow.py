@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lazy_dataclass import dataclass
 from ..api.plugin import Plugin, Ports
+from ..runtime.rank_scheduling import sharing
 from .client_versions import installed, same_version
-from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, unless_set
+from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on, unless_set
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeFacts

@@ -15,9 +15,10 @@ from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
 from ..node.holdings import OWN
+from ..runtime.rank_scheduling import sharing
 from .client_versions import same_version
 from .initialized_group import found_again
-from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
+from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, unless_set
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeFacts

@@ -167,6 +167,11 @@ class Program:
         if plugins and (task := current()) is not None:
             task.has_sessions = True
         with ExitStack() as stack:
+            if any(plugin.collective for plugin in plugins):
+                from ..runtime.rank_scheduling import fill_cores, without_preemption
+
+                if fill_cores(info):
+                    stack.enter_context(without_preemption())
             for plugin in plugins:
                 stack.enter_context(environment(plugin.env(info)))
             for plugin in plugins:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from ...lazy_dataclass import dataclass
 from ..api.checks import one_of, refuse, shown
+from .machines import Machine, placement_of
 
 Ranks = Literal["head", "all", "mean"]
 State = Literal["finished", "failed", "killed"]
@@ -139,6 +140,7 @@ class TrackedRun:
         about: The content of `run.json`: what was started, by whom and from which commit.
         ids: Texts that earlier processes have stored by ``keep``, such as the tracker's own id of this run.
         keep: Stores a name and a text: in the record when it returns.
+        machines: The machines that were launched before this process began to send; `pool_ready` has all of them later.
     """
 
     id: str
@@ -148,12 +150,23 @@ class TrackedRun:
     about: Mapping[str, Any]
     ids: Mapping[str, str]
     keep: Callable[[str, str], None]  # a name and a text: in the record when it returns
+    machines: Sequence[Machine] = ()
 
     @property
     def provider(self) -> str:
-        provider = (self.about.get("spec") or {}).get("specs") or [{}]
-        named = provider[0].get("provider") if isinstance(provider[0], Mapping) else None
+        named = self._provider
         return str(named.get("class", "") if isinstance(named, Mapping) else named or "")
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """The options of the provider that say where machines are to be, such as "region" or "partition"."""
+        named = self._provider
+        return placement_of(named) if isinstance(named, Mapping) else {}
+
+    @property
+    def _provider(self) -> Any:
+        first = ((self.about.get("spec") or {}).get("specs") or [{}])[0]
+        return first.get("provider") if isinstance(first, Mapping) else None
 
     @property
     def user(self) -> str:
@@ -195,7 +208,7 @@ class Sender:
         """Send a text that was logged."""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Send an event of the record whose name is in ``events``."""
+        """Send an event of the record whose name is in ``events``. "pool_ready" has the pool's ``machines``, too."""
 
     def ended(self, end: End) -> None:
         """Send the end of the run, when everything else was sent."""

@@ -18,12 +18,13 @@ from .backoff import Backoff
 from .base import Artifact, Away, End, Point, Refused, Rejected, Sender, Text, TrackedRun, Tracker
 from .cursor import CHUNK_BYTES, REST, Cursor, cut, digest
 from .endings import end_of
+from .machines import READY, machines_of
 from .selection import Redone, Selection
 from .state_file import StateFile
 
 POLL_S = 0.2  # between two looks at a record in which nothing happens
 EVERY_S = 1.0  # between points of a living run: what comes meanwhile goes together
-DESCRIBED_S = 1.5  # that a run may take to say what it is, git included, before a tracker hears of it
+DESCRIBED_S = 1.5  # that a run may take to say what it is, git and machines included, before a tracker hears of it
 POINTS = 1000  # that are sent together, or somewhat more
 PIECES = 64  # of `CHUNK_BYTES` that are read for them at most
 LINE_BYTES = 4 * 1024 * 1024  # of a line of the other files
@@ -179,7 +180,10 @@ class Feed:
         about = read_json(self.directory / "run.json")
         now = self._clock()
         self._began = now if self._began is None else self._began
-        if not (self.over or ("spec" in about and "git" in about) or now - self._began > DESCRIBED_S):
+        events = self._read(EVENTS, 0, LINE_BYTES)
+        machines = machines_of(parsed_events(events))
+        is_described = "spec" in about and "git" in about and bool(machines or not events)
+        if not (self.over or is_described or now - self._began > DESCRIBED_S):
             return None
         run = TrackedRun(
             id=self.directory.name,
@@ -189,6 +193,7 @@ class Feed:
             about=about,
             ids=self.cursor.ids,
             keep=self._keep,
+            machines=machines,
         )
         self._sender = sender = self.tracker.open(run)
         try:
@@ -258,6 +263,9 @@ class Feed:
         for line, said in self._new_lines(EVENTS):
             position, name = self.cursor.position(EVENTS), said.get("event")
             if name in sender.events:
+                if name == READY:
+                    before = parsed_events(self._read(EVENTS, 0, position))
+                    said = {**said, "machines": machines_of(before)}  # noqa: PLW2901
                 self._deliver(f"the event {name}", self._key("event", position), partial(sender.event, said))
                 self.cursor.done(EVENTS, len(line))
                 self._save()

@@ -13,6 +13,7 @@ from ...lazy_dataclass import dataclass
 from ..api.checks import checks_options
 from .base import Artifact, End, Point, Ranks, Sender, Text, TrackedRun, Tracker, check_name, check_ranks
 from .exact_files import ExactFiles, check_folder
+from .machines import READY
 
 
 @checks_options
@@ -48,6 +49,8 @@ class JSONLines(Tracker):
 class JSONLinesSender(Sender):
     """Writes one run's file. Each line says by ``kind`` what it is."""
 
+    events = frozenset({READY})
+
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         self._run, self._file = run, f"{run.id}.jsonl"
         self._files = ExactFiles(folder, run)
@@ -57,7 +60,8 @@ class JSONLinesSender(Sender):
         self._files.recover([path] if path.exists() else [])
         run = self._run
         about = {"began": run.began, "user": run.user, "provider": run.provider, "argv": run.about.get("argv")}
-        self._write("begun", [{"run": run.id, "name": run.name, **about, "git": dict(run.git)}])
+        place = {"placement": run.placement, "machines": list(run.machines)}
+        self._write("begun", [{"run": run.id, "name": run.name, **about, **place, "git": dict(run.git)}])
 
     def params(self, values: Mapping[str, Any]) -> None:
         self._write("params", [{"params": values}])
@@ -72,6 +76,9 @@ class JSONLinesSender(Sender):
 
     def text(self, text: Text) -> None:
         self._write("text", [text._asdict()])
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        self._write("event", [{"event": dict(event)}])
 
     def ended(self, end: End) -> None:
         self._write("ended", [end._asdict()])

@@ -35,6 +35,7 @@ from .base import (
     check_name,
     check_ranks,
 )
+from .machines import MACHINES, READY, Machine, joined, values_of
 
 if TYPE_CHECKING:
     from .http_calls import Calls
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 TAG = "outrider.run"  # by which our run is found again
+FACT = "outrider.machine."  # of the tags with facts of machines
 METRICS_MOST, PARAMS_MOST = 1000, 100  # in a batch: mlflow/utils/validation.py
 NAME_CHARS, TAG_CHARS = 250, 5000  # the least of what versions and stores take
 PARAM_CHARS, FEW_PARAM_CHARS = 6000, 500  # of a value: of MLflow since 2.8, and of older ones
@@ -133,6 +135,8 @@ class MLflow(Tracker):
 class MLflowSender(Sender):
     """Sends one run. What makes it is `begun`."""
 
+    events = frozenset({READY})
+
     def __init__(self, tracker: MLflow, run: TrackedRun, calls: Calls) -> None:
         self._tracker, self._run, self._calls = tracker, run, calls
         self._id = self._artifacts = ""
@@ -202,6 +206,12 @@ class MLflowSender(Sender):
         except FileNotFoundError:
             raise Rejected("it is not in the record any more") from None
 
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Set the facts of the machines as tags, when the pool is ready."""
+        tags = machine_tags(event["machines"])
+        if tags:
+            self._post("runs/log-batch", {"tags": _tags(tags)})
+
     def ended(self, end: End) -> None:
         tags = {"outrider.error": end.error}
         if end.exit_code is not None:
@@ -259,6 +269,8 @@ class MLflowSender(Sender):
             "outrider.name": run.name,
             "outrider.provider": run.provider,
             "outrider.host": str((run.about.get("owner") or {}).get("host", "")),
+            **{f"outrider.{name}": joined(_words(value)) for name, value in run.placement.items()},
+            **machine_tags(run.machines),
             "mlflow.user": run.user,
             "mlflow.source.type": "LOCAL",
             "mlflow.source.name": shlex.join(words[1:] if len(words) > 1 else words),
@@ -313,6 +325,16 @@ def named(name: str) -> str:
     """Return a name as MLflow takes it: it is a path of letters, digits and ``_-. :/`` for its files."""
     path = posixpath.normpath(_NOT_IN_NAMES.sub("_", name).replace("..", "__").strip("/")).lstrip("/")
     return path[:NAME_CHARS].rstrip("/") or "_"
+
+
+def machine_tags(machines: Sequence[Machine]) -> dict[str, str]:
+    """Return the tags of a run's machines: their ids, and the values of each fact."""
+    prefixes = {MACHINES: "outrider."}
+    return {f"{prefixes.get(name, FACT)}{name}": joined(values) for name, values in values_of(machines).items()}
+
+
+def _words(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else [str(value)]
 
 
 def _number(value: float) -> float | str:

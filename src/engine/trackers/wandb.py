@@ -25,6 +25,7 @@ from ..api.checks import checks_options, one_of, refuse, shown
 from ..api.secrets import Secret, revealed
 from .base import Artifact, Away, End, Point, Ranks, Refused, Sender, TrackedRun, Tracker, check_name, check_ranks
 from .exact_files import ExactFiles, check_folder
+from .machines import MOST, READY, Machine, values_of
 from .state_file import FOLDER
 
 Mode = Literal["online", "offline"]
@@ -32,6 +33,8 @@ STEP = "outrider/step"  # our steps: those of W&B only rise, and a training may 
 CONNECT_S = 60.0
 CLOSE_S = 1.0  # that W&B has for writing what it holds, where the run is not over
 FINISHED = "finished"
+TAGGED = ("job", "partition", "type", "region", "zone", "market")  # facts of machines that people look for
+TAG_CHARS = 64  # wandb's own limit
 QUIET: Mapping[str, Any] = {  # what of its own it would send or print, as far as its version knows these
     "console": "off",
     "disable_git": True,
@@ -104,6 +107,8 @@ class WandB(Tracker):
 class WandBSender(Sender):
     """Sends one run. ``_next``: the step that W&B gets next; ``_rows``: how many rows of the journal were passed."""
 
+    events = frozenset({READY})
+
     def __init__(self, tracker: WandB, run: TrackedRun) -> None:
         self._tracker, self._run = tracker, run
         self._name = f"{tracker.name}.journal.jsonl"
@@ -119,6 +124,7 @@ class WandBSender(Sender):
         path = self._journal.folder / self._name
         self._journal.recover([path] if path.exists() else [])
         self._wandb = self._started()
+        self._describe(self._run.machines)
         self._waiting = list(_lines(path))
         self._give()
 
@@ -130,6 +136,9 @@ class WandBSender(Sender):
 
     def artifact(self, artifact: Artifact) -> None:
         self._take([{"artifact": artifact.path.name, "name": artifact.name}])
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        self._take([{"machines": event["machines"]}])
 
     def ended(self, end: End) -> None:
         if not self._run.ids.get(FINISHED):
@@ -170,9 +179,20 @@ class WandBSender(Sender):
                 self._rows += 1
             elif "params" in line:
                 self._wandb.config.update(line["params"], allow_val_change=True)
+            elif "machines" in line:
+                self._describe(line["machines"])
             else:
                 self._upload(line)
             del self._waiting[0]
+
+    def _describe(self, machines: Sequence[Machine]) -> None:
+        """Put the machines into the config, and their facts into the tags."""
+        run = self._run
+        about = {"id": run.id, "provider": run.provider, "user": run.user, "git": dict(run.git)}
+        self._wandb.config.update(
+            {"outrider": about | {"placement": run.placement, "machines": list(machines)}}, allow_val_change=True
+        )
+        self._wandb.tags = tuple(dict.fromkeys((*(self._wandb.tags or ()), *fact_tags(machines))))
 
     def _upload(self, line: Mapping[str, Any]) -> None:
         path = self._run.directory / "artifacts" / line["artifact"]
@@ -216,13 +236,18 @@ class WandBSender(Sender):
         started.define_metric(STEP)
         started.define_metric("*", step_metric=STEP)
         self._rows, self._next = 0, 0 if tracker.is_offline else int(started.step or 0)
-        about = {"id": run.id, "provider": run.provider, "user": run.user, "git": dict(run.git)}
-        started.config.update({"outrider": about}, allow_val_change=True)
         return started
 
 
 class _WithoutArtifacts(WandBSender):
     artifact = Sender.artifact
+
+
+def fact_tags(machines: Sequence[Machine]) -> list[str]:
+    """Return tags as "zone:us-east-1a" of a run's machines, without their ids, which only the config has."""
+    facts = values_of(machines)
+    tags = [f"{name}:{value}" for name in TAGGED for value in facts.get(name, [])[:MOST]]
+    return [tag for tag in tags if len(tag) <= TAG_CHARS]
 
 
 def rows(points: Sequence[Point]) -> Iterator[dict[str, Any]]:

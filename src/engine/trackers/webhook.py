@@ -117,6 +117,8 @@ class WebhookSender(Sender):
             "user": run.user,
             "host": str((run.about.get("owner") or {}).get("host", "")),
             "provider": run.provider,
+            "placement": run.placement,
+            "machines": list(run.machines),
             "argv": list(run.about.get("argv") or ()),
             "git": {each: run.git[each] for each in ("commit", "branch", "changed") if each in run.git},
         }

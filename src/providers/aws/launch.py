@@ -232,7 +232,9 @@ def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
     return tuple(fits or offers)
 
 
-def machine(name: MachineId, offer: Offer, of: LaunchTemplate, *, notices: tuple[str, ...], lease: str) -> Machine:
+def machine(
+    name: MachineId, offer: Offer, of: LaunchTemplate, *, region: str, notices: tuple[str, ...], lease: str
+) -> Machine:
     """The machine as it is known before it has an address."""
     shape = of.shape
     cards = {"efa": f"{shape.cards} of {max(1, offer.type.interconnect_cards)} interfaces"} if shape.cards else {}
@@ -246,5 +248,5 @@ def machine(name: MachineId, offer: Offer, of: LaunchTemplate, *, notices: tuple
         lease=lease,
         billed_at_least_s=BILLED_S,
         env=EFA if shape.cards else {},
-        facts=cards,
+        facts={"region": region, **cards},
     )

@@ -108,7 +108,9 @@ class EC2Launcher:
         heard = launch.read(answer, order.offers, order.subnets)
         made = [
             Made(
-                launch.machine(name, offer, order.of[offer], notices=self._notices, lease=LEASE),
+                launch.machine(
+                    name, offer, order.of[offer], region=self._api.region, notices=self._notices, lease=LEASE
+                ),
                 offer,
                 order.of[offer].shape.ami.user,
             )

@@ -111,6 +111,7 @@ class GCPLauncher:
             extras_usd=extras_usd,
             notices=("gcp", "gcp-maintenance"),
             billed_at_least_s=BILLED_S,
+            facts={"region": self._api.region},
         )
         now = anyio.current_time()
         return BulkOrder(token=token, offers=chosen, count=count, hourly_usd=usd, at=now, body=body, machine=new)
@@ -142,8 +143,7 @@ class GCPLauncher:
             operation = await self._api.done(asked, timeout_s=FLEET_S - LISTED_S)
             status = (operation.get("instancesBulkInsertOperationMetadata") or {}).get("perLocationStatus") or {}
             count = sum(each.get("createdVmCount", 0) - each.get("deletedVmCount", 0) for each in status.values())
-            errors = failures(operation)
-            if errors and not count:
+            if (errors := failures(operation)) and not count:
                 refused = await self._refusals(order, operation, errors)
                 order.carried_out = False  # it says itself that there are none
                 return [], refused

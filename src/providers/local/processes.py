@@ -56,17 +56,6 @@ def adopt_orphans() -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def wait_ones_turn() -> None:
-    """Whoever of us and ours wakes runs when a core is free, and pushes aside nobody of the same machine.
-
-    Ranks that share cores wait for each other: one that is interrupted by those that it has just woken keeps all of
-    them waiting. It halves the time of a gloo all-reduce of four ranks on two cores.
-    """
-    with suppress(OSError):  # sandboxes (gVisor, seccomp) know one policy
-        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # another one was somebody's choice
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
 _on_hangup: list[Any] = []  # what this process did on SIGHUP before it ignored that
 
 

@@ -36,7 +36,6 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
-        processes.wait_ones_turn()
         lifeline = stand_by(control, client, Path(directory))
         from .machine_supervisor import supervise  # what only the supervisor has, the two do not share page by page
 

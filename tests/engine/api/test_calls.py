@@ -19,6 +19,9 @@ class Runner:
 
     unusable = ""
 
+    def check_thread(self) -> None:
+        pass
+
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         if verb.startswith("_"):
             raise AttributeError(verb)

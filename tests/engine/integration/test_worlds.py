@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from pathlib import Path
@@ -29,6 +30,11 @@ def reduced() -> tuple[int, int, int, int, float]:
 
 
 @compute
+def scheduling_policy() -> int:
+    return os.sched_getscheduler(0)
+
+
+@compute
 def meet(directory: str, number: int) -> tuple[int, int]:
     """Returns when ``number`` tasks have met in ``directory``."""
     info = instance_info()
@@ -46,6 +52,9 @@ async def test_several_ranks_of_a_node_run_beside_each_other() -> None:
         assert await pool.broadcast(reduced()) == [(rank, rank // 2, rank % 2, 4, 6.0) for rank in range(4)]
         assert await pool.run(reduced(), on=0) == (0, 0, 0, 1, 0.0)  # alone it is a world of its own
         assert len(await pool.broadcast(reduced())) == 4
+        waiting = os.SCHED_BATCH if len(os.sched_getaffinity(0)) <= 4 else os.SCHED_OTHER
+        assert await pool.broadcast(scheduling_policy()) == [waiting] * 4
+        assert await pool.run(scheduling_policy(), on=0) == os.SCHED_OTHER
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])

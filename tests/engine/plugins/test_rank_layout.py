@@ -26,12 +26,6 @@ def test_a_task_in_one_of_several_slots_has_the_devices_of_its_slot(place: Place
     assert [rank_layout.devices(replace(alone, worker=slot)) for slot in range(2)] == [(0, 1), (2, 3)]
 
 
-def test_processes_of_one_host_are_counted_whatever_their_node(place: Place) -> None:
-    assert rank_layout.sharing(place(0, nodes=4)) == 1
-    assert rank_layout.sharing(place(0, nodes=4, each=2)) == 2
-    assert rank_layout.sharing(place(0, nodes=4, each=2, shared=True)) == 8
-
-
 def test_the_interface_of_an_address_is_found() -> None:
     assert rank_layout.interface("127.0.0.1") == "lo"
     assert rank_layout.interface("127.0.0.2") == "lo"

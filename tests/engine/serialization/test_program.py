@@ -8,7 +8,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -96,6 +96,43 @@ def test_environment_sessions_function_arguments_call_in_this_order(signed: Any)
         "leave second",
         "leave recorder",
     ]
+
+
+class Waiting(Plugin):
+    """A plugin whose ranks wait for each other, on hosts with one core each."""
+
+    name: ClassVar[str] = "waiting"
+    collective: ClassVar[bool] = True
+
+    def session(self, info: InstanceInfo) -> AbstractContextManager[None]:
+        journal.log.append(os.sched_getscheduler(0))
+        return nullcontext()
+
+
+@pytest.mark.parametrize(
+    ("plugins", "world_size", "expected"),
+    [
+        ((Waiting(),), 2, [os.SCHED_BATCH, "arguments", os.SCHED_BATCH]),
+        ((Waiting(),), 1, [os.SCHED_OTHER, "arguments", os.SCHED_OTHER]),
+        ((Recorder(),), 2, ["env recorder", "enter recorder", "arguments", os.SCHED_OTHER, "leave recorder"]),
+        ((), 2, ["arguments", os.SCHED_OTHER]),
+    ],
+)
+def test_only_ranks_that_wait_for_each_other_are_scheduled_as_a_batch(
+    monkeypatch: pytest.MonkeyPatch, plugins: tuple[Plugin, ...], world_size: int, expected: list[Any]
+) -> None:
+    @compute
+    def policy() -> None:
+        journal.log.append(os.sched_getscheduler(0))
+
+    info = InstanceInfo(world_size=world_size, local_world_size=world_size)
+    monkeypatch.setattr("outrider.engine.runtime.instance_info.instance_info", lambda: info)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+    run(policy, plugins=plugins)
+
+    assert journal.log == expected
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,12 @@ def run(tmp_path: Path) -> Run:
     said = [json.dumps(json.loads(line), separators=(",", ":")) for line in path.read_text().splitlines()]
     path.write_text("\n".join(said) + "\n")  # as a pool's writer has them
     (made.directory / "params.json").write_text(json.dumps({"lr": 0.1}))
+    events = made.directory / "events.jsonl"
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    placed = [
+        {**each, "facts": {"zone": "us-east-1a"}} if each["event"] == "node_launching" else each for each in lines
+    ]
+    events.write_text("".join(json.dumps(each) + "\n" for each in placed))
     return made
 
 
@@ -222,6 +228,7 @@ class FakeWandb(types.ModuleType):
         super().__init__("wandb")
         self.server = server  # the rows of each run, online
         self.config: dict[str, Any] = {}
+        self.tags: tuple[str, ...] = ()
         self.exit_code: int | None = None
         self.inits = 0
 
@@ -233,6 +240,7 @@ class FakeWandb(types.ModuleType):
 class FakeRun:
     def __init__(self, of: FakeWandb, options: dict[str, Any]) -> None:
         self._of, self._id = of, options["id"]
+        self.tags: tuple[str, ...] | None = tuple(options["tags"]) if options["tags"] else None
         self.config = types.SimpleNamespace(update=lambda values, **_: of.config.update(values))
         offline = options["mode"] == "offline"
         self._file = Path(options["dir"]) / "wandb" / f"offline-run-{of.inits}-{self._id}" / "rows" if offline else None
@@ -251,6 +259,7 @@ class FakeRun:
 
     def finish(self, *, exit_code: int) -> None:
         self._write(0)
+        self._of.tags = self.tags or ()
         self._of.exit_code = exit_code
 
     def _write(self, late: int) -> None:
@@ -289,6 +298,8 @@ def test_wandb_has_each_point_once_wherever_it_was_killed(run: Run, tmp_path: Pa
         assert sorted(points) == wanted(run), number
         assert [row["_step"] for row in found] == list(range(len(found)))
         assert (fake.config["lr"], fake.exit_code) == (0.1, 0)
+        assert [each["machine"] for each in fake.config["outrider"]["machines"]] == ["i-0000", "i-0001"]
+        assert fake.tags == ("train", "zone:us-east-1a")
         assert not list((run.directory / "trackers").glob("*.journal.jsonl"))
         if not reached():
             break

@@ -206,7 +206,7 @@ def test_what_is_asked_is_found_again_in_the_answer(places: list[tuple[str, str]
 @pytest.mark.parametrize("cards", [0, 4])
 def test_tasks_are_told_of_efa_where_there_is_one(cards: int) -> None:
     template = LaunchTemplate("lt-1", replace(SHAPE, cards=cards), "ssh-ed25519 HOST")
-    machine = launch.machine(MachineId("i-1"), offer(efa=32), template, notices=(), lease="")
+    machine = launch.machine(MachineId("i-1"), offer(efa=32), template, region="us-east-1", notices=(), lease="")
     assert ("FI_PROVIDER" in machine.env, "efa" in machine.facts) == (bool(cards), bool(cards))
 
 
@@ -216,6 +216,7 @@ def test_a_machine_costs_its_offer_its_volume_and_its_address() -> None:
         MachineId("i-1"),
         offer(usd=1.0),
         LaunchTemplate("lt-1", shape, "ssh-ed25519 HOST"),
+        region="us-east-1",
         notices=("aws",),
         lease="/lease",
     )
@@ -223,5 +224,5 @@ def test_a_machine_costs_its_offer_its_volume_and_its_address() -> None:
     assert machine.address is None
     assert machine.rotate_host_key
     assert (machine.host_key, machine.notices, machine.lease) == ("ssh-ed25519 HOST", ("aws",), "/lease")
-    assert machine.facts["zone"] == "us-east-1a"
+    assert (machine.facts["region"], machine.facts["zone"]) == ("us-east-1", "us-east-1a")
     assert machine.facts["market"] == "spot"

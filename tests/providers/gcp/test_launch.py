@@ -209,7 +209,9 @@ async def test_a_zone_without_room_is_passed_over_and_all_of_them_are_told_with_
     cloud.faults.add(NoCapacity(zone="us-central1-a"))
     async with opened(gcp(instance_types=["g2-standard-4"])) as fleet:
         machines = await fleet.launch(L4, 2)
-        assert {machine.facts["zone"] for machine in machines} == {"us-central1-b"}
+        assert {(machine.facts["region"], machine.facts["zone"]) for machine in machines} == {
+            ("us-central1", "us-central1-b")
+        }
         cloud.faults.add(NoCapacity(type="g2-standard-4"))
         with pytest.raises(
             NoRoom, match=r"no spot g2-standard-4 left in us-central1-. now \(ZONE_RESOURCE_POOL"

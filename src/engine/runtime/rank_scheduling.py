@@ -1,0 +1,50 @@
+"""The scheduling policy of ranks that wait for each other, on a host with no core to spare."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from ..api.instance import InstanceInfo
+
+
+def sharing(info: InstanceInfo) -> int:
+    """Return the number of ranks that may run on this host."""
+    return max(sum(peer.hostname == info.hostname for peer in info.peers), info.local_world_size)
+
+
+def fill_cores(info: InstanceInfo) -> bool:
+    """Return whether the ranks on this host leave none of its cores free. A task that is no rank never does."""
+    return info.world_size > 1 and sharing(info) >= len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def without_preemption() -> Iterator[None]:
+    """Run this process under SCHED_BATCH: one of its threads that wakes up does not preempt a running thread.
+
+    Ranks that share cores wait for each other. A rank that is preempted by the peers that it has just woken keeps all
+    of them waiting. Threads that start meanwhile inherit the policy. At the end all threads return to SCHED_OTHER,
+    which takes no privilege. A policy that the user has chosen (`chrt`) stays.
+    """
+    is_ours = _switch(os.SCHED_OTHER, os.SCHED_BATCH)
+    try:
+        yield
+    finally:
+        if is_ours:
+            _switch(os.SCHED_BATCH, os.SCHED_OTHER)
+
+
+def _switch(before: int, after: int) -> bool:
+    """Change the policy of all threads of this process that have ``before``; return whether this thread is one."""
+    try:
+        if os.sched_getscheduler(0) != before:
+            return False
+        os.sched_setscheduler(0, after, os.sched_param(0))
+    except OSError:  # sandboxes (gVisor, seccomp) know one policy
+        return False
+    for thread in map(int, os.listdir("/proc/self/task")):  # noqa: PTH208 - numbers, not paths
+        with suppress(OSError):  # it has ended
+            if os.sched_getscheduler(thread) == before:
+                os.sched_setscheduler(thread, after, os.sched_param(0))
+    return True
