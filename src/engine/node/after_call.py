@@ -38,6 +38,8 @@ def keeping(function: object, call: Callable[[], T]) -> T:
     if not isinstance(code, CodeType) or code.co_flags & _SUSPENDABLE or sys.gettrace() is not None:
         return call()
 
+    left = FIRST_CALLS
+
     def trace(frame: FrameType, _event: str, _argument: Any) -> None:
         """Called for the first frames of the call alone: a frame that is referred to keeps its locals."""
         nonlocal left
@@ -48,7 +50,6 @@ def keeping(function: object, call: Callable[[], T]) -> T:
             return
         sys.settrace(None)
 
-    left = FIRST_CALLS
     sys.settrace(trace)
     try:
         value = call()
