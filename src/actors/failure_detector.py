@@ -56,7 +56,7 @@ class FailureDetector:
     def answered(self, now: float) -> None:
         """Handle an answer from somebody else: this computer is not, or no longer, cut off."""
         if now - self._fell_at <= self._reconnect_s and (self._cut_off or self._stranded):
-            self._cut_off = False  # the same where a newly booted node was heard first: that proves no more than this
+            self._cut_off = False  # also if a newly booted node answered first: its answer proves no more than this one
             self._stranded.clear()
             self._answered_at = now
         elif self._cut_off:
@@ -65,7 +65,7 @@ class FailureDetector:
             self._back_at = now
 
     def stood_still(self, for_s: float) -> None:
-        """Handle that this program has done nothing for so long until now."""
+        """Handle that this program stood still for the last ``for_s`` seconds."""
         self._away = {node: (since + for_s, silent) for node, (since, silent) in self._away.items()}
         self._fell_at += for_s
         self._answered_at += for_s
@@ -83,7 +83,7 @@ class FailureDetector:
 
     @property
     def cut_off(self) -> bool:
-        """Return whether no node answers, so that it is worth asking others."""
+        """Return whether no node answers, so that the reachability probe should run."""
         return self._cut_off and bool(self._away)
 
     @property

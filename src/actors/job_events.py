@@ -55,8 +55,8 @@ class TaskGaveUp(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class BroadcastWaits(Event):
-    """A broadcast has waited for ``waited_s`` before its ranks run. It is told of after 10 s, and whenever the wait has
-    doubled.
+    """A broadcast has waited for ``waited_s`` before its ranks run. The event comes after 10 s, and whenever the wait
+    has doubled.
 
     ``reason``: what it waits for, such as "free ports of node 3". ``ended``: it waits no more, or is over.
     """
@@ -70,8 +70,8 @@ class BroadcastWaits(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
-    """A job's function raised, or the process that ran it died. ``error``: a line such as "ValueError: bad luck". Of a
-    map each item is told of: its ``function`` is "item 3 of f", and its ``job`` the task that it shared with others.
+    """A job's function raised, or the process that ran it died. ``error``: a line such as "ValueError: bad luck". A map
+    has an event for each item: its ``function`` is "item 3 of f", and its ``job`` the task that it shared with others.
 
     ``ranks``: those of a broadcast that failed alike, the first of them on ``node``; empty for any other call.
     """
@@ -109,8 +109,8 @@ class UploadProgress(Event):
 @dataclass(frozen=True, slots=True)
 class TransferRerouted(Event):
     """A node gets no more of a large object from ``source``, for this ``reason``, and the rest from the node
-    ``instead``; None: from this program. ``apart``: the pool's nodes do not reach each other, so that from now on this
-    program sends each of them each object, of which no event tells any more.
+    ``instead``; None: from this program. ``apart``: the pool's nodes do not reach each other, so this program sends
+    every object to every node from now on, without further events.
     """
 
     node: int
@@ -174,8 +174,8 @@ class UnfinishedLine(Event):
 class Stalled(Event):
     """A task, or all ``ranks`` of a broadcast that run, have given no sign of life for ``quiet_s``: no line, no step.
 
-    ``rank``: the one that the others wait for, and ``reason`` why it is that one; None: it cannot be told. ``restart``:
-    whether it is run again for that. A `StackTaken` follows for each.
+    ``rank``: the one that the others wait for, and ``reason`` why it is that one; None: it is unknown. ``restart``:
+    whether the task or broadcast is run again. A `StackTaken` follows for each.
     """
 
     job: int
