@@ -96,6 +96,7 @@ class Distribution:
 
     def broke(self, node: NodeId, *, more: bool = True) -> NodeId | None:
         """Note that a node gets no more from its source; return its next one. ``more`` False: it is to be the client.
+
         The broken source is bypassed: its own source comes first.
         """
         member = self._members[node]

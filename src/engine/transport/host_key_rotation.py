@@ -1,6 +1,7 @@
-"""The replacement of a machine's first host key by one that is made on the machine and never leaves it. The first key
-is in the machine's launch data, which others may be able to read. The new key is first made and reported, then put in
-place: a connection that is lost between the two finds one of two keys that are both pinned.
+"""The replacement of a machine's first host key by one that is made on the machine and never leaves it.
+
+The first key is in the machine's launch data, which others may be able to read. The new key is first made and reported,
+then put in place: a connection that is lost between the two finds one of two keys that are both pinned.
 """
 
 from __future__ import annotations

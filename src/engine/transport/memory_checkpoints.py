@@ -305,8 +305,10 @@ class MemoryCheckpoints:
         return [places[each] for each in wanted if places[each]]
 
     async def _have(self, part_id: PartId, part: Part, node: NodeReplicas) -> str:
-        """Bring a node a part, verified; return its blob, or "" if that failed. A connected node that does not answer
-        holds up all ranks of the generation for a limited time: then the part counts as damaged.
+        """Bring a node a part, verified; return its blob, or "" if that failed.
+
+        A connected node that does not answer holds up all ranks of the generation for a limited time: then the part
+        counts as damaged.
         """
         if (mine := part.at.get(node.node)) is not None:
             try:

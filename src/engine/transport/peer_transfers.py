@@ -144,8 +144,10 @@ class PeerTransfers:
         *,
         settle: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
-        """Bring a node an object as ``name``, from the best source. ``send_rest`` sends the rest from here, from a byte
-        on. ``settle`` returns its SHA-256, if the key is not that. After an error or a cancellation, call `left`.
+        """Bring a node an object as ``name``, from the best source.
+
+        ``send_rest`` sends the rest from here, from a byte on. ``settle`` returns its SHA-256, if the key is not that.
+        After an error or a cancellation, call `left`.
         """
         brought = self._objects.setdefault(key, _Object(self._reach, key))
         brought.settle = settle
@@ -182,8 +184,9 @@ class PeerTransfers:
             giver.release(its_name)
 
     async def copy(self, giver: NodeObjects, its_name: str, to: NodeObjects, name: str, size_bytes: int) -> bool:
-        """Have a node get a blob of another one by a single hop, as ``name``; return whether that succeeded. The copy
-        is not verified. Neither blob is remembered here, or held: if the blob is dropped, the copy fails.
+        """Have a node get a blob of another one by a single hop, as ``name``; return whether that succeeded.
+
+        The copy is not verified. Neither blob is remembered here, or held: if the blob is dropped, the copy fails.
         """
         if not self._reach.allows(to.node, giver.node):
             return False

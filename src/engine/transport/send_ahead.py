@@ -1,7 +1,8 @@
-"""The part of a blob that is on its way to a host at a time: enough for the network, and short as a queue. Other data
-on the connection, such as the start of a short task, waits behind data that was sent before it. An SSH server reports
-how much of a channel's data it has passed on, as it grows its window again; that window alone, 2 MiB with sshd, is 4 ms
-at 500 MB/s, and 160 ms at 100 Mbit/s. No I/O, and no clock.
+"""The part of a blob that is on its way to a host at a time: enough for the network, and short as a queue.
+
+Other data on the connection, such as the start of a short task, waits behind data that was sent before it. An SSH
+server reports how much of a channel's data it has passed on, as it grows its window again; that window alone, 2 MiB
+with sshd, is 4 ms at 500 MB/s, and 160 ms at 100 Mbit/s. No I/O, and no clock.
 
 AHEAD-1: once the rate is known, what waits is `QUEUED_S` of it, and twice the round trip; but at least `LEAST_BYTES`,
     for less a server may report nothing, and at most `MOST_BYTES` for a round trip of 0.

@@ -1,8 +1,10 @@
-"""The silence of a node: for how long it could have answered, and did not. Pure. Data from a node proves that the node
-runs, not that it receives: where nothing reaches it any more, a line that a task prints every few seconds still comes
-through. Two things prove that it receives: it answers a ping; or it sends much, as TCP stops after an unacknowledged
-window. The second counts because an answer waits behind earlier data, which takes long on a slow network. A ping waits
-behind this program's own data, too: while that is much, any data from the node counts.
+"""The silence of a node: for how long it could have answered, and did not. Pure.
+
+Data from a node proves that the node runs, not that it receives: where nothing reaches it any more, a line that a task
+prints every few seconds still comes through. Two things prove that it receives: it answers a ping; or it sends much, as
+TCP stops after an unacknowledged window. The second counts because an answer waits behind earlier data, which takes
+long on a slow network. A ping waits behind this program's own data, too: while that is much, any data from the node
+counts.
 
 An event loop that stands still, for example to unpickle gigabytes, reads nothing. A late timer shows this: for so long
 nothing was read, and no ping was sent that could have been answered.

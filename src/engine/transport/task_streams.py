@@ -1,5 +1,6 @@
-"""The streams of one node's tasks: values of generators as they come, arguments as the tasks ask for them. Other data
-of an attempt on the node, such as its artifacts, is fetched in the same way, before its end is reported.
+"""The streams of one node's tasks: values of generators as they come, arguments as the tasks ask for them.
+
+Other data of an attempt on the node, such as its artifacts, is fetched in the same way, before its end is reported.
 """
 
 from __future__ import annotations

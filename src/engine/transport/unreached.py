@@ -49,8 +49,9 @@ def _code(error: OSError) -> int | None:
 
 
 async def read_greeting(host: str, port: int) -> str | None:
-    """Return the greeting at a port that should be an SSH server's. Cancel-safe. Empty: no greeting. None: it is an SSH
-    server, or nothing listens there.
+    """Return the greeting at a port that should be an SSH server's. Cancel-safe.
+
+    Empty: no greeting. None: it is an SSH server, or nothing listens there.
     """
     received, writer = b"", None
     try:

@@ -40,7 +40,7 @@ class Node:
         self.replicas = Replicas(self.store, self.said.put_nowait)
 
     async def asked(self, blob: str, path: str = "", told: int | None = None, size: int = SIZE) -> Replicated:
-        self.replicas.asked(Replicate(blob, path, size, told))
+        self.replicas.handle(Replicate(blob, path, size, told))
         async with asyncio.timeout(60):
             return await self.said.get()
 

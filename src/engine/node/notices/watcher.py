@@ -16,10 +16,10 @@ from ...wire.messages import Asked, Peer, PreemptionNotice, StopAt
 from ..notice_page import NoticePage, PostedNotice, World
 from .sources import NoticeSource
 
-SAME_S = 1.0  # an end computed twice from what a cloud says differs by its rounding
+SAME_S = 1.0  # an end computed twice from a cloud's answers differs by rounding
 LONGEST_S = 30 * 86400.0
 NAME_CHARS = 64
-SETTLE_S = 0.01  # by then every rank that asked before it could see the notice has counted
+SETTLE_S = 0.01  # by then every rank whose check came before the notice has counted it
 
 
 class PreemptionWatcher:
@@ -29,7 +29,7 @@ class PreemptionWatcher:
         send: Callable[[PreemptionNotice | Asked], None],
         noticed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``noticed``: called when this machine has a notice, or another one than before."""
+        """Watch sources. ``noticed``: called when this machine has a new or changed notice."""
         self._loop = asyncio.get_running_loop()
         self._page = page
         self._send = send
@@ -58,7 +58,7 @@ class PreemptionWatcher:
 
     def received(self, message: PreemptionNotice | StopAt) -> None:
         match message:
-            case PreemptionNotice(source, seconds, None):  # the client has it from the provider: it is not sent back
+            case PreemptionNotice(source, seconds, None):  # from the client, who got it from the provider
                 if self._record(source, seconds):
                     self._from_client.add(source)
             case PreemptionNotice(source, seconds, Peer() as peer):
@@ -113,7 +113,7 @@ class PreemptionWatcher:
 
 
 class Pending:
-    """The notices of all sources: which one holds for the tasks, and what has changed. Pure; time comes in.
+    """The notices of all sources: which one holds for the tasks, and whether it has changed. Pure; time comes in.
 
     PENDING-1: what holds is the soonest end that is still ahead; if none is, the latest of those that have passed.
     PENDING-2: a notice keeps its number until its source withdraws it; the next one has another.
