@@ -29,6 +29,6 @@ class NodeEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobEvent(Event):
-    """The base of what happens to a job, its output excepted: `Observe` says whether it wants these."""
+    """The base of a job's events, except its output: sent to observers whose `Observe.wants` is true."""
 
     job: int

@@ -158,10 +158,9 @@ class PoolClosing(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolUsed(Event):
-    """The use of the pool's nodes, of which each has its `NodeUsed` before: of all of them together, 0 to 1.
-
-    ``nodes``: that have figures. ``memory``: at the peak of each. None: not known. ``unknown``: why some nodes, or all,
-    have no figures. Told at the end of a pool whose provider counts, or says why it does not.
+    """The use of all nodes of the pool together, from 0 to 1, after the `NodeUsed` of each. ``nodes``: the number with
+    figures. ``memory``: at the peak of each. None: unknown. ``unknown``: why some nodes, or all, have no figures. Sent
+    at the end of a pool whose provider counts, or explains why it does not.
     """
 
     nodes: int
@@ -200,8 +199,8 @@ class PoolIdleTooLong(Event):
 
 @dataclass(frozen=True, slots=True)
 class NetworkSilent(Event):
-    """Every connection is silent, perhaps because of this computer's own network. As long as nobody else answers
-    either, the nodes are waited for until their lease is over.
+    """Every connection is silent, perhaps because of this computer's own network. As long as no probe answers either,
+    the pool waits for the nodes until their lease is over.
     """
 
     nodes: int
@@ -236,7 +235,7 @@ class RecordFailed(Event):
 class TrackerBehind(Event):
     """A tracker of the pool lacks something of the run at its end. ``command`` sends it; empty: nothing is to be sent.
 
-    ``points``: about how many it lacks. ``problem``: what is known of why.
+    ``points``: about how many it lacks. ``problem``: the known cause.
     """
 
     tracker: str

@@ -2,15 +2,15 @@
 
 A silent node counts as lost after a while; when nobody at all answers, this computer counts as cut off.
 
-DETECTOR-1: a node whose machine closed the connection, or that is silent while others are heard, is lost after
+DETECTOR-1: a node whose machine closed the connection, or that is silent while others are not, is lost after
     ``reconnect_s``. One whose connection was closed by a host on the way counts as silent.
 DETECTOR-2: while every connection has been silent since about the same time, and nobody else answers either, no node
     is lost before ``lease_s``.
-DETECTOR-3: once any node is heard, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
+DETECTOR-3: once any node answers, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
     back, counted anew each time another of them returns. The same holds when somebody else answers.
 DETECTOR-4: if somebody else answers as soon as all nodes are silent, the network was never down: the nodes are lost
     ``reconnect_s`` after that answer.
-DETECTOR-5: time for which this program stood still, so that it could hear nobody, does not count.
+DETECTOR-5: time for which this program stood still, and could read nothing, does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FailureDetector:
         self._fell_at = 0.0  # when the network was last found silent
         self._answered_at = 0.0  # when somebody else answered right after that
         self._cut_off = False
-        self._stranded: set[NodeId] = set()  # fell silent with all others, and not heard since the network came back
+        self._stranded: set[NodeId] = set()  # fell silent with all others, and still silent after the network came back
         self._back_at = 0.0  # when the network, or the last of the stranded nodes, came back
 
     def connected(self, node: NodeId, now: float) -> None:

@@ -365,7 +365,7 @@ class Settled(NamedTuple):
     rank: int
     number: int
     generation: int
-    at: float = 0.0  # of a broadcast's rank: when this was heard of, by the pool's clock
+    at: float = 0.0  # for a broadcast's rank: when the report came, by the pool's clock
 
 
 class Reason(StrEnum):

@@ -124,8 +124,8 @@ class TransferRerouted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RemakeStarted(Event):
-    """A kept result is not there any more, as ``node`` is lost, or it was freed, and is needed: its call runs again, as
-    this ``job``, for the ``number``-th time of at most ``times``.
+    """A needed result is gone, as ``node`` is lost or the result was freed: its call runs again, as this ``job``, for
+    the ``number``-th time of at most ``times``.
     """
 
     job: int
@@ -156,7 +156,7 @@ class TaskOutput(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedLine(Event):
-    """A task has begun a line and not ended it for half a second: a progress bar, dots. ``text``: what is there of it.
+    """A task has begun a line and not ended it for half a second: a progress bar, dots. ``text``: the line so far.
 
     The next such event of the same job, rank and stream replaces it; when the line ends, `TaskOutput` has all of it.
     """
@@ -192,9 +192,9 @@ class Stalled(Event):
 class ProfileTaken(Event):
     """The profile of a task, or of a rank of a broadcast, is over, or there is none.
 
-    ``profile``: its name; those that were taken together have the same. ``artifact``: the name of what the task has
-    logged of it; empty: there is nothing. ``said``: why there is none, or what is missing in it. ``clock_offset_s``: by
-    how much the node's clock is ahead of this program's, within ``clock_error_s``; None: it is not known.
+    ``profile``: its name, shared by profiles that were taken together. ``artifact``: the name of the task's logged
+    artifact; empty: none. ``said``: why there is none, or what is missing in it. ``clock_offset_s``: by how much the
+    node's clock is ahead of this program's, within ``clock_error_s``; None: it is not known.
     """
 
     job: int
@@ -212,9 +212,8 @@ class ProfileTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class StackTaken(Event):
-    """The stacks of a task, or of a rank of a broadcast, were taken: what its processes are at, as in `TaskStack`.
-
-    Those that were taken together have the same ``at``.
+    """The stacks of the processes of a task, or of a rank of a broadcast, as in `TaskStack`. Stacks that were taken
+    together have the same ``at``.
     """
 
     job: int

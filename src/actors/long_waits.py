@@ -22,7 +22,7 @@ class Wait:
     since: float
     due_at: float
     report_s: float = LONG_S  # how long it has lasted when it is reported next
-    text: str = ""  # the last report's: what it waits for, for people; empty: there was none
+    text: str = ""  # the last report's reason, for people; empty: none was reported
 
 
 class LongWaits:
@@ -52,7 +52,7 @@ class LongWaits:
         return due
 
     def report(self, job: JobId, text: str, now: float) -> float | None:
-        """Return how long a wait has lasted, if that is to be reported now. ``text``: what is waited for."""
+        """Return how long a wait has lasted, if that is to be reported now. ``text``: its reason."""
         wait = self.waits[job]
         waited_s = now - wait.since
         if waited_s < wait.report_s - LONG_S / 2:  # checked every `LONG_S`, by clocks that round

@@ -111,7 +111,7 @@ class PoolActor:
         self._was_ready = False
         self._waited_ranks = Waits[int](spec.replace_timeout_s)
         self._waited_amounts = Waits[Lane](spec.replace_timeout_s)
-        self._ranked = 0  # the roster's version when broadcasts last heard of it
+        self._ranked = 0  # the roster's version that broadcasts got last
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm_due_at = 0.0

@@ -1,9 +1,9 @@
 """The watch over jobs with ``stall``, which may hang: pure decisions; time comes in with each event.
 
-A sign of life is what a task prints or logs, a step that it takes, and the end of another rank. Nodes see them, so the
-watch hears of none while all is well. When a job's time is over, the watch asks its nodes once for the silence and the
-stack of each attempt. A broadcast has stalled when none of its ranks gives a sign: many let only one rank print, and in
-a hung collective all are silent.
+Signs of life are a task's prints, log records and steps, and the end of another rank. Nodes see them, so the watch gets
+no messages while all is well. When a job's time is over, the watch asks its nodes once for the silence and the stack of
+each attempt. A broadcast has stalled when none of its ranks gives a sign: many let only one rank print, and in a hung
+collective all are silent.
 
 STALL-1: no job is reported as stalled while any of its attempts has given a sign within ``stall_s``.
 STALL-2: a stalled job is reported once, until it has given a sign again.

@@ -91,7 +91,7 @@ class Deliveries:
             self._views.pop(attempt, None)
 
     def forget(self, attempt: int) -> None:
-        """Forget what is kept for an attempt that is over and never ran."""
+        """Forget the state of an attempt that is over and never ran."""
         self._early.pop(attempt, None)
         self.lent.pop(attempt, None)
         self._views.pop(attempt, None)

@@ -12,7 +12,7 @@ from ..wire.messages import Failed, Value
 from . import blobs, exception_pickle
 from .task_hints import add_hint
 
-_TEXT_BYTES = 64 * 1024  # of a traceback; the end says most
+_TEXT_BYTES = 64 * 1024  # of a traceback, whose end matters most
 _MESSAGE_BYTES = 8 * 1024
 _OURS = str(Path(__file__).parents[2])  # the package: its frames are not the user's
 

@@ -91,7 +91,7 @@ class FreePorts:
         for _ in range(TRIES):
             port = PORTS[int.from_bytes(os.urandom(2)) % len(PORTS)]
             if port not in self._others:
-                with suppress(OSError):  # somebody has it
+                with suppress(OSError):  # the port is in use
                     sock.bind(("", port))
                     return
         sock.bind(("", 0))  # any port of the kernel's

@@ -18,7 +18,7 @@ _RUNPY = ("<frozen runpy>", "/runpy.py")
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread's frames, the innermost first, or a line that says why there are none.
+    """A thread's frames, the innermost first, or a line with the reason why there are none.
 
     ``number``: as in `threading.get_native_id`; in a process that runs several tasks, as in `threading.get_ident`.
     """

@@ -23,7 +23,7 @@ from .stack_samples import StackSpans
 
 EVERY_S = 0.005  # between samples
 TRACE_BYTES = 1 << 30  # of torch's trace, before it is compressed
-PROFILE_BYTES = 64 << 20  # of what is sent
+PROFILE_BYTES = 64 << 20  # of a sent profile
 FORMAT = 1
 KINDS = ("step", "optimizer", "metrics", "should_stop")  # of steps; where there are several kinds, the first counts
 _COMPRESSION = 3  # a third of the time of 6, and a tenth larger

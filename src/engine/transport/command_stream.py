@@ -49,7 +49,7 @@ _ITS_OWN = (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied, asyncssh.K
 
 
 class CommandFailed(ConnectionError):
-    """The command has carried no connection to an SSH server; the text says how it ended, and what it said."""
+    """The error for a command that has carried no connection to an SSH server: how it ended, and its stderr."""
 
 
 async def connect(

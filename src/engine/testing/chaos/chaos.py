@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class chaos:  # noqa: N801 - used like a function
     """``async with chaos(pool, mtbf=15, seed=7) as report``: inject faults while the block runs; see `Chaos`.
 
-    Also ``chaos(pool, Chaos(...))``, and ``with`` for a pool without an event loop. What can be restored is restored at
-    the end of the block. Tasks submitted before the block are lost with their node like others, but only later ones
+    Also ``chaos(pool, Chaos(...))``, and ``with`` for a pool without an event loop. At the end of the block faults are
+    undone where possible. Tasks submitted before the block are lost with their node like others, but only later ones
     count their steps and are affected by `KillRank` and `HoldGil`. A pool has one fault injector at a time.
 
     Raises:

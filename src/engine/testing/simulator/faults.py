@@ -1,8 +1,8 @@
-"""Everything that a simulated run may suffer, one frozen type each: a list of them can be written down and shortened.
+"""The faults of simulated runs, one frozen type each: a list of them can be written down and shortened.
 
-Each happens ``at_s``: of the run, or after the nth event of a name (``after=("generation_lost", 1)``), which hits the
-windows of milliseconds that times drawn at large would miss. ``who`` is a share of the machines that are there then,
-in the order of their births (0.0 the oldest), or "head", the rank 0 of the latest generation, or "newest".
+Each happens ``at_s``: of the run, or after the nth event of a name (``after=("generation_lost", 1)``), which hits
+windows of milliseconds that random times would miss. ``who`` is a share of the machines that are there then, in the
+order of their births (0.0 the oldest), or "head", the rank 0 of the latest generation, or "newest".
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(_Fault):
-    """The cloud will take a machine in ``seconds``; the node learns it, or the provider says it, or both do."""
+    """A notice that the cloud will take a machine in ``seconds``: from the node, the provider, or both."""
 
     who: Who
     seconds: float = 120.0
     by: Literal["node", "cloud", "both"] = "node"
     then: Literal["dies", "withdrawn", "nothing"] = "dies"
-    after_s: float = 120.0  # until then happens
+    after_s: float = 120.0  # until the fault of ``then`` happens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Reset(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonDeath(_Fault):
-    """The executor on a node dies with its workers, the machine does not; ``restarts``: another one takes its place."""
+    """The executor on a node dies with its workers, the machine does not; ``restarts``: another executor starts."""
 
     who: Who
     restarts: bool = False
@@ -80,7 +80,7 @@ class DaemonDeath(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDeath(_Fault):
-    """A process that runs a task is killed by somebody."""
+    """A process that runs a task is killed from outside."""
 
     who: Who
 
@@ -95,7 +95,7 @@ class Barren(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(_Fault):
-    """Nothing crosses between the client and one node, in one direction or both; what was sent arrives afterwards."""
+    """No data crosses between the client and one node, in one direction or both; it arrives afterwards."""
 
     who: Who
     for_s: float
@@ -135,7 +135,7 @@ class Drought(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchErrors(_Fault):
-    """The next launch calls fail; ``retry_after_s`` None: the provider says that trying again is of no use."""
+    """The next launch calls fail; ``retry_after_s`` None: the provider reports that a retry is of no use."""
 
     calls: int
     retry_after_s: float | None = 1.0
@@ -143,14 +143,14 @@ class LaunchErrors(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostAnswers(_Fault):
-    """The next launch calls give their machines, and their answers never reach the client."""
+    """The next launch calls create their machines, but their answers never reach the client."""
 
     calls: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadMachines(_Fault):
-    """The next machines boot never, or boot and answer nobody (``deaf``), or refuse all (for good if ``fatal``)."""
+    """The next machines never boot, or boot and do not answer (``deaf``), or refuse all (for good if ``fatal``)."""
 
     machines: int
     how: Bad = "refuses"
@@ -177,7 +177,7 @@ class Echo(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgery(_Fault):
-    """A node says of attempts that run on other nodes that they have returned, were killed, or come back from it."""
+    """A node reports that attempts of other nodes have returned, were killed, or are given back by it."""
 
     who: Who
     attempts: int = 8

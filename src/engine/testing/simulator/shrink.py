@@ -14,9 +14,9 @@ TRIES = 400  # runs at most; of 20 ms
 
 
 def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], *, tries: int = TRIES) -> Scenario:
-    """``scenario`` with as few faults, then as few jobs, as still make it ``breaks``.
+    """Return ``scenario`` with as few faults, then as few jobs, as still make ``breaks`` true.
 
-    What is left is minimal if the tries sufficed: without any one of its faults or jobs, ``breaks`` says no.
+    The result is minimal if the tries sufficed: without any one of its faults or jobs, ``breaks`` is false.
     """
     left = _Tries(breaks, tries)
     faults = smallest(scenario.faults, lambda some: left.spend(replace(scenario, faults=tuple(some))))
