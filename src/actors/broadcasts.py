@@ -13,7 +13,6 @@ from .events import Observe
 from .fencing import KillRank, RunRank
 from .generations import Gang, Phase
 from .interfaces import (
-    Asked,
     AttemptId,
     BroadcastSpec,
     Ending,
@@ -26,6 +25,7 @@ from .interfaces import (
     Reason,
     SettleAll,
     Settled,
+    StopChecks,
     Verdict,
 )
 from .ledger import Ledger
@@ -134,8 +134,8 @@ class Broadcasts:
         self._stop_agreement.noticed(node, notice, now)
         self._send_agreements()
 
-    def asked(self, node: NodeId, report: Asked) -> None:
-        self._stop_agreement.asked(node, report)
+    def stop_checks(self, node: NodeId, report: StopChecks) -> None:
+        self._stop_agreement.checked(node, report)
         self._send_agreements()
 
     def staying(self, node: NodeId, now: float) -> None:

@@ -160,13 +160,13 @@ class PortsFree(NamedTuple):
     ports: tuple[int, ...]
 
 
-class Asked(NamedTuple):
-    """The highest number of times that any rank of a generation on this node has asked whether to stop."""
+class StopChecks(NamedTuple):
+    """The largest number of stop checks that any rank of a generation on this node has made."""
 
     job: JobId
     generation: int
     number: int  # of the notice that this answers
-    asked: int
+    checks: int
 
 
 class Joined(NamedTuple):
@@ -197,7 +197,7 @@ class Looked(NamedTuple):
     seen: Mapping[AttemptId, AttemptSeen]
 
 
-Report = Started | Finished | Returned | PreemptionNotice | PortsFree | Asked | Joined | Unfit | Looked
+Report = Started | Finished | Returned | PreemptionNotice | PortsFree | StopChecks | Joined | Unfit | Looked
 
 
 class Peer(NamedTuple):
@@ -210,11 +210,11 @@ class Peer(NamedTuple):
 
 
 class StopAt(NamedTuple):
-    """The ranks of this generation are to stop when they ask for the ``asked``-th time whether to."""
+    """The order to the ranks of this generation to stop at their ``check``-th stop check."""
 
     job: JobId
     generation: int
-    asked: int
+    check: int
 
 
 class Link(Protocol):

@@ -19,7 +19,6 @@ from . import events as ev
 from .amounts import NOTHING, describe
 from .broadcasts import Broadcasts
 from .interfaces import (
-    Asked,
     Dependencies,
     Ending,
     Finished,
@@ -32,6 +31,7 @@ from .interfaces import (
     Report,
     Settled,
     Started,
+    StopChecks,
     Task,
     Unfit,
 )
@@ -227,8 +227,8 @@ class PoolActor:
                     rare = True
                 case Joined():
                     rare = self._broadcasts.joined(report, now) or rare
-                case Asked():
-                    self._broadcasts.asked(node, report)
+                case StopChecks():
+                    self._broadcasts.stop_checks(node, report)
                 case _:
                     pass  # a report of an attempt that is over, or of a rank
         return rare or self._machines.busy

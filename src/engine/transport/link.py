@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 from ...actors.interfaces import (
-    Asked,
     AttemptId,
     Finished,
     JobId,
@@ -19,6 +18,7 @@ from ...actors.interfaces import (
     Report,
     Returned,
     Started,
+    StopChecks,
     Task,
     TaskId,
     Unfit,
@@ -308,8 +308,8 @@ class NodeLink(PlainOrders):
                 return PreemptionNotice(self._machine, source, seconds)
             case wire.PreemptionNotice():
                 raise ProtocolError(f"node {self.node} speaks of another's machine")
-            case wire.Asked(job, generation, number, asked):
-                return Asked(JobId(job), generation, number, asked)
+            case wire.StopChecks(job, generation, number, checks):
+                return StopChecks(JobId(job), generation, number, checks)
             case wire.Stacks():
                 self.stacks.received(message)
             case wire.NotMoved(blob):

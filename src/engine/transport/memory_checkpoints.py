@@ -137,8 +137,8 @@ class NodeReplicas:
             if reply.cancelled():
                 raise Unavailable("its node is lost") from None
             raise
-        if answer.said:
-            raise Unavailable(answer.said)
+        if answer.problem:
+            raise Unavailable(answer.problem)
         self._paths[order.blob] = answer.path
         return Place(order.blob, answer.path)
 

@@ -86,7 +86,7 @@ class NodeProfiles:
         self._arrived(order, message)
 
     def _arrived(self, order: Order, message: wire.Profiled) -> None:
-        taken = self._of(order, message.profile, message.artifact, message.said)
+        taken = self._of(order, message.profile, message.artifact, message.problem)
         self.observe(taken)
         _, future = self._waiting.get((message.attempt, message.profile), (None, None))
         if future is not None and not future.done():

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...wire.messages import Asked, Peer, PreemptionNotice, StopAt
+from ...wire.messages import Peer, PreemptionNotice, StopAt, StopChecks
 from ..notice_page import NoticePage, PostedNotice, World
 from .sources import NoticeSource
 
@@ -26,7 +26,7 @@ class PreemptionWatcher:
     def __init__(
         self,
         page: NoticePage,
-        send: Callable[[PreemptionNotice | Asked], None],
+        send: Callable[[PreemptionNotice | StopChecks], None],
         noticed: Callable[[], None] = lambda: None,
     ) -> None:
         """Watch sources. ``noticed``: called when this machine has a new or changed notice."""
@@ -63,8 +63,8 @@ class PreemptionWatcher:
                     self._from_client.add(source)
             case PreemptionNotice(source, seconds, Peer() as peer):
                 self._post_notice(source, seconds, peer)
-            case StopAt(job, generation, asked):
-                self._update(job, generation, stop_at=asked)
+            case StopAt(job, generation, check):
+                self._update(job, generation, stop_at=check)
 
     def greeted(self) -> None:
         """Send this machine's notices again to a client that was away: the seconds it knows have passed meanwhile."""
@@ -94,7 +94,7 @@ class PreemptionWatcher:
 
     def _count(self, job: int, generation: int, number: int) -> None:
         if not self._page.closed:
-            self._send(Asked(job, generation, number, self._page.counted(job, generation)))
+            self._send(StopChecks(job, generation, number, self._page.counted(job, generation)))
 
     def _record(self, source: str, seconds: float | None) -> bool:
         changed = self._pending.record(source, seconds, time.monotonic())
