@@ -183,9 +183,7 @@ class Ledger:
         self._membership_changed(now)
 
     def node_closed(self, node: NodeId, now: float, *, noticed: bool = False, recall: bool = True) -> None:
-        """Send the node no new work; recall attempts that have not begun. ``noticed``: its machine's end may kill its
-        tasks.
-        """
+        """Send the node no new work; recall unstarted attempts. ``noticed``: its machine's end may kill its tasks."""
         host = self.placement.hosts.get(node)
         if host is None:
             return

@@ -260,7 +260,7 @@ class _Session:
 
     @property
     def said(self) -> bytes:
-        return b"" if self._carrier is None else bytes(self._carrier.said)
+        return b"" if self._carrier is None else bytes(self._carrier.stderr)
 
     async def status(self, within_s: float) -> int | None:
         """Return as `LocalCommand.status` does."""
@@ -299,7 +299,7 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
     def __init__(self, factory: Callable[[], Any]) -> None:
         self._factory = factory
         self.connection: Any = None
-        self.said = bytearray()
+        self.stderr = bytearray()
         self.status: int | None = None
         self.over = asyncio.Event()
         self._channel: Any = None
@@ -324,8 +324,8 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
             if self.connection is not None:
                 self.connection.data_received(data)
         else:
-            self.said += data
-            del self.said[:-SAID_BYTES]
+            self.stderr += data
+            del self.stderr[:-SAID_BYTES]
 
     def eof_received(self) -> bool:
         """Keep the channel open: the command's exit status comes next, before the connection counts as lost."""
