@@ -158,9 +158,10 @@ class PoolClosing(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolUsed(Event):
-    """The use of all nodes of the pool together, from 0 to 1, after the `NodeUsed` of each. ``nodes``: the number with
-    figures. ``memory``: at the peak of each. None: unknown. ``unknown``: why some nodes, or all, have no figures. Sent
-    at the end of a pool whose provider counts, or explains why it does not.
+    """The use of all nodes of the pool together, from 0 to 1, after the `NodeUsed` of each.
+
+    ``nodes``: the number with figures. ``memory``: at the peak of each. None: unknown. ``unknown``: why some nodes, or
+    all, have no figures. Sent at the end of a pool whose provider counts, or explains why it does not.
     """
 
     nodes: int

@@ -212,8 +212,9 @@ class ProfileTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class StackTaken(Event):
-    """The stacks of the processes of a task, or of a rank of a broadcast, as in `TaskStack`. Stacks that were taken
-    together have the same ``at``.
+    """The stacks of the processes of a task, or of a rank of a broadcast, as in `TaskStack`.
+
+    Stacks that were taken together have the same ``at``.
     """
 
     job: int

@@ -39,7 +39,7 @@ from .worker import ThreadWorker, Worker
 _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for the processes of a dead worker to end
 ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
-END_TRIES = 20  # at least, to kill all children at its own end: it may itself stand still for longer than `ENDS_S`
+END_TRIES = 20  # at least, to kill all children at its own end: it may itself stand still until the time is over
 _AGAIN_MS = 100  # between two looks at the strays of a dead worker
 _NAMED = 8  # of the processes that cannot be killed
 

@@ -22,7 +22,7 @@ PORTS = range(20000, 30000)  # below Linux's ephemeral ports, 32768 to 60999, an
 TRIES = 64
 KEPT = 32  # and at most an eighth of this process's descriptors
 _LISTENS = int(RunFlag.LISTENS)
-FEW = 16  # open more below this number: one message for many generations. A generation takes no more of one node
+FEW = 16  # at so few, more are opened: one message for many generations. A generation takes no more of one node
 
 
 class FreePorts:

@@ -55,9 +55,9 @@ def _below(root: str, path: str) -> list[PurePosixPath]:
 
 
 class OomKills:
-    """Kills for memory of late, as ``counter`` has them, such as that of `own_counter`.
+    """The recent kills for memory, from the file ``counter``, such as that of `own_counter`.
 
-    A worker died of it if it died of a SIGKILL that this node did not send while the counter has risen.
+    A worker was killed for memory if it died of a SIGKILL that this node did not send, and the counter has risen.
     """
 
     def __init__(self, counter: Path) -> None:
@@ -67,7 +67,7 @@ class OomKills:
         self._looked_at = -math.inf
 
     def look(self, now: float) -> None:
-        """Forget kills of more than `RECENT_S` ago: they were another program's. To be called now and then."""
+        """Forget kills of more than `RECENT_S` ago: they were another program's. Call it now and then."""
         if now - self._looked_at >= RECENT_S:
             self._looked_at = now
             self._explained = max(0, self._explained - (self._later - self._seen))

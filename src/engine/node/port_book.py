@@ -22,7 +22,7 @@ class PortBook:
         open_port: opens a port and returns it.
         close_port: closes a port.
         most: how many ports are offered at most.
-        few: the number of offered ports below which others are opened.
+        few: at so few offered ports others are opened.
     """
 
     def __init__(self, open_port: Callable[[], int], close_port: Callable[[int], None], *, most: int, few: int) -> None:

@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(slots=True)
 class FailedStarts:
-    """The failed starts of an executor since the last success of a worker that was made after a failure."""
+    """The failed starts of an executor in a row; a success ends the row if its worker was made after a failure."""
 
     count: int = 0
     last_at: float = 0.0
