@@ -21,7 +21,7 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId, ScaleByLoad
 
 WAIT_S = 2.0  # tasks that wait for less are done before a machine could boot
-WORTH_S = 10.0  # of work that waits are worth a slot; a task that is known to take less counts as a part of one
+WORTH_S = 10.0  # of waiting work are worth a slot; a task of a shorter function counts as a part of a slot
 CHECK_S = 1.0
 
 
@@ -30,7 +30,7 @@ class Demand(NamedTuple):
 
     busy: int  # slots of nodes that hold something
     waiting: float  # slots that the waiting tasks can use
-    tasks: int  # that wait, for words
+    tasks: int  # number of waiting tasks, for the reason
     ranks: int  # nodes that the largest broadcast, or a task for a certain rank, asks for
     waits: bool  # whether anything waits: tasks, or a broadcast for its nodes
 
@@ -40,7 +40,7 @@ class Working(NamedTuple):
 
     node: NodeId
     busy: bool
-    active_at: float  # when a task of its last ended
+    active_at: float  # when its last task ended
 
 
 class Change(NamedTuple):
@@ -56,18 +56,18 @@ class Autoscaler:
         self._idle_s = scale.idle_s
         self._slots = slots
         self._idle_since: dict[NodeId, float] = {}
-        self._waiting_since: float | None = None  # since when work has waited that further nodes could do
-        self._unneeded_since: float | None = None  # since when the nodes that work have been enough
+        self._waiting_since: float | None = None  # since when more work has waited than the wanted nodes can do
+        self._unneeded_since: float | None = None  # since when the working nodes have been enough
 
     def resize(self, floor: int) -> None:
-        """Set the least number of nodes, by the user's wish."""
+        """Set the least number of nodes, as the user's resize asks."""
         self.floor = min(floor, self._most)
 
     def decide(self, demand: Demand, working: Iterable[Working], missing: int, now: float) -> Change | None:
-        """Return what changes now. ``missing``: of what is wanted, machines that nobody has been asked for yet."""
+        """Return what changes now. ``missing``: wanted machines that no launch has asked for yet."""
         there = self._see(working, now)
-        asked = min(max(demand.ranks, self.floor), self._most)
-        needed = min(max(asked, ceil((demand.busy + demand.waiting) / self._slots)), self._most)
+        requested = min(max(demand.ranks, self.floor), self._most)
+        needed = min(max(requested, ceil((demand.busy + demand.waiting) / self._slots)), self._most)
         if demand.waits and needed > self.wanted:
             self._waiting_since = now if self._waiting_since is None else self._waiting_since
         else:
@@ -77,7 +77,7 @@ class Autoscaler:
         else:
             self._unneeded_since = None
         if needed > self.wanted:
-            return self._grow(demand, asked, needed, now)
+            return self._grow(demand, requested, needed, now)
         return None if demand.waits else self._shrink(needed, there, missing, now)
 
     def wake_at(self, now: float) -> float | None:
@@ -93,13 +93,15 @@ class Autoscaler:
                 self._idle_since[node] = max(before.get(node, now), active_at)
         return there
 
-    def _grow(self, demand: Demand, asked: int, needed: int, now: float) -> Change | None:
+    def _grow(self, demand: Demand, requested: int, needed: int, now: float) -> Change | None:
         waited = self._waiting_since is not None and now - self._waiting_since >= WAIT_S
-        if needed > asked and (waited or (self.wanted == 0 and demand.waits)):
+        if needed > requested and (waited or (self.wanted == 0 and demand.waits)):
             return self._change(needed, (), "1 task waits" if demand.tasks == 1 else f"{demand.tasks} tasks wait")
-        if asked > self.wanted:
-            why = f"{demand.ranks} are asked for by a broadcast, or by on=" if demand.ranks >= asked else "by resize"
-            return self._change(asked, (), why)
+        if requested > self.wanted:
+            why = (
+                f"{demand.ranks} are asked for by a broadcast, or by on=" if demand.ranks >= requested else "by resize"
+            )
+            return self._change(requested, (), why)
         return None
 
     def _shrink(self, needed: int, there: int, missing: int, now: float) -> Change | None:

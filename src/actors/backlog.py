@@ -11,7 +11,7 @@ from .placement import Placement
 from .retries import LEASED, OVER, QUEUED, Entry
 from .waiting_line import WaitingLine
 
-SAMPLE = 1000  # waiting tasks that are looked at for what all of them need
+SAMPLE = 1000  # waiting tasks from which the needs of all are estimated
 
 
 def backlog(
@@ -25,8 +25,8 @@ def backlog(
 ) -> tuple[int, float, int]:
     """Return how many tasks wait for any node, how many slots they can use, and how many ranks others wait for.
 
-    A task of a function that takes less than ``worth_s`` uses a part of a slot; one that needs amounts as many as it
-    leaves others no amounts for.
+    A task of a function that takes less than ``worth_s`` uses a part of a slot. A task that needs amounts uses all
+    slots for whose tasks it leaves no amounts.
     """
     while queue and queue[0].state != QUEUED:
         queue.popleft()

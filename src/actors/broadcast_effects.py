@@ -10,7 +10,7 @@ from .placement import Claim, ReleaseSeat, WithdrawClaim
 
 
 class NeedPorts(NamedTuple):
-    """Call ``ports`` with this number of free ports of each node, now or when all nodes have them."""
+    """A request: call ``Gang.ports`` with so many free ports of each node, as soon as all nodes have them."""
 
     of: tuple[tuple[NodeId, int], ...]
     gap: Gap | None = None  # the ranks that run again alone; None: for a whole generation
@@ -22,14 +22,14 @@ class EndAll(NamedTuple):
 
 
 class RankEnded(NamedTuple):
-    """A watched rank has ended, as `EndAll` will say."""
+    """The end of a watched rank; `EndAll` will repeat it."""
 
     rank: int
     ending: Ending
 
 
 class RankFailed(NamedTuple):
-    """A rank has failed, and no other generation follows for that."""
+    """The failure of a rank that no other generation follows."""
 
     ending: Ending
 
@@ -39,7 +39,7 @@ class GenerationStarted(NamedTuple):
     ranks: tuple[int, ...]  # all of them, or those that run again
 
 
-Effect = (  # what the caller must do now, in this order; a claim replaces the one before
+Effect = (  # the caller carries these out at once and in order; a claim replaces the earlier claim
     Claim
     | WithdrawClaim
     | NeedPorts

@@ -28,7 +28,7 @@ class BroadcastSeats:
         self._needed = max(1, minimum)  # nodes for the next generation
         self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its ports
         self._each = 1  # ranks on each of them
-        self._asked: list[NeedPorts] = []  # requests for ports that are not met yet
+        self._port_requests: list[NeedPorts] = []  # requests for ports that still wait for an answer
         self._attempts = RankAttempts(attempts)
         self._gaps = Gaps()
         self._world = World(0, (), 1, "", 0)
@@ -41,18 +41,18 @@ class BroadcastSeats:
 
     @property
     def running(self) -> Mapping[AttemptId, tuple[int, NodeId]]:
-        """The attempts of its ranks that may run, each with its rank and node."""
+        """The attempts of this broadcast that may be running, each with its rank and node."""
         return self._attempts.running
 
     @property
     def has_gaps(self) -> bool:
-        """Return whether ranks of lost nodes are to run again alone, and do not yet."""
-        return bool(self._asked or self._gaps.waiting)
+        """Return whether ranks of lost nodes still wait to run again alone."""
+        return bool(self._port_requests or self._gaps.waiting)
 
     @property
-    def asked(self) -> Sequence[NeedPorts]:
-        """The requests for ports that are not met yet."""
-        return tuple(self._asked)
+    def port_requests(self) -> Sequence[NeedPorts]:
+        """The requests for ports that still wait for an answer."""
+        return tuple(self._port_requests)
 
     def listens_on(self, node: NodeId) -> bool:
         """Return whether a rank of the present generation has a port of ``node``."""
@@ -69,7 +69,7 @@ class BroadcastSeats:
     # --- claims ---------------------------------------------------------------------------------------------------
 
     def _claim(self) -> None:
-        """Claim what the next generation needs; the first one takes every node there is."""
+        """Claim the seats that the next generation needs; the first generation takes every node there is."""
         least, again = max(0, self._needed - len(self.seats)), self.generation > 0
         claim = Claim(self.spec.job, least=least, every=not again, again=again, besides=frozenset(self.seats))
         self.effects.append(claim)
@@ -81,7 +81,7 @@ class BroadcastSeats:
             self.effects.append(claim)
 
     def _claim_beside(self, count: int) -> None:
-        """Claim a node for each of ``count`` lost ones, beside those on which this generation goes on."""
+        """Claim ``count`` replacements for lost nodes; this generation goes on with its other nodes."""
         besides = self.seats.union(self._world.nodes)
         self.effects.append(Claim(self.spec.job, least=1, most=count, again=True, besides=frozenset(besides)))
 
@@ -121,12 +121,12 @@ class BroadcastSeats:
                 return f"{count} ranks of a node need a port each, and {has}"
         return ""
 
-    def _make_world(self, given: Sequence[tuple[int, ...]]) -> None:
-        """Make the world of the next generation. ``given``: the ports it has asked for, node by node."""
+    def _make_world(self, ports_by_node: Sequence[tuple[int, ...]]) -> None:
+        """Make the world of the next generation. ``ports_by_node``: the ports for it, node by node."""
         self.generation += 1
-        ports = tuple(port for of_node in given for port in of_node) if self.spec.every_rank_listens else ()
+        ports = tuple(port for of_node in ports_by_node for port in of_node) if self.spec.every_rank_listens else ()
         address = self._facts[self._chosen[0]].address
-        self._world = World(self.generation, self._chosen, self._each, address, given[0][0], ports)
+        self._world = World(self.generation, self._chosen, self._each, address, ports_by_node[0][0], ports)
 
     def _replace_in_world(self, gap: Gap, node: NodeId, ports: tuple[int, ...]) -> None:
         """Make the world in which the ranks of ``gap`` run again on ``node``."""

@@ -13,7 +13,6 @@ from .events import Observe
 from .fencing import KillRank, RunRank
 from .generations import Gang, Phase
 from .interfaces import (
-    Asked,
     AttemptId,
     BroadcastSpec,
     Ending,
@@ -26,6 +25,7 @@ from .interfaces import (
     Reason,
     SettleAll,
     Settled,
+    StopChecks,
     Verdict,
 )
 from .ledger import Ledger
@@ -59,7 +59,7 @@ class Broadcasts:
         self.failure: Exception | None = None  # why the last node failed to come; None once one has come since
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
-        self._compare_ports: dict[NodeId, None] = {}  # with these nodes, as soon as what was decided is carried out
+        self._compare_ports: dict[NodeId, None] = {}  # with these nodes, as soon as the decisions are carried out
         self._waits = LongWaits()
         self._stop_agreement = StopAgreement()
         self._stalls = StallWatch() if stalls is None else stalls
@@ -96,7 +96,7 @@ class Broadcasts:
             return False
         del self._attempts[report.attempt]
         if report.verdict is not Verdict.RETURNED and gang.listens_on(node):
-            self._compare_ports[node] = None  # it may not have been sent, or not have been begun
+            self._compare_ports[node] = None  # the attempt may not have been sent, or not have begun
         self._carry_out(gang, now)
         if report.verdict is not Verdict.RETURNED or gang.wake_at() is not None:
             return True
@@ -112,8 +112,8 @@ class Broadcasts:
         return gang.wake_at() is not None
 
     def ports_free(self, node: NodeId, now: float) -> None:
-        for gang, asked in self._want_ports.pop(node, ()):
-            self._give_ports(gang, asked, now, again=True)
+        for gang, request in self._want_ports.pop(node, ()):
+            self._give_ports(gang, request, now, again=True)
             self._carry_out(gang, now)
 
     def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
@@ -134,8 +134,8 @@ class Broadcasts:
         self._stop_agreement.noticed(node, notice, now)
         self._send_agreements()
 
-    def asked(self, node: NodeId, report: Asked) -> None:
-        self._stop_agreement.asked(node, report)
+    def stop_checks(self, node: NodeId, report: StopChecks) -> None:
+        self._stop_agreement.checked(node, report)
         self._send_agreements()
 
     def staying(self, node: NodeId, now: float) -> None:
@@ -152,7 +152,7 @@ class Broadcasts:
             gang.ready(len(self._nodes.roster), now)
 
     def queued(self, now: float) -> None:
-        """Handle that a machine waits in its provider's queue: what waits for a node waits on, and from now on."""
+        """Handle that a machine waits in its provider's queue: waits for a node begin anew."""
         for gang in self._gangs.values():
             gang.ready(len(self._nodes.roster), now, queued=True)
 
@@ -276,7 +276,7 @@ class Broadcasts:
             self._see_wait(job, self._wait_of(gang), now)
 
     def _wait_of(self, gang: Gang) -> Hashable | None:
-        """Return what `LongWaits` is to know of what a broadcast waits for; None: its ranks run, or it is over."""
+        """Return the key under which `LongWaits` counts this wait; None: the ranks run, or the broadcast is over."""
         if gang.phase is not Phase.RUNNING or gang.has_gaps:
             return (gang.phase, gang.has_gaps) if gang.has_gaps or gang.phase in _WAITS else None
         return "its arguments" if self._unsent(gang) else None
@@ -291,15 +291,15 @@ class Broadcasts:
             self._observe(ev.BroadcastWaits(int(job), ended.text, now - ended.since, ended=True))
 
     def _wait_is_due(self, gang: Gang, now: float) -> None:
-        """Report a wait that has become long, or twice as long, and ask again for what is waited for."""
+        """Report a wait that has become long, or twice as long, and repeat its request for ports."""
         job, text = gang.spec.job, self._waited_for(gang)
         if not text:  # its ranks run
             self._see_wait(job, None, now)
             return
         if (waited_s := self._waits.report(job, text, now)) is not None:
             self._observe(ev.BroadcastWaits(int(job), text, waited_s))
-        for asked in gang.asked:
-            self._ask_again(gang, asked, now)
+        for request in gang.port_requests:
+            self._ask_again(gang, request, now)
 
     def _waited_for(self, gang: Gang) -> str:
         """Return what a broadcast waits for before its ranks run, for people; empty: for nothing."""
@@ -309,8 +309,8 @@ class Broadcasts:
             case Phase.FENCING:
                 rank, node = next(iter(gang.running.values()), (0, 0))
                 return f"rank {rank} on node {node} to end, which ran before"
-            case Phase.PORT | Phase.RUNNING if gang.asked:
-                nodes = sorted({node for asked in gang.asked for node, _ in asked.of})
+            case Phase.PORT | Phase.RUNNING if gang.port_requests:
+                nodes = sorted({node for request in gang.port_requests for node, _ in request.of})
                 return f"free ports of {'nodes' if len(nodes) > 1 else 'node'} {', '.join(map(str, nodes))}"
             case Phase.RUNNING if gang.has_gaps:
                 return "a node on which ranks of a lost one can run again"
@@ -320,11 +320,11 @@ class Broadcasts:
             case _:
                 return ""
 
-    def _ask_again(self, gang: Gang, asked: NeedPorts, now: float) -> None:
+    def _ask_again(self, gang: Gang, request: NeedPorts, now: float) -> None:
         """Look for free ports anew, and compare with the nodes that lack them."""
         for waiting in self._want_ports.values():
-            waiting[:] = [each for each in waiting if each[0] is not gang or each[1] != asked]
-        self._give_ports(gang, asked, now)
+            waiting[:] = [each for each in waiting if each[0] is not gang or each[1] != request]
+        self._give_ports(gang, request, now)
         self._carry_out(gang, now)
 
     def _explained(self, ending: Ending) -> Ending:
@@ -343,22 +343,22 @@ class Broadcasts:
         agreement.notices.clear()
         agreement.stops.clear()
 
-    def _give_ports(self, gang: Gang, asked: NeedPorts, now: float, *, again: bool = False) -> None:
-        """Give ``gang`` all the free ports it asked for, now or when the node that has too few reports more.
+    def _give_ports(self, gang: Gang, request: NeedPorts, now: float, *, again: bool = False) -> None:
+        """Give ``gang`` all the free ports of ``request``, now or when the node that has too few reports more.
 
         That node is asked at once. ``again``: it has just answered, and is asked again when the wait has become long.
         """
-        given: list[tuple[int, ...]] = []
-        for node, count in asked.of:
+        ports: list[tuple[int, ...]] = []
+        for node, count in request.of:
             member = self._nodes.members.get(node)
-            if member is None:  # the node is lost; the gang is told so separately
+            if member is None:  # the node is lost; the gang handles its loss separately
                 return
             if len(member.ports) < count:
-                self._want_ports.setdefault(node, []).append((gang, asked))
+                self._want_ports.setdefault(node, []).append((gang, request))
                 if not again:
                     self._compare_ports[node] = None
                 return
-            given.append(member.ports.first(count))
-        if gang.ports(asked, given, now):
-            for node, count in asked.of:
+            ports.append(member.ports.first(count))
+        if gang.ports(request, ports, now):
+            for node, count in request.of:
                 self._nodes.members[node].ports.take(count)

@@ -2,15 +2,15 @@
 
 A silent node counts as lost after a while; when nobody at all answers, this computer counts as cut off.
 
-DETECTOR-1: a node whose machine closed the connection, or that is silent while others are heard, is lost after
+DETECTOR-1: a node whose machine closed the connection, or that is silent while others are not, is lost after
     ``reconnect_s``. One whose connection was closed by a host on the way counts as silent.
 DETECTOR-2: while every connection has been silent since about the same time, and nobody else answers either, no node
     is lost before ``lease_s``.
-DETECTOR-3: once any node is heard, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
+DETECTOR-3: once any node answers, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
     back, counted anew each time another of them returns. The same holds when somebody else answers.
 DETECTOR-4: if somebody else answers as soon as all nodes are silent, the network was never down: the nodes are lost
     ``reconnect_s`` after that answer.
-DETECTOR-5: time for which this program stood still, so that it could hear nobody, does not count.
+DETECTOR-5: time for which this program stood still, and could read nothing, does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FailureDetector:
         self._fell_at = 0.0  # when the network was last found silent
         self._answered_at = 0.0  # when somebody else answered right after that
         self._cut_off = False
-        self._stranded: set[NodeId] = set()  # fell silent with all others, and not heard since the network came back
+        self._stranded: set[NodeId] = set()  # fell silent with all others, and still silent after the network came back
         self._back_at = 0.0  # when the network, or the last of the stranded nodes, came back
 
     def connected(self, node: NodeId, now: float) -> None:
@@ -56,7 +56,7 @@ class FailureDetector:
     def answered(self, now: float) -> None:
         """Handle an answer from somebody else: this computer is not, or no longer, cut off."""
         if now - self._fell_at <= self._reconnect_s and (self._cut_off or self._stranded):
-            self._cut_off = False  # the same where a newly booted node was heard first: that proves no more than this
+            self._cut_off = False  # also if a newly booted node answered first: its answer proves no more than this one
             self._stranded.clear()
             self._answered_at = now
         elif self._cut_off:
@@ -65,7 +65,7 @@ class FailureDetector:
             self._back_at = now
 
     def stood_still(self, for_s: float) -> None:
-        """Handle that this program has done nothing for so long until now."""
+        """Handle that this program stood still for the last ``for_s`` seconds."""
         self._away = {node: (since + for_s, silent) for node, (since, silent) in self._away.items()}
         self._fell_at += for_s
         self._answered_at += for_s
@@ -83,7 +83,7 @@ class FailureDetector:
 
     @property
     def cut_off(self) -> bool:
-        """Return whether no node answers, so that it is worth asking others."""
+        """Return whether no node answers, so that the reachability probe should run."""
         return self._cut_off and bool(self._away)
 
     @property

@@ -1,4 +1,4 @@
-"""Fencing: which attempts of a generation still run, what it lost, and which ranks run again. Facts alone.
+"""Fencing: which attempts of a generation still run, which nodes it lost, and which ranks run again. Pure data.
 
 `generations` decides what follows from them.
 """
@@ -46,8 +46,8 @@ class RankAttempts:
 
     def ended(self, attempt: AttemptId, node: NodeId) -> int | None:
         """Remove an attempt that ended on ``node`` and return its rank; None: ``node`` runs no such attempt."""
-        rank, given_to = self.running.get(attempt, (0, None))
-        if given_to != node:
+        rank, runner = self.running.get(attempt, (0, None))
+        if runner != node:
             return None
         del self.running[attempt]
         self.on[node] -= 1
@@ -76,8 +76,8 @@ class Losses:
         self.all: tuple[tuple[NodeId, str], ...] = ()  # node and cause, under any generation
         self.nodes: tuple[NodeId, ...] = ()  # lost under this generation
         self.in_row = 0  # generations that followed lost ones without a steady one between
-        self.failures = 0  # generations in which a rank failed, and that another followed
-        self.stalls = 0  # generations that stalled, and that another follows
+        self.failures = 0  # generations that ended by a rank's own failure and were followed by another
+        self.stalls = 0  # generations that stalled and were followed by another
         self.failed_by: str | None = None  # why this generation is being fenced, if no node was lost
         self.stalled = False  # whether that is because it stalled
         self._steady_s = steady_s  # a generation that ran for so long ends the row
@@ -126,7 +126,7 @@ class Gap(NamedTuple):
 
 
 class Gaps:
-    """The ranks of lost nodes that run again alone: all of a node at the same time, as a world keeps those together."""
+    """The ranks of lost nodes that run again alone: all of one node at once, as a world keeps them together."""
 
     def __init__(self) -> None:
         self.waiting: list[Gap] = []  # for a node

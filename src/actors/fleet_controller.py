@@ -51,7 +51,7 @@ from .interfaces import NodeId
 BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0
 START_WAIT_S = 45.0  # a starting pool waits no longer for one retry: it fails, so that its user learns of it
-ANEW_S = 60.0  # by then the cause may be gone: credentials were renewed, a limit was raised
+ANEW_S = 60.0  # seconds until a new try: by then credentials may be renewed, or a limit raised
 SAME_CAUSE = 2  # a third try would only take as long again
 UNFIT_NODES = 3  # in a row; nodes that fail together count as one
 NEWBORN_S = 90.0  # since it was ready; a fork server that does not answer is given up after 60 s
@@ -66,7 +66,7 @@ class NodePhase(StrEnum):
     SPARE = auto()  # it stands by
     NOTICED = auto()  # it has a preemption notice: it finishes what it has and gets no new work
     DRAINING = auto()  # no longer wanted: it finishes what it has
-    DISMISSED = auto()  # ended by us; it is forgotten, as one that failed or was lost is whatever its phase
+    DISMISSED = auto()  # ended by us and then forgotten, as are failed and lost nodes
 
 
 STEPS: dict[NodePhase, set[NodePhase]] = {
@@ -101,7 +101,7 @@ class FleetController:
         self.spare = spare
         self.launching = 0
         self.nodes: dict[NodeId, NodePhase] = {}
-        self.given_up: Exception | None = None
+        self.final_error: Exception | None = None
         self.failures = 0  # in a row
         self._retries = retries
         self._count: Counter[NodePhase] = Counter()  # of ``nodes``
@@ -111,9 +111,9 @@ class FleetController:
         self._anew_at = 0.0  # when it tries again after giving up
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
-        self._cause = ""  # of the last failure; empty: another failure may have another one
+        self._cause = ""  # of the last failure; empty: unknown, which equals no other cause
         self._repeats = 0  # failures in a row with that cause
-        self._had_ready = False
+        self._was_ready = False
         self._unfit = 0  # nodes in a row that could start no worker
         self._unfit_at = 0.0  # when the last of them was lost
         self._in_vain = 0  # failed tries in a row to get a substitute for a straggler
@@ -127,24 +127,31 @@ class FleetController:
             self._opened = True
             self._try_anew(now)
 
-    def launched(self, nodes: list[NodeId], asked: int, now: float, chance: float) -> float | None:
+    def launched(self, nodes: list[NodeId], requested: int, now: float, chance: float) -> float | None:
         """Handle the answer to a launch; if machines are missing, return the back-off in seconds."""
-        self.launching -= asked
+        self.launching -= requested
         for node in nodes:
             self.nodes[node] = NodePhase.BOOTING
         self._count[NodePhase.BOOTING] += len(nodes)
         delay = None
-        if len(nodes) < asked:
+        if len(nodes) < requested:
             delay = self._back_off(now, chance, least_s=0.0)
             self.failures = min(self.failures, self._retries)  # a part is progress: it alone must not cause giving up
         self._balance(now)
         return delay
 
     def launch_failed(
-        self, error: Exception, asked: int, now: float, chance: float, *, retry_after_s: float | None, cause: str = ""
+        self,
+        error: Exception,
+        requested: int,
+        now: float,
+        chance: float,
+        *,
+        retry_after_s: float | None,
+        cause: str = "",
     ) -> float | None:
-        """Return the seconds until the launch is tried again; None: never, and ``given_up`` is set."""
-        self.launching -= asked
+        """Return the seconds until the launch is tried again; None: never, and ``final_error`` is set."""
+        self.launching -= requested
         return self._failed(error, now, chance, retry_after_s, cause)
 
     def queued(self, node: NodeId) -> None:
@@ -162,13 +169,13 @@ class FleetController:
         if not self.booting(node):
             return False
         self.failures = self._in_vain = 0
-        self._had_ready = True
+        self._was_ready = True
         self._ready_at[node] = now
         self._queued.discard(node)
         works = self._working < self.wanted
         self._move(node, NodePhase.READY if works else NodePhase.SPARE)
         if phase is NodePhase.STRAGGLER and self._missing() <= 0:
-            self.given_up = None  # the machine that could not be had is no longer needed
+            self.final_error = None  # the missing machine is no longer needed
         if phase is NodePhase.STRAGGLER or self._stragglers:
             self._balance(now)
         return works
@@ -193,8 +200,8 @@ class FleetController:
         if phase is NodePhase.STRAGGLER and not fatal:
             if self._missing() <= self._stragglers:
                 return 0.0  # another is on its way
-            if self.given_up is not None:
-                self.given_up = None
+            if self.final_error is not None:
+                self.final_error = None
                 self.failures = 0
         return self._failed(error, now, chance, None if fatal else after_s, cause)
 
@@ -215,7 +222,7 @@ class FleetController:
         if phase is NodePhase.DRAINING:
             return
         if self._unfit_in_a_row(ready_at, now, chance, unfit=unfit is not None):
-            self.given_up = unfit
+            self.final_error = unfit
             self._anew_at = max(self._not_before, now + ANEW_S)
             self._balance(now)
             return
@@ -274,9 +281,9 @@ class FleetController:
 
     def wake_at(self) -> float | None:
         """Return the time at which ``tick`` must be called; None: it has nothing to wait for."""
-        if self._missing() <= 0 or (self.given_up is not None and not self._opened):
+        if self._missing() <= 0 or (self.final_error is not None and not self._opened):
             return None
-        return self._not_before if self.given_up is None else self._anew_at
+        return self._not_before if self.final_error is None else self._anew_at
 
     # --- what can be seen -----------------------------------------------------------------------------------------
 
@@ -284,7 +291,7 @@ class FleetController:
     def coming(self) -> int:
         """Return how many machines may still become ready nodes, those that will be asked for included."""
         booting = self._count[NodePhase.BOOTING] + self._stragglers
-        return booting + self.launching + (0 if self.given_up is not None else max(0, self._missing()))
+        return booting + self.launching + (0 if self.final_error is not None else max(0, self._missing()))
 
     def booting(self, node: NodeId) -> bool:
         return self.nodes.get(node) in {NodePhase.BOOTING, NodePhase.STRAGGLER}
@@ -318,10 +325,10 @@ class FleetController:
 
     def _balance(self, now: float) -> None:
         missing = self._missing()
-        if missing > 0 and self.given_up is not None and self._opened and now >= self._anew_at:
-            self.given_up = None
+        if missing > 0 and self.final_error is not None and self._opened and now >= self._anew_at:
+            self.final_error = None
             self.failures = 0
-        if missing > 0 and self.given_up is None and now >= self._not_before:
+        if missing > 0 and self.final_error is None and now >= self._not_before:
             self.launching += missing
             self.orders.launches.append(missing)
         elif missing < 0:
@@ -337,7 +344,7 @@ class FleetController:
     def _promote(self, places: int) -> None:
         """Let up to ``places`` spare nodes work, the oldest first."""
         if not self._count[NodePhase.SPARE]:
-            return  # as in most pools: no walk over all nodes whenever one is lost
+            return  # most pools have no spares: skip the walk over all nodes
         spares = [node for node, phase in self.nodes.items() if phase is NodePhase.SPARE]
         for node in [node for node in spares if node not in self._away][:places]:
             self._move(node, NodePhase.READY)
@@ -355,7 +362,7 @@ class FleetController:
                 orders.launches.append(count - fewer)
 
     def _shrink(self, surplus: int) -> None:
-        """Give up ``surplus`` nodes, the newest first: queued before booting before spare before working ones."""
+        """Drop ``surplus`` nodes, the newest first: queued before booting before spare before working nodes."""
         booting = sorted(self._newest(NodePhase.BOOTING), key=lambda node: node not in self._queued)  # it is stable
         for node in booting[:surplus]:
             self._dismiss(node)
@@ -412,7 +419,7 @@ class FleetController:
         self, error: Exception, now: float, chance: float, retry_after_s: float | None, cause: str = ""
     ) -> float | None:
         beside = self._is_beside
-        if beside and self.given_up is not None:
+        if beside and self.final_error is not None:
             return None
         if self._is_systematic(cause, now) and not (beside or self._opened):
             retry_after_s = None
@@ -421,7 +428,7 @@ class FleetController:
         ) and not (beside or self._opened)
         if retry_after_s is None or enough:
             self.failures += not beside and self._counts(now)
-            self.given_up = error
+            self.final_error = error
             self._anew_at = max(self._not_before, now + ANEW_S)
             return None
         delay = self._back_off(now, chance, least_s=retry_after_s)
@@ -434,7 +441,7 @@ class FleetController:
             self._cause, self._repeats = cause, 0
         if cause and self._counts(now):
             self._repeats += 1
-        return self._repeats >= SAME_CAUSE and not self._had_ready
+        return self._repeats >= SAME_CAUSE and not self._was_ready
 
     def _unfit_in_a_row(self, ready_at: float | None, now: float, chance: float, *, unfit: bool) -> bool:
         """Return whether a lost node is the last of `UNFIT_NODES` in a row that could start no worker (FLEET-12)."""
@@ -451,8 +458,8 @@ class FleetController:
 
     def _try_anew(self, now: float) -> None:
         """Begin a new round of tries if the fleet had given up, as something other than a launch has changed."""
-        if self.given_up is not None:
-            self.given_up = None
+        if self.final_error is not None:
+            self.final_error = None
             self.failures = 0
         self._balance(now)
 
@@ -462,7 +469,7 @@ class FleetController:
 
     @property
     def _is_beside(self) -> bool:
-        """Return whether all that is missing are substitutes for stragglers, which may still come themselves."""
+        """Return whether every missing machine is the substitute of a straggler, which may still come itself."""
         return self._stragglers > 0 and self._missing() <= self._stragglers
 
     def _back_off(self, now: float, chance: float, *, least_s: float) -> float:

@@ -58,7 +58,7 @@ from .interfaces import (
 from .placement import WithdrawClaim
 from .replacement_wait import ReplacementWait
 
-GRACE_S = 2.0  # time for the other ranks of a collective to fail by themselves, with informative errors
+GRACE_S = 2.0  # for the other ranks of a collective to fail by themselves, with informative errors
 
 
 class Phase(Enum):
@@ -117,15 +117,15 @@ class Gang(BroadcastSeats):
         else:
             self._fill(granted, now)
 
-    def ports(self, asked: NeedPorts, given: Sequence[tuple[int, ...]], now: float) -> bool:
-        """Take the ports asked for, node by node; return False if they are no longer needed and stay free."""
-        if asked not in self._asked:
+    def ports(self, request: NeedPorts, ports: Sequence[tuple[int, ...]], now: float) -> bool:
+        """Take the ports of ``request``, node by node; return False if they are no longer needed and stay free."""
+        if request not in self._port_requests:
             return False
-        self._asked.remove(asked)
-        if asked.gap is None:
-            self._begin(given, now)
+        self._port_requests.remove(request)
+        if request.gap is None:
+            self._begin(ports, now)
         else:
-            self._run_again(asked.gap, asked.of[0][0], now, ports=given[0])
+            self._run_again(request.gap, request.of[0][0], now, ports=ports[0])
         return True
 
     def finished(self, node: NodeId, attempt: AttemptId, verdict: Verdict, outcome: object, now: float) -> bool:
@@ -184,7 +184,7 @@ class Gang(BroadcastSeats):
         """Handle that no rank gives a sign of life; return whether all run again. Else the broadcast ends with that."""
         if self.phase is not Phase.RUNNING or self.spec.at_most_once:
             return False
-        if self._losses.stalls >= self.spec.restarts or self._has_failed():  # what is silent may never end by itself
+        if self._losses.stalls >= self.spec.restarts or self._has_failed():  # a silent rank may never end by itself
             self._end_with(Reason.STALLED, why)
             return False
         self._losses.stall(why)
@@ -192,7 +192,7 @@ class Gang(BroadcastSeats):
         return True
 
     def leaving(self, node: NodeId, now: float, *, noticed: bool) -> None:
-        """Handle that ``node`` takes no new work: what runs there may end, but the next generation does not use it."""
+        """Handle that ``node`` takes no new work: attempts there may finish; the next generation does not use it."""
         self._leaving[node] = noticed
         held = node in self.seats
         if self.phase in {Phase.WAITING, Phase.PORT}:
@@ -234,7 +234,7 @@ class Gang(BroadcastSeats):
             self._over()
 
     def unreplaceable(self, now: float, *, ready: int) -> None:
-        """Handle that no machine is to be had: go on without. A wait for nodes that are busy keeps its time."""
+        """Handle that the provider has no machine: go on without. A wait for busy nodes keeps its time."""
         if self.phase is Phase.WAITING and ready >= self._needed:
             return
         self._wait.stop()
@@ -257,7 +257,7 @@ class Gang(BroadcastSeats):
 
     def _want(self, *, fewer: bool = False) -> None:
         self.phase = Phase.WAITING
-        self._asked = []
+        self._port_requests = []
         self._needed = max(1, self.minimum) if fewer else self.size()
         self._claim()
 
@@ -274,7 +274,7 @@ class Gang(BroadcastSeats):
             self._want()
         if own and self.phase is Phase.WAITING:
             self._wait.begin_anew(now)
-        elif held:  # a replacement: were its loss to begin the wait anew, that might never end
+        elif held:  # a replacement is lost: were the wait to begin anew each time, it might never end
             self._hold_for_a_time(now)
 
     def _hold_for_a_time(self, now: float) -> None:
@@ -296,13 +296,13 @@ class Gang(BroadcastSeats):
         if why := self._lacking_ports(of):
             self._end_with(Reason.NO_PORTS, why)
             return
-        asked = NeedPorts(of, gap)
-        self._asked.append(asked)
-        self.effects.append(asked)
+        request = NeedPorts(of, gap)
+        self._port_requests.append(request)
+        self.effects.append(request)
 
-    def _begin(self, given: Sequence[tuple[int, ...]], now: float) -> None:
+    def _begin(self, ports: Sequence[tuple[int, ...]], now: float) -> None:
         self.phase = Phase.RUNNING
-        self._make_world(given)
+        self._make_world(ports)
         self._begun += 1
         self._losses.generation_began(now)
         self._stop_waiting()
@@ -323,7 +323,7 @@ class Gang(BroadcastSeats):
 
     def _failed(self, now: float) -> None:
         """Handle that a rank, and so the broadcast, has failed: wait only for the outcomes of the other ranks."""
-        if self._gaps.waiting or self._gaps.half_lost or self._asked:
+        if self._gaps.waiting or self._gaps.half_lost or self._port_requests:
             self._give_up_gaps(Reason.LOST)
         if self._collective and self._kill_at is None and not self._killed:
             self._kill_at = now + GRACE_S
@@ -338,13 +338,13 @@ class Gang(BroadcastSeats):
             self._fenced(now)
         elif self.phase is Phase.ENDING:
             self._over()
-        elif self.phase is Phase.RUNNING and not self._gaps.waiting and not self._asked:
+        elif self.phase is Phase.RUNNING and not self._gaps.waiting and not self._port_requests:
             endings = tuple([self._endings[rank] for rank in range(self._world.size)])
             self.effects.append(EndAll(endings, self.generation))
             self._over()
 
     def _end_with(self, reason: Reason, why: str = "", limit_s: float | None = None) -> None:
-        """Give up. Ranks that have ended keep their endings, unless their generation was lost."""
+        """Give up the broadcast. Ranks that have ended keep their endings, unless their generation was lost."""
         if self.phase in {Phase.ENDING, Phase.OVER}:
             return
         keep = self._endings if self.phase is Phase.RUNNING else {}
@@ -405,7 +405,7 @@ class Gang(BroadcastSeats):
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
 
     def _fence(self, node: NodeId, now: float) -> None:
-        """End this generation, and what waits to run again in it: the next one runs all ranks."""
+        """End this generation, with the ranks that wait to run again in it: the next one runs all ranks."""
         self.phase = Phase.FENCING
         self._drop_gaps()
         self.effects.append(WithdrawClaim())
@@ -430,7 +430,7 @@ class Gang(BroadcastSeats):
         return self._elastic and ready >= self.minimum
 
     def _without_replacement(self, now: float, *, ready: int) -> None:
-        """Go on without a replacement, or give up: the wait for one is over."""
+        """Go on without a replacement, or give up: the time to wait for a replacement is over."""
         may_shrink = self._may_shrink(ready)
         if self.phase is Phase.FENCING:
             self._wait.over_early = True
@@ -442,7 +442,7 @@ class Gang(BroadcastSeats):
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
                 self._ended_on(self._losses.all[-1][0], now)
         elif self.phase is Phase.WAITING and ready >= self._needed:
-            if self.generation or self.seats:  # others hold the nodes, and may wait for our seats: let go of them
+            if self.generation or self.seats:  # other broadcasts hold the nodes and may want our seats: free these
                 self._release(*sorted(self.seats))
                 self._want(fewer=self._needed < self.size())
         elif self.phase is Phase.WAITING:
@@ -467,7 +467,7 @@ class Gang(BroadcastSeats):
                 self._run_again(gap, node, now)
         if self._gaps.waiting:
             self._claim_beside(len(self._gaps.waiting))
-        elif not self._asked:
+        elif not self._port_requests:
             self._wait.stop()
 
     def _run_again(self, gap: Gap, node: NodeId, now: float, *, ports: tuple[int, ...] = ()) -> None:
@@ -478,10 +478,10 @@ class Gang(BroadcastSeats):
         self._run(gap.ranks)
 
     def _regap(self, node: NodeId, now: float) -> bool:
-        """Claim another replacement if ``node``, now gone, was one that waited for ports; return whether it was."""
-        again = [asked for asked in self._asked if asked.gap is not None and asked.of[0][0] == node]
-        self._asked = [asked for asked in self._asked if asked not in again]
-        self._gaps.waiting += [asked.gap for asked in again if asked.gap is not None]
+        """Claim another node if ``node``, now gone, was a replacement that waited for ports; return whether it was."""
+        again = [request for request in self._port_requests if request.gap is not None and request.of[0][0] == node]
+        self._port_requests = [request for request in self._port_requests if request not in again]
+        self._gaps.waiting += [request.gap for request in again if request.gap is not None]
         if again:
             self._wait.begin(now)
             self._claim_beside(len(self._gaps.waiting))
@@ -490,11 +490,11 @@ class Gang(BroadcastSeats):
     def _give_up_gaps(self, reason: Reason) -> None:
         self._wait.stop()
         self.effects.append(WithdrawClaim())
-        self._release(*[asked.of[0][0] for asked in self._asked])  # where they waited for ports
+        self._release(*[request.of[0][0] for request in self._port_requests])  # the nodes whose ranks waited for ports
         self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for rank in self._drop_gaps()})
 
     def _drop_gaps(self) -> list[int]:
-        """Have no rank run again alone; return those that were to."""
-        self._gaps.waiting += [asked.gap for asked in self._asked if asked.gap is not None]
-        self._asked = []
+        """Cancel every rank's run alone; return the ranks that were to run again."""
+        self._gaps.waiting += [request.gap for request in self._port_requests if request.gap is not None]
+        self._port_requests = []
         return self._gaps.drop()

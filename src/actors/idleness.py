@@ -1,11 +1,11 @@
-"""Decide whether a pool does nothing, from the samples of its nodes. Only decides; times are seconds of any one clock.
+"""Decide whether a pool is idle, from the samples of its nodes. Pure; times are seconds of any one clock.
 
-IDLE-1: what is not known is not idle: a node that boots, that has sent no sample yet or none for a while, or that does
-not tell of each of its GPUs, is not idle, and the pool neither.
+IDLE-1: a node of which nothing is known is not idle, and so its pool is not: it boots, has sent no sample yet or none
+    for a while, or reports no figures for one of its GPUs.
 IDLE-2: only a whole stretch counts: it begins anew when a node has done anything or was unknown, when a node comes or
 goes, and when a call begins or ends.
 IDLE-3: a pool without nodes is never idle: it costs nothing.
-IDLE-4: a pool all of whose nodes do nothing for so long is told of, with the next sample at the latest.
+IDLE-4: a pool whose nodes have all done nothing for ``max_idle_s`` is reported, with the next sample at the latest.
 IDLE-5: a machine that waits in its provider's queue is no node yet: it costs nothing, and keeps no pool.
 """
 
@@ -16,16 +16,17 @@ from dataclasses import field
 from ..lazy_dataclass import dataclass
 from .events import NodeSampled
 
-GPU_BUSY = 0.05  # of a GPU's time: a desktop on it, or a monitor's look, is less
+GPU_BUSY = 0.05  # of a GPU's time: a desktop or a monitoring program uses less
 CPUS_BUSY = 0.25  # processors: the system's own services and our executor take less, one busy thread takes 1
-SAMPLES_MISSED = 3  # in a row, after which nothing is known of a node
+SAMPLES_MISSED = 3  # in a row, after which a node's state is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A pool that has done nothing since ``since``. ``nodes``: how many there are, ``gpus`` of all of them together.
+    """A pool that has done nothing since ``since``. ``nodes``: their number; ``gpus``: the number in all nodes
+    together.
 
-    ``most``: the highest use that was seen meanwhile: of a GPU, from 0 to 1; where there are none, how many processors.
+    ``most``: the highest use in a sample since then: of a GPU, from 0 to 1; without GPUs, in processors.
     """
 
     since: float
@@ -38,7 +39,7 @@ class Idle:
 class _Node:
     gpus: int | None = None  # None: it boots
     sampled_at: float | None = None
-    idle_since: float | None = None  # None: it does something, or that is not known
+    idle_since: float | None = None  # None: it is busy, or its state is unknown
     most: float = 0.0
 
 
@@ -58,7 +59,7 @@ class Idleness:
             self._since = now
 
     def joined(self, node: int, gpus: int, now: float) -> None:
-        """Handle that a node is ready, or stands by, which costs the same."""
+        """Handle that a node is ready, or stands by: a spare node costs as much."""
         self._nodes[node] = _Node(gpus)
         self._since = now
 
@@ -67,7 +68,7 @@ class Idleness:
             self._since = now
 
     def queued(self, node: int, now: float) -> None:
-        """Handle that the machine of a node waits in its provider's queue; ``boots`` says that it does no longer."""
+        """Handle that the machine of a node waits in its provider's queue, until ``boots`` is called."""
         self.left(node, now)
 
     def called(self, now: float) -> None:
@@ -89,7 +90,7 @@ class Idleness:
             node.most = max(node.most, use)
 
     def idle(self, now: float) -> Idle | None:
-        """Return since when all nodes do nothing; None: some do, or that is not known."""
+        """Return the pool's `Idle` state; None: a node is busy, or its state is unknown."""
         since = self._since
         for node in self._nodes.values():
             if node.idle_since is None or not self._is_known(node, now):
@@ -102,7 +103,7 @@ class Idleness:
         return Idle(since, len(self._nodes), gpus, most)
 
     def over(self, now: float) -> Idle | None:
-        """Return how the pool has done nothing, where it has for as long as it may; asked after each sample."""
+        """Return the `Idle` state if it has lasted for as long as it may; else None. Call after each sample."""
         idle = self.idle(now)
         return idle if idle is not None and now - idle.since >= self.max_idle_s else None
 
@@ -111,7 +112,7 @@ class Idleness:
 
 
 def _use(sample: NodeSampled, gpus: int) -> float | None:
-    """Return how much the busiest GPU does, or without GPUs how many processors; None: that is not known."""
+    """Return the use of the busiest GPU, or without GPUs of the processors; None: unknown."""
     if not gpus:
         return sample.cpu * sample.cpus
     uses = [gpu.utilisation for gpu in sample.gpus]

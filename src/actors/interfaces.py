@@ -1,6 +1,6 @@
 """The interface of the actors to the layer above: protocols and the values that cross them.
 
-Everything here is synchronous and never waits: a link queues what it is given and writes it at the end of the loop's
+Everything here is synchronous and never waits: a link queues its messages and writes them at the end of the loop's
 tick. Only `Connect`, and of a `Connection` ``resume`` and ``close``, wait, and only `NodeActor` calls them, in tasks.
 
 Values that cross once per task are named tuples, which are cheaper to make than frozen dataclasses (0.2 and 0.5 us).
@@ -35,17 +35,19 @@ class NodeFacts:
     ports: tuple[int, ...]  # free there, kept for generations whose head it is
     accelerators: tuple[tuple[str, float], ...] = ()  # (type, memory in GB), one entry each
     variables: tuple[tuple[str, str], ...] = ()  # of every task there: what plugins have set up on the node
-    millicpus: int = 0  # this and the next: its share, where several nodes are one computer
+    millicpus: int = 0  # this and the next field: the node's share, where several nodes are one computer
     memory_bytes: int = 0
 
     @property
     def ports_at_once(self) -> int:
-        """Return how many free ports one generation surely gets: the node opens others when half of them are used."""
+        """Return how many free ports one generation surely gets: the node opens more ports when half of them are
+        used.
+        """
         return max(1, len(self.ports) // 2)
 
     @property
     def amounts(self) -> Amounts:
-        """Return what its tasks may hold, all of them together."""
+        """Return the amounts that all tasks on the node together may hold."""
         return Amounts(self.millicpus, self.memory_bytes, len(self.accelerators))
 
 
@@ -86,10 +88,10 @@ class World(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """A task that gives no sign of life for so long has stalled."""
+    """The stall limit of a task: without a sign of life for ``seconds`` the task has stalled."""
 
     seconds: float
-    restart: bool  # and is then run again, as after a loss, where its retries allow that
+    restart: bool  # run it again then, as after a loss, if its retries allow that
     name: str = ""  # the function's, for people
 
 
@@ -129,7 +131,7 @@ class Verdict(StrEnum):
     TERMINATED = auto()  # the task's process was ended by a signal from outside, as when its machine ends
     TIMED_OUT = auto()  # it ran longer than it may
     KILLED = auto()  # because the pool asked
-    UNSENT = auto()  # its node was never sent it, as an object that it needs is lost
+    UNSENT = auto()  # an object that it needs is lost, so it was never sent to its node
 
 
 class Started(NamedTuple):
@@ -158,13 +160,13 @@ class PortsFree(NamedTuple):
     ports: tuple[int, ...]
 
 
-class Asked(NamedTuple):
-    """The highest number of times that any rank of a generation on this node has asked whether to stop."""
+class StopChecks(NamedTuple):
+    """The largest number of stop checks that any rank of a generation on this node has made."""
 
     job: JobId
     generation: int
     number: int  # of the notice that this answers
-    asked: int
+    checks: int
 
 
 class Joined(NamedTuple):
@@ -195,7 +197,7 @@ class Looked(NamedTuple):
     seen: Mapping[AttemptId, AttemptSeen]
 
 
-Report = Started | Finished | Returned | PreemptionNotice | PortsFree | Asked | Joined | Unfit | Looked
+Report = Started | Finished | Returned | PreemptionNotice | PortsFree | StopChecks | Joined | Unfit | Looked
 
 
 class Peer(NamedTuple):
@@ -208,11 +210,11 @@ class Peer(NamedTuple):
 
 
 class StopAt(NamedTuple):
-    """The ranks of this generation are to stop when they ask for the ``asked``-th time whether to."""
+    """The order to the ranks of this generation to stop at their ``check``-th stop check."""
 
     job: JobId
     generation: int
-    asked: int
+    check: int
 
 
 class Link(Protocol):
@@ -373,7 +375,7 @@ class Settled(NamedTuple):
     rank: int
     number: int
     generation: int
-    at: float = 0.0  # of a broadcast's rank: when this was heard of, by the pool's clock
+    at: float = 0.0  # for a broadcast's rank: when the report came, by the pool's clock
 
 
 class Reason(StrEnum):

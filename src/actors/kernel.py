@@ -2,9 +2,9 @@
 
 An actor owns its state and handles one message at a time in ``receive``, which is synchronous: it cannot wait, so it
 cannot ask another actor and wait for the answer. Slow work runs in a task group of the actor's (``Context.tasks``) and
-tells its result back. Others hold a `Ref` and can only ``tell`` and ``ask``. An actor that fails is not restarted: its
-state would be gone. All who wait for it hear of the failure, which raises out of `running` from wherever in the tree it
-happened, so escalation needs no code.
+sends its result back as a message. Others hold a `Ref` and can only ``tell`` and ``ask``. An actor that fails is not
+restarted: its state would be gone. Every waiting caller gets its error, and `running` raises it from anywhere in the
+tree, so escalation needs no code.
 
 A message whose sender expects an answer has a method ``bounce(error)``, called when no actor will ever handle it.
 """
@@ -99,8 +99,8 @@ class Ref(Generic[M]):
     """The only way to reach an actor. Not thread-safe: use it on the actor's loop."""
 
     __slots__ = (
-        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_rests", "_stopped", "_variables", "_wake"),
-        "name",
+        *("_actor", "_capacity", "_failure", "_idle", "_pending", "_queue", "_rests"),
+        *("_stopped", "_variables", "_wake", "name"),
     )
 
     def __init__(self, name: str, capacity: int) -> None:
@@ -111,9 +111,9 @@ class Ref(Generic[M]):
         self._rests = False  # it handles no message, here or in its own task
         self._stopped = False
         self._wake = anyio.Event()
-        self._actor: Actor[M] | None = None  # from when it has rested first until it ends
+        self._actor: Actor[M] | None = None  # set from its first rest until it ends
         self._failure: BaseException | None = None  # raised while it handled a message passed by ``tell_inline``
-        self._asked: set[Reply[object]] = set()
+        self._pending: set[Reply[object]] = set()
         self._variables = copy_context()  # the context in which ``tell_inline`` runs the actor; `_serve` sets it
 
     def tell(self, message: M) -> None:
@@ -137,7 +137,7 @@ class Ref(Generic[M]):
         """Do as ``tell``, but have an actor that rests handle ``message`` before this returns, in the caller's stack.
 
         This saves two turns of the event loop on the path that every task takes. Messages stay in order and are
-        handled one at a time: mail that it has not begun to read is handled before, and what comes meanwhile after; if
+        handled one at a time: unread mail is handled before ``message``, and mail that arrives meanwhile after it; if
         the actor is busy, or has much mail, the message is queued. If the actor fails, its own task raises that, as
         always. Actors must not call this: their own ``receive`` has not returned yet.
         What it costs is in docs/decisions/0001-synchronous-receive.md.
@@ -170,21 +170,21 @@ class Ref(Generic[M]):
             self._idle = True
 
     async def ask(self, request: Request[R], *, within_s: float | None = None) -> R:
-        """Queue ``request`` and wait for its answer. Cancelling ends the wait, not the work that was asked for.
+        """Queue ``request`` and wait for its answer. Cancelling ends the wait, not the requested work.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
             TimeoutError: no answer ``within_s``.
             Exception: the actor's own failure, if it failed before it answered.
         """
-        asked = cast("Reply[object]", request.reply)
+        reply = cast("Reply[object]", request.reply)
         self.tell(cast("M", request))
-        self._asked.add(asked)
+        self._pending.add(reply)
         try:
             with anyio.fail_after(within_s):
                 return await request.reply.wait()
         finally:
-            self._asked.discard(asked)
+            self._pending.discard(reply)
 
     def _end(self, failure: Exception | None) -> None:
         """Bounce what is queued, and fail the requests that the actor has not answered."""
@@ -192,7 +192,7 @@ class Ref(Generic[M]):
         stopped = ActorStopped(self.name)
         while self._queue:
             _bounce(self._queue.popleft(), stopped)
-        for reply in self._asked:
+        for reply in self._pending:
             reply.fail(failure or stopped)
 
 
@@ -244,7 +244,7 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
             message = queue.popleft()
             try:
                 actor.receive(message)
-            except BaseException as error:  # whatever ends the actor, who sent the message hears of it
+            except BaseException as error:  # whatever ends the actor, the sender of the message gets the error
                 _bounce(message, error if isinstance(error, Exception) else ActorStopped(ref.name))
                 raise
         if queue:
@@ -262,8 +262,8 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
 def _own_variables() -> Variables:
     """Return the actor's context variables, set so that anyio finds its loop even within a callback of the loop.
 
-    ``tell_inline`` may run in such a callback, where there is no current task; sniffio, which anyio asks where it is
-    installed, needs one unless this variable is set.
+    ``tell_inline`` may run in such a callback, where there is no current task; sniffio, which anyio uses if it is
+    installed, needs a current task unless this variable is set.
     """
     variables = copy_context()
     if sniffio is not None:

@@ -25,7 +25,7 @@ class Preparing(NamedTuple):
 
 
 class LateNodes:
-    """The places of the last late nodes; it tells of as many of them as the pool lacks."""
+    """The places of the last late nodes, of which the pool's error describes as many as the pool lacks."""
 
     def __init__(self) -> None:
         self._where: list[str] = []
@@ -34,15 +34,15 @@ class LateNodes:
         self._where.append(where)
         del self._where[:-_KEPT]
 
-    def told(self, *, wanted: int, ready: int, within_s: float) -> str:
-        """Return a sentence about the last of them; empty: it would tell no more than the error of one node."""
+    def describe(self, *, wanted: int, ready: int, within_s: float) -> str:
+        """Return a sentence about the last late nodes; empty: it would add nothing to the error of one node."""
         missing = max(0, wanted - ready)
         late = self._where[-missing:] if missing else []
         return sentence(late, ready=ready, within_s=within_s) if len(late) + ready > 1 and late else ""
 
 
 def sentence(late: Sequence[str], *, ready: int, within_s: float) -> str:
-    """``late``: where each late node was, in words that fit behind "was"."""
+    """Return the sentence. ``late``: where each late node was, in words that fit behind "was"."""
     groups = [f"{count} {'was' if count == 1 else 'were'} {where}" for where, count in Counter(late).most_common()]
     if ready:
         groups.append(f"{ready} {'is' if ready == 1 else 'are'} ready")

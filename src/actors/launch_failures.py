@@ -13,7 +13,7 @@ from .observing import Observe
 
 
 class LaunchFailures:
-    """``broadcasts`` name the last reason too, when no node comes in a lost one's place."""
+    """The reasons of a pool. ``broadcasts`` use the last one too, when no node replaces a lost node."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class LaunchFailures:
     @property
     def hopeless(self) -> Exception | None:
         """Return the error because of which no further node will come; None: one may come."""
-        error = self._controller.given_up
+        error = self._controller.final_error
         if error is None or self._controller.coming:
             return None
         if not isinstance(error, NoCapacity) or not self._unusable:
@@ -53,7 +53,7 @@ class LaunchFailures:
     def launch(self, error: Exception, retry_in_s: float | None) -> None:
         """Handle that a launch gave too little, or a node failed. ``retry_in_s``: until the next try; None: none."""
         if isinstance(error, NoCapacity) and error.__cause__ is None:
-            error.__cause__ = self._refused  # perhaps there are machines, but none that is usable
+            error.__cause__ = self._refused  # machines may exist, but none is usable
         self._last = error
         self._broadcasts.failure = error
         self._observe(ev.LaunchFailed(str(error), self._controller.failures, retry_in_s))
@@ -71,9 +71,9 @@ class LaunchFailures:
         self._broadcasts.failure = self._refused = None
 
     def _with_late(self, error: Exception, *notes: str) -> Exception:
-        """Set the notes of an error that a pool fails with: also where its nodes were, if their time was over."""
+        """Set the notes of an error with which a pool fails: also where its late nodes were."""
         ready, wanted = len(self._roster), self._controller.wanted
-        told = self._late.told(wanted=wanted, ready=ready, within_s=self._boot_timeout_s)
-        if notes or told:
-            error.__notes__ = [*notes, *filter(None, [told])]
+        late = self._late.describe(wanted=wanted, ready=ready, within_s=self._boot_timeout_s)
+        if notes or late:
+            error.__notes__ = [*notes, *filter(None, [late])]
         return error

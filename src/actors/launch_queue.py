@@ -4,9 +4,9 @@ A machine waits from when its provider says so (`MachineQueued`) until it runs (
 Meanwhile its time to boot does not pass, it is no straggler, and nothing that waits for it runs out of time: see
 `node`, `stragglers` and `Waits`.
 
-QUEUE-1: what a machine waits for is told when it begins to wait, and again only when that has changed.
+QUEUE-1: a machine's reason to wait is reported when it begins to wait, and again only when the reason has changed.
 QUEUE-2: a machine is overdue once it has waited for ``start_timeout_s`` on end, not before, and only once.
-QUEUE-3: to say again that a machine waits, or for what, does not begin its wait anew.
+QUEUE-3: a repeated report that a machine waits, or another reason, does not begin its wait anew.
 QUEUE-4: a machine that runs, or whose node has ended, does not wait.
 """
 
@@ -30,7 +30,7 @@ class LaunchQueue:
     def __init__(self, start_timeout_s: float | None) -> None:
         self._start_timeout_s = start_timeout_s
         self._waiting: dict[NodeId, Waiting] = {}  # in the order in which they began to wait
-        self._left_at: float | None = None  # when the last one that waited did so no longer
+        self._left_at: float | None = None  # when the last waiting machine left the queue
 
     def __contains__(self, node: NodeId) -> bool:
         return node in self._waiting
@@ -39,7 +39,7 @@ class LaunchQueue:
         return len(self._waiting)
 
     def queued(self, node: NodeId, reason: str, starts_at: float | None, now: float) -> bool:
-        """Handle that a machine waits. Return whether that is news."""
+        """Handle that a machine waits. Return whether the wait or its reason is new."""
         waiting = self._waiting.get(node)
         if waiting is None:
             self._waiting[node] = Waiting(node, now, reason, starts_at)
@@ -73,7 +73,7 @@ class LaunchQueue:
         return next(iter(self._waiting.values())).since + self._start_timeout_s
 
     def holds(self, now: float) -> bool:
-        """Return whether a machine waits, or has until now: the time of what waits for nodes begins anew."""
+        """Return whether a machine waits, or has until now: then the time of all waits for nodes begins anew."""
         return self.without_s(now) == 0.0
 
     def without_s(self, now: float) -> float | None:

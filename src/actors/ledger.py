@@ -1,7 +1,7 @@
-"""The ledger of all tasks that have not ended, and of who has each: pure decisions; time comes in with each event.
+"""The ledger of all tasks that have not ended, and of the node of each: pure decisions; time comes in with each event.
 
 Each event is a method; decisions gather in ``decisions`` until the caller has carried them out. `placement` decides
-where an attempt fits and what is stolen back, `retries` whether a task runs again; this module tracks the state of each
+where an attempt fits and what to steal back, `retries` whether a task runs again; this module tracks the state of each
 task: queued, leased to a node, queued again, ended.
 
 LEDGER-1: a task ends exactly once.
@@ -9,9 +9,9 @@ LEDGER-2: a task that has not ended is queued or leased to one node: none is for
 LEDGER-3: a node holds at most its slots, plus a stack where the function is known to be short; seats take slots.
 LEDGER-4: an at-most-once task is never sent again, except when its node reports that it had not begun.
 LEDGER-5: a task that may run takes at most ``1 + retries`` nodes down with it, and at most ``quarantine_after`` in a
-    row whose loss nobody had announced.
+    row that no notice had announced.
 LEDGER-6: an attempt id is used once; a node's report of an attempt that is over, or was given to another node, changes
-    nothing; nor is a task taken back that nobody has recalled.
+    nothing; nor is a task taken back without a recall.
 LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats, or it is kept for a
     task that needs amounts.
 LEDGER-8: tasks start in the order they were submitted; those that come back go to the front in that order. Those that
@@ -22,12 +22,12 @@ LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
 LEDGER-12: broadcasts get their seats in the order in which they were submitted, those that run again first.
 LEDGER-13: a task that fails by itself, and is not ended by its timeout or by us, is sent again ``max_restarts`` times.
 LEDGER-14: no task waits for a rank that the pool is not to have.
-LEDGER-15: what a further node could run is counted as waiting: in the queue, and on nodes behind what runs there.
-LEDGER-16: what attempts and seats hold of a node never exceeds what it has.
+LEDGER-15: tasks that a further node could run count as waiting: in the queue, and behind running tasks of a node.
+LEDGER-16: the amounts that attempts and seats hold of a node never exceed its own.
 LEDGER-17: of the tasks that need amounts the first in line is overtaken `OVERTAKES` times at most where a node could
     hold it; then none of them begins on the node that is saved for it.
 LEDGER-18: no task with amounts, of the first `LOOK` kinds, waits while a node has room that is not saved or claimed.
-LEDGER-19: a task for any node, with a slot alone, begins where most of what it needs is, if a slot is free there.
+LEDGER-19: a task for any node, with a slot alone, begins where most of its inputs are, if a slot is free there.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Ledger:
         if (entry := self._entries.get(job)) is None:
             return False
         self._give_up(entry, ending)
-        if self.line.stirred:  # others need not wait any more for what was saved for it
+        if self.line.stirred:  # other tasks may take the node or slot that was saved for this one
             self._assign(now)
         return True
 
@@ -183,7 +183,7 @@ class Ledger:
         self._membership_changed(now)
 
     def node_closed(self, node: NodeId, now: float, *, noticed: bool = False, recall: bool = True) -> None:
-        """Send the node no new work; recall what has not begun. ``noticed``: its machine's end may kill its tasks."""
+        """Send the node no new work; recall unstarted attempts. ``noticed``: its machine's end may kill its tasks."""
         host = self.placement.hosts.get(node)
         if host is None:
             return
@@ -216,9 +216,9 @@ class Ledger:
         self._assign(now)
 
     def _take_back_unsent(self, host: Host) -> list[Entry]:
-        """Take back what was to be sent to ``host`` at the end of this step; it has not begun and goes elsewhere.
+        """Take back the orders to ``host`` that wait for the end of this step; none has begun, and all go elsewhere.
 
-        Orders to other nodes that come after it are taken back too, so that they do not overtake it.
+        Later orders to other nodes are taken back too, so that they do not overtake these.
         """
         runs, again = self.decisions.runs, list[Entry]()
         first = next((position for position, (to, _) in enumerate(runs) if to == host.id), len(runs))
@@ -280,7 +280,7 @@ class Ledger:
 
     def unseat(self, node: NodeId, job: JobId, now: float) -> None:
         if (host := self.placement.unseat(node, job)) is not None:
-            host.progress_at = now  # it has worked until now, which nobody may have looked at
+            host.progress_at = now  # it has worked until now, perhaps unnoticed
             self._changed(host, now)
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -444,7 +444,7 @@ class Ledger:
             self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
 
     def _near(self, task: Task) -> Host | None:
-        """Return the host with what the task needs, if a slot is free there; None: it goes where any task would."""
+        """Return the host with the task's inputs, if a slot is free there; None: any host will do."""
         if task.on is not None or task.needs is not None or task.near is None or (node := task.near()) is None:
             return None
         host = self.placement.hosts.get(node)

@@ -1,6 +1,6 @@
 """The broadcasts that wait for something before their ranks run, and since when. Pure.
 
-WAITS-1: a broadcast that waits for the same for `LONG_S` is due then, and again every `LONG_S`, until it waits no more.
+WAITS-1: a broadcast that waits for one thing for `LONG_S` is due, and again every `LONG_S` until the wait ends.
 WAITS-2: a long wait is reported when it is first due, each time that it has doubled, and at its end.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from ..lazy_dataclass import dataclass
 from .interfaces import JobId
 
-LONG_S = 10.0  # after so long what is waited for is asked for again, and people read of it
+LONG_S = 10.0  # after so long the request is repeated, and the wait is reported
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Wait:
     since: float
     due_at: float
     report_s: float = LONG_S  # how long it has lasted when it is reported next
-    text: str = ""  # the last report's: what it waits for, for people; empty: there was none
+    text: str = ""  # the last report's reason, for people; empty: none was reported
 
 
 class LongWaits:
@@ -30,7 +30,7 @@ class LongWaits:
         self.waits: dict[JobId, Wait] = {}
 
     def see(self, job: JobId, of: Hashable | None, now: float) -> Wait | None:
-        """Handle what a broadcast waits for now; None: for nothing. Return the reported wait that has ended."""
+        """Set the reason of a broadcast's wait (None: it does not wait). Return the reported wait that has ended."""
         wait = self.waits.get(job)
         if wait is None:
             if of is not None:
@@ -52,10 +52,10 @@ class LongWaits:
         return due
 
     def report(self, job: JobId, text: str, now: float) -> float | None:
-        """Return how long a wait has lasted, if that is to be reported now. ``text``: what is waited for."""
+        """Return how long a wait has lasted, if that is to be reported now. ``text``: its reason."""
         wait = self.waits[job]
         waited_s = now - wait.since
-        if waited_s < wait.report_s - LONG_S / 2:  # clocks round, and it is looked at every `LONG_S`
+        if waited_s < wait.report_s - LONG_S / 2:  # checked every `LONG_S`, by clocks that round
             return None
         while wait.report_s < waited_s + LONG_S / 2:
             wait.report_s *= 2

@@ -1,7 +1,6 @@
-"""A pool's machines: ask the provider for them, hear what it says of them, and have as many nodes as are wanted.
+"""A pool's machines: launch them, handle the provider's events about them, and keep the wanted number of nodes.
 
-The pure modules `fleet_controller` and `autoscaler` decide how many. What becomes of a node once its machine was given
-is in `node_lives`.
+The pure modules `fleet_controller` and `autoscaler` decide how many. `node_lives` has a node's life after its launch.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from .messages import PoolMessage
 from .node_lives import NodeLives
 from .provider_calls import ProviderCalls
 
-LATE_S = 0.1  # below this it is noise
+LATE_S = 0.1  # less is noise
 EARLY_KEPT = 1024  # machines whose events are kept while their launch call has not returned yet
 
 
@@ -136,7 +135,7 @@ class Machines:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, *, late_s: float) -> None:
-        """``late_s``: by how much this program is late for it, having stood still."""
+        """Carry out what is due now. ``late_s``: by how much the call is late, because this program stood still."""
         if late_s > LATE_S:
             self.lives.detector.stood_still(late_s)
         self.controller.tick(now)
@@ -149,23 +148,23 @@ class Machines:
 
     # --- what the provider says -----------------------------------------------------------------------------------
 
-    def launched(self, asked: int, machines: Sequence[Machine], now: float) -> None:
+    def launched(self, requested: int, machines: Sequence[Machine], now: float) -> None:
         if self._closing:
             return  # the provider's context ends them
         members = [self.lives.launched(machine) for machine in machines]
         impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
         self.lives.stragglers.launched(impatient, now)
-        retry_in_s = self.controller.launched([member.id for member in members], asked, now, self._chance())
+        retry_in_s = self.controller.launched([member.id for member in members], requested, now, self._chance())
         if retry_in_s is not None:
-            self.failures.launch(NoCapacity(f"{len(members)} of {asked} machines could be had"), retry_in_s)
+            self.failures.launch(NoCapacity(f"{len(members)} of {requested} machines could be had"), retry_in_s)
         for member in members:
             for event in self._early.pop(member.machine.id, ()):
                 self.reported(event, now)
 
-    def launch_failed(self, asked: int, error: ProviderError, now: float) -> None:
+    def launch_failed(self, requested: int, error: ProviderError, now: float) -> None:
         after_s, cause = error.retry_after_s, error.kind
         retry_in_s = self.controller.launch_failed(
-            error, asked, now, self._chance(), retry_after_s=after_s, cause=cause
+            error, requested, now, self._chance(), retry_after_s=after_s, cause=cause
         )
         self.failures.launch(error, retry_in_s)
 

@@ -15,8 +15,8 @@ from .interfaces import AttemptId, Link, NodeFacts, NodeId, PortsFree, Unfit
 from .offered_ports import OfferedPorts
 
 K = TypeVar("K")
-SMALL = 32  # nodes; up to so many are told of every change at once
-NAMED_MOST = 1024  # nodes; where there are more, only those that work together are told of each other (decision 81)
+SMALL = 32  # nodes; up to so many get every change at once
+NAMED_MOST = 1024  # nodes; in a larger pool only nodes that work together get each other's facts (decision 81)
 VIEW_DELAY_LIMIT_S = 10.0
 SOURCES_KEPT = 16  # sources of a node's notices; there are seven kinds
 
@@ -39,19 +39,19 @@ class Member:
 
     @property
     def identity(self) -> tuple[str, str, str, int]:
-        """Return what events of a reached node say: machine, hostname, address and number of accelerators."""
+        """Return the fields of a reached node's events: machine, hostname, address and number of accelerators."""
         facts = self.facts
         assert facts is not None, "the node has been reached"
         return self.machine.id, facts.hostname, facts.address, len(facts.accelerators)
 
     @property
     def amounts(self) -> Amounts:
-        """Return what the tasks of a node that was reached may hold."""
+        """Return the amounts that the tasks of a reached node may hold."""
         return NOTHING if self.facts is None else self.facts.amounts
 
 
 class Membership:
-    """All nodes, and what each of those that are connected has been told of the ready ones."""
+    """All nodes, and which view of the ready nodes each connected node has."""
 
     def __init__(self) -> None:
         self.members: dict[NodeId, Member] = {}
@@ -60,7 +60,7 @@ class Membership:
         self.outdated = False  # some node has an old view
         self.untold: set[NodeId] = set()  # nodes that have joined, and have no view since
         self._accelerators = 0  # of the ready nodes
-        self._named = -1  # the roster's version that the links were told last, node by node
+        self._named = -1  # the roster's version that the links got last, node by node
         self._by_machine: dict[MachineId, Member] = {}
         self._next = 0
         self._ranked: tuple[tuple[NodeId, NodeFacts], ...] = ()
@@ -101,8 +101,8 @@ class Membership:
             self.links[node].compare_ports(self.members[node].ports.taken)
 
     def joined(self, member: Member) -> None:
-        """Give a node that is ready for new work a rank. It hears of the ready nodes with all others, or before its
-        first task: to tell each one that joins of all that are there would cost as much again.
+        """Give a node that is ready for new work a rank. It gets its view with all other nodes, or before its first
+        task: a view for each node that joins would double the cost.
         """
         if member.id not in self.roster:
             self.roster.join(member.id)
@@ -130,14 +130,14 @@ class Membership:
         return self._ranked
 
     def tell(self, node: NodeId) -> None:
-        """Send a node that is about to be sent a task the ready nodes, if it has not heard of them."""
+        """Send a node its first view of the ready nodes, before its first task."""
         if node in self.untold:
             self.untold.discard(node)
             self.links[node].view(self.ranked())
 
     def send_views(self, *, named: bool = False) -> None:
-        """Tell all nodes what has changed. In a large pool, how many are ready and which each is; and for a generation
-        (``named``) tell the links who these are, as they tell it to its ranks.
+        """Send all nodes the changed view. In a large pool: the number of ready nodes and the node's own rank; and for
+        a generation (``named``) give the links the nodes, which they send to its ranks.
         """
         changed, self.outdated = self.outdated, False
         self.untold.clear()

@@ -71,7 +71,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class WhenReady(Request[None]):
-    """Ask to hear when the pool's ``min`` nodes are ready; fails with the last error if launching is given up first."""
+    """A wait until the pool's ``min`` nodes are ready; fails with the last error if launching is given up first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Received(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """A part of the pool has seen something; ``handle`` is called with the time at which the actor handles it."""
+    """An event from a part of the pool; the actor calls ``handle`` with the time at which it handles the event."""
 
     handle: Callable[[float], None]
 

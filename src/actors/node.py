@@ -1,8 +1,8 @@
-"""A node's actor: it reaches the machine, notices losses and reconnects until told to leave. It decides no more.
+"""A node's actor: it reaches the machine, notices losses and reconnects until it gets `Leave`. No more.
 
 It has a task while it connects or ends, and none while it is connected: the connection calls when it is lost. Nor has
-it a mailbox: what the pool tells it takes effect at once, as nothing of that can wait. Both were half of what a node
-kept for Python's collector to go through.
+it a mailbox: messages of the pool take effect at once, as none can wait. A task and a mailbox were half of the objects
+per node that Python's garbage collector had to traverse.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NodeActor:
         self._pool = pool
         self._dialer = dialer
         self._has_answered = self._answers = self._has_turn = False
-        self._connection: Connection | None = None  # from when the node is reached
+        self._connection: Connection | None = None  # None until the node is reached
         self._since, self._short = 0.0, 0  # when it was connected last, and how many connections in a row were short
         self._work: anyio.CancelScope | None = None  # None: it is connected, and does nothing
         # Until it is reached. Both take a kilobyte, and a pool may have a thousand nodes.
@@ -68,8 +68,8 @@ class NodeActor:
             self._addressed.set()
 
     def begin(self) -> None:
-        """Reach the machine. From then on the node stays connected until it is told to leave, or can never be reached
-        again. The pool hears of that end when the connection is closed.
+        """Reach the machine. From then on the node stays connected until it gets `Leave`, or can never be reached
+        again. When its connection is closed, the pool gets ``closed``.
         """
         self._begin(self._reach_first)
 
@@ -98,8 +98,8 @@ class NodeActor:
         self._dialer.tasks.start_soon(self._carry_out, work, scope, name=f"node {self._node}")
 
     async def _carry_out(self, work: Callable[[], Awaitable[bool]], scope: anyio.CancelScope) -> None:
-        """Do what leads to a connection, and rest until that is lost. If there is none then, or the node was told to
-        leave, close what there is: the node has ended.
+        """Run ``work``, which connects, and rest until the connection is lost. If there is none, or the node got
+        `Leave`, close what is open: the node has ended.
 
         Raises:
             ActorFailed: its connection could not be closed.
@@ -131,7 +131,7 @@ class NodeActor:
         self._happened(partial(self._lost, lost))
 
     def _lost(self, lost: Lost, now: float) -> None:
-        """Reconnect, unless the node is told to leave: by the pool when it hears of the loss, or before."""
+        """Reconnect, unless the node gets `Leave`: before, or from the pool in answer to the loss."""
         if self._work is None:
             self._short = self._short + 1 if now - self._since < STEADY_S else 0
             self._begin(partial(self._return, lost.cause))
@@ -157,7 +157,7 @@ class NodeActor:
         return True
 
     async def _reach(self) -> Connection:
-        """Connect to the machine, trying until it succeeds or its time to boot is over; that passes while it runs.
+        """Connect to the machine, trying until it succeeds or the machine's time to boot is over.
 
         Raises:
             ConnectFailed: never reached, with the last reason.
@@ -201,7 +201,7 @@ class NodeActor:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Hold one of the turns to connect; tell the pool of a wait for it, as that is no silence of the machine's."""
+        """Hold one of the turns to connect; report a wait for the turn, as such a wait is no silence of the machine."""
         tries = self._dialer.tries
         waits = tries.value == 0
         if waits:
@@ -269,7 +269,7 @@ class NodeActor:
 
 
 async def _nothing_more() -> bool:
-    """Do the work of a connected node that is told to leave: there is none, and so it ends."""
+    """Do nothing: the work of a connected node that gets `Leave`, which then ends."""
     return False
 
 

@@ -33,7 +33,7 @@ class LaunchFailed(Event):
 class NodeLaunching(NodeEvent):
     machine: str = ""
     hourly_cost: float = 0.0  # USD
-    facts: Mapping[str, str] = field(default_factory=dict)  # what the provider says of it: pid, zone, type, ...
+    facts: Mapping[str, str] = field(default_factory=dict)  # the provider's facts about it: pid, zone, type, ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .provider_calls import ProviderCalls
 from .stragglers import Stragglers
 
-LOOK_S = 1.0  # while nodes, or the ends of transfers, are waited for: how late it is tells how long the program stood
+LOOK_S = 1.0  # between looks while nodes or transfers are awaited; a late look shows how long the program stood still
 
 
 class NodeLives:
@@ -76,13 +76,13 @@ class NodeLives:
         context.children.start_soon(self._end_all, name="nodes")
         self._actors: dict[NodeId, NodeActor] = {}  # of nodes, until their connections are closed
         self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
-        self._in_use: set[NodeId] = set()  # nodes that would leave if no files came from them or went to them
+        self._in_use: set[NodeId] = set()  # idle nodes that a running file transfer keeps
         self._closing = False
 
     # --- what happens to a node -----------------------------------------------------------------------------------
 
     def launched(self, machine: Machine) -> Member:
-        """Handle a machine that the provider has given: a node begins, which connects to it."""
+        """Handle a machine that was launched: begin its node, which connects to it."""
         member = self._nodes.add(machine)
         self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
         self._actors[member.id] = actor = NodeActor(member.id, machine, self._dialer, self)
@@ -90,7 +90,7 @@ class NodeLives:
         return member
 
     def queued(self, member: Member, reason: str, starts_at: float | None, now: float) -> None:
-        """Handle that the machine of ``member`` waits in its provider's queue, or what has changed about that."""
+        """Handle that the machine of ``member`` waits in its provider's queue, or that the reason has changed."""
         node = member.id
         if not self._controller.booting(node) or member.machine.address is not None:
             return
@@ -118,7 +118,7 @@ class NodeLives:
             self._tell(member.id, Reachable(machine))
 
     def gone(self, member: Member, cause: str, error: ProviderError | None, now: float) -> None:
-        """Handle the provider's word that the machine does not exist any more, or (``error``) never will."""
+        """Handle the provider's report that the machine does not exist any more, or (``error``) never will."""
         member.terminated = True
         self.stragglers.ended(member.id)
         self.stragglers.gone(member.id)
@@ -239,7 +239,7 @@ class NodeLives:
             member.notices[source] = None
         self._broadcasts.noticed(node, notice, now)
         phase = self._controller.nodes.get(node)
-        if phase is NodePhase.DRAINING:  # it needs no replacement, but its machine's end may kill what runs there
+        if phase is NodePhase.DRAINING:  # it needs no replacement, but its machine's end may kill its tasks
             if seconds is not None:
                 self._observe(ev.NodeNoticed(node, source, seconds))
             self._no_new_work(member, now, noticed=bool(member.notices))
@@ -274,7 +274,7 @@ class NodeLives:
         self.detector.ended(node)
         unfit = None if member.unfit is None or member.unfit.has_run else NoWorkers(member.unfit.cause)
         self._controller.node_lost(node, now, self._chance(), unfit=unfit)
-        if unfit is not None and self._controller.given_up is unfit:
+        if unfit is not None and self._controller.final_error is unfit:
             self._failures.launch(unfit, None)
         self._ledger.node_lost(node, cause, now, announced=announced)
         self._broadcasts.lost(node, cause, now, since=member.away_since)
@@ -346,8 +346,8 @@ class NodeLives:
         self._ledger.node_lost(member.id, "dismissed", now)
 
     def look_at_idle(self) -> None:
-        """Dismiss the noticed nodes that hold nothing, if others work in their place by now."""
-        if self._idle and self._controller.is_full:  # else none may leave: a storm takes many before others come
+        """Dismiss the noticed nodes that hold nothing, if replacements work by now."""
+        if self._idle and self._controller.is_full:  # else none may leave: many notices may come before any replacement
             for node in list(self._idle):
                 self.emptied(node)
 
@@ -358,7 +358,9 @@ class NodeLives:
             self._tell(node, Leave())
 
     async def _end_all(self) -> None:
-        """End the nodes that are left when the pool's actor has ended, as by a failure: those at rest have no task."""
+        """End the remaining nodes when the pool's actor has ended, for example by a failure: nodes at rest have no
+        task.
+        """
         try:
             await anyio.sleep_forever()
         finally:

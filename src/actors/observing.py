@@ -1,4 +1,4 @@
-"""The interface of what hears of a pool's events."""
+"""The interface of an observer of a pool's events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class Observe(Protocol):
-    """A callable that gets each event; it must be quick and must not raise."""
+    """An observer: a callable that gets each event; it must be quick and must not raise."""
 
-    tasks: bool  # whether there are jobs whose `JobEvent`s it wants: they cost time on the busiest path
+    tasks: bool  # whether it wants the `JobEvent`s of any job: they cost time on the busiest path
 
     def __call__(self, event: Event, /) -> None: ...
 

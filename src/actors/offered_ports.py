@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-PORTS_MOST = 64  # of one node that are remembered; a node offers 32
+PORTS_MOST = 64  # most remembered ports of one node; a node offers 32
 
 
 class OfferedPorts:
@@ -34,7 +34,7 @@ class OfferedPorts:
         self._free.extend(islice(ports, end - first, max(end - first, self.taken + PORTS_MOST - first)))
 
     def take(self, count: int) -> tuple[int, ...]:
-        """Take ``count`` ports, of which there are so many."""
+        """Take the first ``count`` ports; the node must have so many."""
         self.taken += count
         return tuple(self._free.popleft() for _ in range(count))
 

@@ -1,4 +1,4 @@
-"""Placement and work stealing: choose the node that takes the next attempt, or gives some back. Pure.
+"""Placement and work stealing: choose the node for the next attempt, and the attempts to take back. Pure.
 
 It is O(1) per attempt however many nodes there are. They stand on levels by how many attempts they hold; the next
 attempt goes to the lowest level, and there to the node that was at work last. A node holds as many attempts as it has
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from .retries import Entry
 
 FUNCTIONS_KEPT = 4096
-STACK_S = 0.020  # a stack holds as many attempts per slot as run in so long
-STACK_OF_SHORT = 255  # and no more
-STALL_S = 0.020  # a stack that has not moved for so long waits behind a long task
-LONG_S = 1.0  # and after so long it is work for a further node
+STACK_S = 0.020  # a stack holds as many attempts per slot as finish in this time
+STACK_OF_SHORT = 255  # the most attempts in a stack
+STALL_S = 0.020  # a stack that has not moved for this time waits behind a long task
+LONG_S = 1.0  # and after this time it counts as work for a further node
 STEALS = 8  # stacks looked at per check
 WEIGHT = 0.25  # of the newest duration in the average
 
@@ -65,16 +65,16 @@ class Host:
     id: NodeId
     progress_at: float
     has: Amounts = NOTHING
-    left: Amounts = NOTHING  # of them, what nothing holds
+    left: Amounts = NOTHING  # the part of the amounts that is free
     attempts: dict[AttemptId, Entry] = field(default_factory=dict)  # in the order they were sent
     seats: int = 0  # slots that belong to broadcasts
     seated: dict[JobId, Amounts] = field(default_factory=dict)  # what broadcasts hold with their seats
     keeps: int = 0  # slots that are kept for the first task in line: 0 or 1
     saved: bool = False  # no task with amounts begins here but the first in line
-    slow: int = 0  # attempts behind which nothing may be stacked
+    slow: int = 0  # attempts behind which no other may be stacked
     open: bool = True  # takes new work
     noticed: bool = False
-    level: int = -1  # the level on which it stands; -1: none, it takes nothing now
+    level: int = -1  # its level (see the module); -1: none, it takes no attempt now
     stacked: bool = False  # holds more than its slots
     recalling: bool = False
     candidate: bool = False  # for the first claim
@@ -127,16 +127,16 @@ class Placement:
 
     @property
     def busy(self) -> int:
-        """Return how many slots hold something, those of closed nodes included; or whose amounts are held."""
+        """Return how many slots are in use, those of closed nodes included, or have no amounts left."""
         return sum(max(min(host.load, self.slots), self._shares(host)) for host in self.hosts.values())
 
     def _shares(self, host: Host) -> int:
-        """Return how many of a node's slots the held amounts are worth."""
+        """Return the held amounts of a node as a number of its slots."""
         held = host.has.minus(host.left)
         return ceil(self.slots * held.share_of(host.has)) if any(held) else 0
 
     def worth(self, needs: Amounts) -> float:
-        """Return how many slots a task with these amounts is worth on a node as those that are there."""
+        """Return the number of slots that a task with these amounts takes of a typical node."""
         shares = [needs.share_of(host.has) for host in self.hosts.values() if needs.fits_in(host.has)]
         return max(1.0, self.slots * min(shares, default=0.0))
 
@@ -190,7 +190,7 @@ class Placement:
             self._count(host, candidate=claimed and host.open, free=free)
 
     def pick(self, stack: int) -> Host | None:
-        """Return the host for an attempt that may be one of ``stack`` waiting behind those that run.
+        """Return the host for an attempt that may wait behind running ones, in a stack of up to ``stack``.
 
         Of the hosts that hold least, it is the one last at work: its caches are warm (measured: 40 us of a call's 290).
         """
@@ -212,7 +212,7 @@ class Placement:
         return sum(map(bool, self._gpus.values())) <= 1
 
     def with_slots(self) -> Iterator[Host]:
-        """Give the nodes with a free slot that nothing claims or keeps, those that hold least first, as `pick` does."""
+        """Yield the nodes with a free, unclaimed slot, the least loaded first, as `pick` does."""
         for level in self._levels[: self.slots]:
             yield from reversed(level.values())
 
@@ -230,7 +230,7 @@ class Placement:
         return needs.fits_in(left)
 
     def too_large(self) -> Claim | None:
-        """Return the first claim if what it needs of each node is more than there is, where it still lacks seats."""
+        """Return the first claim if it lacks seats and too few of the remaining nodes could ever hold it."""
         claim = self.claims[0] if self.claims else None
         if claim is None or claim.needs is None or not claim.least:
             return None
@@ -269,7 +269,7 @@ class Placement:
         return tuple(host.attempts)[self.slots :]
 
     def stuck(self, now: float) -> Iterator[Entry]:
-        """Give what waits in stacks that have not moved for `LONG_S`."""
+        """Yield the attempts that wait in stacks which have not moved for `LONG_S`."""
         for host in self.stacked.values():
             if now - host.progress_at >= LONG_S:
                 yield from islice(host.attempts.values(), self.slots, None)
@@ -277,7 +277,7 @@ class Placement:
     # --- seats ----------------------------------------------------------------------------------------------------
 
     def at_once(self, claim: Claim) -> tuple[JobId, tuple[NodeId, ...]] | None:
-        """Grant ``claim`` at once if no other waits and every node has a free slot: no other node is placed anew."""
+        """Grant ``claim`` at once if no other waits and every node has a free slot: the levels of other nodes stay."""
         if self.claims or not claim.every or claim.most is not None:
             return None
         hosts = [host for host in self.hosts.values() if host.open and claim.wants(host)]
@@ -323,7 +323,7 @@ class Placement:
         return claim.job, tuple(host.id for host in chosen)
 
     def _lacks(self, claim: Claim) -> bool:
-        """Return whether an open node has less than ``claim`` needs: it is refused then, and runs on no part."""
+        """Return whether an open node has less than ``claim`` needs: then the broadcast is refused as a whole."""
         if claim.needs is None:
             return False
         return any(host.open and host.id not in claim.besides and not claim.wants(host) for host in self.hosts.values())

@@ -16,10 +16,9 @@ import anyio
 
 from ..providers.base import PreemptionNotice
 from . import events as ev
-from .amounts import NOTHING, told
+from .amounts import NOTHING, describe
 from .broadcasts import Broadcasts
 from .interfaces import (
-    Asked,
     Dependencies,
     Ending,
     Finished,
@@ -32,6 +31,7 @@ from .interfaces import (
     Report,
     Settled,
     Started,
+    StopChecks,
     Task,
     Unfit,
 )
@@ -59,7 +59,7 @@ from .stalled_jobs import StalledJobs
 from .stalls import StallWatch
 from .waiting_line import Lane
 
-MAILBOX = 1 << 20  # submits that may be sent before the actor runs; the public call limits how many wait
+MAILBOX = 1 << 20  # submits before the actor runs; the public call limits how many wait
 CLOSE_S = 10.0  # for all connections together
 
 
@@ -111,7 +111,7 @@ class PoolActor:
         self._was_ready = False
         self._waited_ranks = Waits[int](spec.replace_timeout_s)
         self._waited_amounts = Waits[Lane](spec.replace_timeout_s)
-        self._ranked = 0  # the roster's version when broadcasts last heard of it
+        self._ranked = 0  # the roster's version that broadcasts got last
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm_due_at = 0.0
@@ -138,8 +138,8 @@ class PoolActor:
         self._settle_down(now, rare=rare)
 
     def stopped(self, error: Exception | None) -> None:
-        """Settle and answer everything that is open, so that nobody is left waiting however the actor ends."""
-        with suppress(Exception):  # the books may be what ended the actor; who waits is answered all the same
+        """Settle every job and answer every request, so that no caller waits for ever, however the actor ends."""
+        with suppress(Exception):  # the ledger may have failed; waiting requests get their answers all the same
             self._close_books(self._clock())
         for reply in (*self._waiters, *self._closers):
             reply.fail(error or ActorStopped(self._context.ref.name))
@@ -177,7 +177,7 @@ class PoolActor:
         self._ledger.submit(task, settle, now)
         if task.needs is not None and self._ledger.line and self._ledger.line.too_large():
             return True
-        return (task.on or 0) >= len(self._nodes.roster) or self._machines.controller.given_up is not None
+        return (task.on or 0) >= len(self._nodes.roster) or self._machines.controller.final_error is not None
 
     def _broadcast(self, message: Broadcast, now: float) -> None:
         spec, settle_all = message
@@ -227,8 +227,8 @@ class PoolActor:
                     rare = True
                 case Joined():
                     rare = self._broadcasts.joined(report, now) or rare
-                case Asked():
-                    self._broadcasts.asked(node, report)
+                case StopChecks():
+                    self._broadcasts.stop_checks(node, report)
                 case _:
                     pass  # a report of an attempt that is over, or of a rank
         return rare or self._machines.busy
@@ -321,7 +321,7 @@ class PoolActor:
                 self._observe(ev.TaskRetried(task.job, task.id, node, number, cause))
 
     def _end_hopeless_waits(self, now: float) -> None:
-        """Tell those who wait for nodes if these will not come or have not come in time."""
+        """Fail the waits for nodes that will not come or have not come in time."""
         ledger, machines, roster = self._ledger, self._machines, self._nodes.roster
         if roster.version != self._ranked:
             self._ranked = roster.version
@@ -344,7 +344,9 @@ class PoolActor:
                 waiter.fail(error)
 
     def _refuse_too_large(self, now: float, *, whole: bool) -> None:
-        """End what no node can ever hold: at once when all nodes are there (``whole``), else when no other has come."""
+        """End the tasks that fit no node: at once when all nodes are there (``whole``), else when no other node has
+        come.
+        """
         line, placement = self._ledger.line, self._ledger.placement
         lanes, claim = line.too_large() if line else [], placement.too_large()
         missed = lanes if claim is None else [*lanes, (claim.needs or NOTHING, None)]
@@ -354,7 +356,7 @@ class PoolActor:
             if whole or lane in overdue:
                 self._ledger.refuse(lane, now)
         if claim is not None and (whole or (claim.needs, None) in overdue):
-            has = told(host.has for host in placement.hosts.values())
+            has = describe(host.has for host in placement.hosts.values())
             self._broadcasts.refuse(claim.job, f"{claim.needs} on each node, and the nodes have {has}", now)
 
     def _announce_readiness(self) -> None:
@@ -373,7 +375,7 @@ class PoolActor:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def _send_views(self) -> None:
-        """Tell the nodes of a changed membership: at once in a small pool; in a large one changes gather first."""
+        """Send the nodes a changed membership: at once in a small pool; in a large one changes gather first."""
         if not self._nodes.outdated or self._views_due:
             return
         delay_s = self._nodes.view_delay_s()
@@ -458,7 +460,7 @@ class PoolActor:
             queued=ledger.queued,
             leased=ledger.leased,
             broadcasts=len(self._broadcasts),
-            error=machines.controller.given_up,
+            error=machines.controller.final_error,
             failed=machines.failures.last,
             queued_ago_s=machines.lives.queue.without_s(self._clock()),
         )

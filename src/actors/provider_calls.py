@@ -1,6 +1,6 @@
 """The calls to the provider (launch, terminate, watch) and to the reachability probe: each runs in a task of its own.
 
-Each tells the pool what came of it.
+Each sends its result to the pool.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ProviderCalls:
         unheard: Callable[[], Sequence[Machine] | None],
         answered: Callable[[float], None],
     ) -> None:
-        """Call ``probe`` until it hears an answer, and then ``answered``; end if ``unheard`` returns None."""
+        """Call ``probe`` until somebody answers, and then ``answered``; stop when ``unheard`` returns None."""
         if not self._asking:
             self._asking = True
             self._tasks.start_soon(self._ask_others, probe, unheard, answered)
@@ -85,8 +85,8 @@ class ProviderCalls:
                 await self._fleet.terminate([machine])
             except Exception as error:  # noqa: BLE001  a defect is retried too: the machine costs money all the same
                 if attempt == TERMINATE_TRIES:
-                    told = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
-                    self._observe(ev.TerminateFailed((machine,), told))
+                    reason = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
+                    self._observe(ev.TerminateFailed((machine,), reason))
                 await anyio.sleep(max(pause_s, getattr(error, "retry_after_s", None) or 0.0))
                 pause_s = min(2 * pause_s, TERMINATE_AGAIN_LIMIT_S)
             else:

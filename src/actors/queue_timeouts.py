@@ -10,7 +10,7 @@ from .task_queue import FEW
 
 
 class Expiries:
-    """The times at which waits in the queue are over. Of an entry only the time in its ``expires_at`` counts."""
+    """The times at which waits in the queue are over. Only the time in an entry's ``expires_at`` counts."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Entry]] = []
@@ -22,7 +22,7 @@ class Expiries:
         heappush(self._heap, (at, next(self._ties), entry))
 
     def ended(self, entry: Entry) -> None:
-        """Forget an entry if it is in there; its place is cleared before those of forgotten ones are many."""
+        """Forget an entry; the places of forgotten entries are cleared before they are many."""
         if entry.expires_at is None:
             return
         entry.expires_at = None

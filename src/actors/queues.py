@@ -18,7 +18,7 @@ class Queues:
         self.ranks = maxsize  # how many ranks the pool is to have
 
     def has_place_for(self, task: Task) -> bool:
-        """Return whether the pool is to have the rank that the task is for, if it is for one."""
+        """Return whether the pool is to have the task's rank; also True if the task has none."""
         return task.on is None or task.on < self.ranks
 
     def add(self, entry: Entry) -> None:
@@ -39,7 +39,7 @@ class Queues:
             self.pinned.setdefault(entry.task.on, TaskQueue()).appendleft(entry)
 
     def ended(self, entry: Entry) -> None:
-        """Handle that a task has ended which waits in one of them."""
+        """Handle the end of a task that waits in one of the queues."""
         task = entry.task
         if task.needs is not None:
             self.line.ended(entry)

@@ -9,24 +9,24 @@ from __future__ import annotations
 class ReplacementWait:
     def __init__(self, timeout_s: float) -> None:
         self.ends_at: float | None = None  # None: nothing is waited for, or without a limit
-        self.over_early = False  # it was over before the generation was fenced
+        self.over_early = False  # the wait was over before the generation was fenced
         self._timeout_s = timeout_s
 
     def begin(self, now: float) -> None:
-        """Handle that a node is lacking. A wait that has begun goes on as it was."""
+        """Begin the wait because a node is lacking; a running wait keeps its end."""
         self.ends_at = self.ends_at or now + self._timeout_s
 
     def begin_anew(self, now: float) -> None:
-        """Handle that a further node is lacking: it is waited for as long as the one before."""
+        """Begin the wait anew because a further node is lacking: each has the whole time."""
         self.ends_at = now + self._timeout_s
 
     def lasts_on(self, now: float) -> None:
-        """Handle that a machine waits in its provider's queue: a wait that has begun counts from now."""
+        """Handle that a machine waits in its provider's queue: a running wait counts from now."""
         if self.ends_at is not None:
             self.begin_anew(now)
 
     def fenced(self, now: float) -> None:
-        """Handle that the generation is fenced: what was decided meanwhile follows now."""
+        """Handle that the generation is fenced: a wait that was over early ends now."""
         if self.over_early:
             self.ends_at = now
 

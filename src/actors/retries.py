@@ -21,7 +21,7 @@ class Entry:
     task: Task
     settle: Settle
     function: Function
-    stacks: bool  # may wait behind others on a node, whose loss leaves unknown whether it began
+    stacks: bool  # may wait in a node's stack; if the node is lost, it is unknown whether it began
     state: int = QUEUED
     number: int = 0  # attempts that count
     failures: int = 0  # attempts that failed by themselves and were followed by another
@@ -45,7 +45,7 @@ class Entry:
         It is blamed for the loss only if it ``ran``, as far as is known, and nobody had ``announced`` the loss.
         """
         self.state = QUEUED
-        self.stalled = False  # if it had, it runs again for the loss, and the next attempt has not stalled
+        self.stalled = False  # the loss replaces the stall as the reason to run again
         self.losses += ((node, cause),)
         self.stacks = False
         if not ran:

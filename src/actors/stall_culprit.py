@@ -1,8 +1,8 @@
-"""The rank that the others of a hung broadcast wait for, as far as their stacks and last signs of life tell. Pure.
+"""The rank that the others of a hung broadcast wait for, as far as their stacks and last signs of life show. Pure.
 
-In a hung collective all ranks are silent, and all but one wait in it: the odd one is the one to look at. Stacks are
-text of the nodes, as `faulthandler` writes it; what is in front of the first frame of the user's own code says what it
-waits in.
+In a hung collective all ranks are silent, and all but one wait in it: the other rank is the culprit. Stacks are text of
+the nodes, as `faulthandler` writes it; the library frames before the first frame of the user's own code show where the
+thread waits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from ..lazy_named_tuple import NamedTuple
 
-MARGIN = 0.2  # of the time that the last of two signs is old: by so much the other one must be older to tell anything
+MARGIN = 0.2  # by this part of its age the older of two signs must be older than the newer, to mean anything
 LEAST_S = 1.0
 _FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
-_COLLECTIVE = (  # files of libraries, and the function for those that do more than wait for others
+_COLLECTIVE = (  # files of libraries, with the function in files that do more than wait for other ranks
     r"/torch/distributed/|/torch/nn/parallel/distributed\.py|/torch/autograd/graph\.py.*_engine_run_backward"
     r"|/jax/experimental/multihost_utils\.py|/jax/_src/distributed\.py|/mpi4py/|/horovod/|/deepspeed/comm/"
     r"|/cupyx/distributed/|/tensorflow/python/distribute/|/multiprocessing/.*\b(join|barrier)"
@@ -37,22 +37,22 @@ class Culprit(NamedTuple):
 
 
 def culprit(ranks: Sequence[Silent]) -> Culprit | None:
-    """Return the rank that the others wait for; None: it cannot be told, or there is only one."""
+    """Return the rank that the others wait for; None: it is unknown, or there is only one rank."""
     if len(ranks) < 2:
         return None
     frames = {each.rank: _frames(each.text) for each in ranks}
     if all(frames.values()):
-        outside = [rank for rank, found in frames.items() if not _waits(found)]
+        outside = [rank for rank, stack in frames.items() if not _waits(stack)]
         if len(outside) == 1:
             return Culprit(outside[0], f"it is in {_line(frames[outside[0]])}, and the others wait in a collective")
-        odd = _odd({rank: _line(found) for rank, found in frames.items()})
+        odd = _odd({rank: _line(stack) for rank, stack in frames.items()})
         if odd is not None:
             return Culprit(odd, f"it is in {_line(frames[odd])}, and all others in {_other(odd, frames)}")
     return _first_silent(ranks)
 
 
 def _odd(lines: dict[int, str]) -> int | None:
-    """Return the rank that is somewhere else than all others, of which there are at least two."""
+    """Return the one rank whose line differs from that of all others (at least two); None: there is none."""
     if len(lines) < 3 or len(set(lines.values())) != 2:
         return None
     alone = [rank for rank, line in lines.items() if list(lines.values()).count(line) == 1]
@@ -60,7 +60,7 @@ def _odd(lines: dict[int, str]) -> int | None:
 
 
 def _other(odd: int, frames: dict[int, list[re.Match[str]]]) -> str:
-    return next(_line(found) for rank, found in frames.items() if rank != odd)
+    return next(_line(stack) for rank, stack in frames.items() if rank != odd)
 
 
 def _first_silent(ranks: Sequence[Silent]) -> Culprit | None:
@@ -73,16 +73,16 @@ def _first_silent(ranks: Sequence[Silent]) -> Culprit | None:
 
 def _frames(text: str) -> list[re.Match[str]]:
     """Return the frames of the task's own thread, the innermost first."""
-    found: list[re.Match[str]] = []
+    frames: list[re.Match[str]] = []
     for line in text.split("\n"):
         if (frame := re.fullmatch(_FRAME, line)) is None:
             break
-        found.append(frame)
-    return found
+        frames.append(frame)
+    return frames
 
 
 def _waits(frames: Sequence[re.Match[str]]) -> bool:
-    """Return whether the user's own code has called what waits for other ranks."""
+    """Return whether the user's own code has called a function that waits for other ranks."""
     for frame in frames:
         if re.search(_COLLECTIVE, f"{frame[1]} {frame[3]}"):
             return True

@@ -1,16 +1,15 @@
 """The watch over jobs with ``stall``, which may hang: pure decisions; time comes in with each event.
 
-A sign of life is what a task prints or logs, a step that it takes, and the end of another rank. Nodes see them, so
-the watch hears of none while all is well. When a job's time is over it asks its nodes once how long each attempt has
-been silent, and what it is at. A broadcast has stalled when none of its ranks gives a sign: many let only one rank
-print, and in a hung collective all are silent.
+Signs of life are a task's prints, log records and steps, and the end of another rank. Nodes see them, so the watch gets
+no messages while all is well. When a job's time is over, the watch asks its nodes once for the silence and the stack of
+each attempt. A broadcast has stalled when none of its ranks gives a sign: many let only one rank print, and in a hung
+collective all are silent.
 
-STALL-1: no job is told to have stalled while any attempt of it has given a sign within ``stall_s``.
-STALL-2: a job that has stalled is told of once, until it has given a sign again.
-STALL-3: no job is told to have stalled before all its attempts have been seen: a node that does not answer may only be
-    away.
-STALL-4: one question about a job is open at a time, and what is answered to another one changes nothing.
-STALL-5: as long as a job with ``stall`` runs, a time at which it is asked about is due, or a question about it is open.
+STALL-1: no job is reported as stalled while any of its attempts has given a sign within ``stall_s``.
+STALL-2: a stalled job is reported once, until it has given a sign again.
+STALL-3: no job is reported as stalled before all its attempts have been seen: a silent node may only be disconnected.
+STALL-4: one question about a job is open at a time, and answers to older questions change nothing.
+STALL-5: as long as a job with ``stall`` runs, it has a time for its next question, or an open question.
 STALL-6: an attempt is over by the report of the node that it was given to, and of no other.
 """
 
@@ -26,12 +25,12 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import AttemptId, AttemptSeen, JobId, NodeId, Order, Stall
 from .stall_culprit import Culprit, Silent, culprit
 
-ASKED_S = 10.0  # for all nodes to answer: more than a link gives its node
+ANSWER_S = 10.0  # for all nodes to answer: more than a link gives its node
 AGAIN_S = 1.0  # the least time between two questions about a job
 
 
 class AskNode(NamedTuple):
-    """Ask a node what its attempts are at. Of what has given a sign within ``quiet_s`` nothing more is needed."""
+    """A question to a node about its attempts. It need not look further at those with a sign within ``quiet_s``."""
 
     node: NodeId
     question: int
@@ -69,16 +68,16 @@ class _Watched:
     stall: Stall
     signed_at: float  # the last sign that is known
     places: dict[AttemptId, Place] = field(default_factory=dict)
-    due_at: float | None = None  # None: it has been asked about
-    question: int = 0  # that is open; 0: none
-    asked_at: float = 0.0
+    due_at: float | None = None  # None: a question about it is open
+    question: int = 0  # the open question; 0: none
+    question_at: float = 0.0
     waiting: set[NodeId] = field(default_factory=set)  # for their answers
     seen: dict[AttemptId, AttemptSeen] = field(default_factory=dict)
-    told: bool = False
+    is_reported: bool = False
 
 
 class StallWatch:
-    """``effects`` is what must now happen; whoever carries it out empties it."""
+    """The watch over all jobs with ``stall``. The caller carries out ``effects`` and empties the list."""
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
@@ -122,10 +121,12 @@ class StallWatch:
         return self._not_before if self.jobs else None
 
     def tick(self, now: float, heard: Heard) -> None:
-        """``heard``: how long ago an attempt has given a sign that was sent here, as a line; None: it has not."""
+        """Ask about the jobs that are due. ``heard``: how long ago an attempt has sent a sign, such as a line; None:
+        never.
+        """
         for job in list(self.jobs.values()):
             if job.due_at is None:
-                if now >= job.asked_at + ASKED_S:
+                if now >= job.question_at + ANSWER_S:
                     self._again(job, now + AGAIN_S)
             elif now >= job.due_at:
                 known = [heard(place.node, place.attempt) for place in job.places.values()]
@@ -135,15 +136,16 @@ class StallWatch:
                 else:
                     self._ask(job, now)
         self._not_before = min(
-            (job.asked_at + ASKED_S if job.due_at is None else job.due_at for job in self.jobs.values()), default=inf
+            (job.question_at + ANSWER_S if job.due_at is None else job.due_at for job in self.jobs.values()),
+            default=inf,
         )
 
     def answered(self, node: NodeId, question: int, seen: Mapping[AttemptId, AttemptSeen], now: float) -> None:
-        """Handle a node's answer: what is seen of its attempts."""
-        found = next(((name, job) for name, job in self.jobs.items() if job.question == question), None)
-        if found is None or node not in found[1].waiting:
+        """Handle a node's answer about its attempts."""
+        entry = next(((name, job) for name, job in self.jobs.items() if job.question == question), None)
+        if entry is None or node not in entry[1].waiting:
             return
-        name, job = found
+        name, job = entry
         job.waiting.discard(node)
         job.seen.update({attempt: sight for attempt, sight in seen.items() if attempt in job.places})
         quiet_s = min((sight.quiet_s for sight in job.seen.values()), default=job.stall.seconds)
@@ -156,7 +158,7 @@ class StallWatch:
 
     def _signed(self, job: _Watched, at: float) -> None:
         job.signed_at = max(job.signed_at, at)
-        job.told = False
+        job.is_reported = False
         self._again(job, job.signed_at + job.stall.seconds)
 
     def _again(self, job: _Watched, at: float) -> None:
@@ -166,8 +168,8 @@ class StallWatch:
         job.seen = {}
 
     def _ask(self, job: _Watched, now: float) -> None:
-        job.question, job.due_at, job.asked_at = next(self._questions), None, now
-        self._not_before = min(self._not_before, now + ASKED_S)
+        job.question, job.due_at, job.question_at = next(self._questions), None, now
+        self._not_before = min(self._not_before, now + ANSWER_S)
         job.waiting = {place.node for place in job.places.values()}
         job.seen = {}
         self.effects += [AskNode(node, job.question, job.stall.seconds) for node in sorted(job.waiting)]
@@ -176,9 +178,9 @@ class StallWatch:
         if job.places.keys() - job.seen.keys():  # it waits for a slot, or its node is away
             self._again(job, now + max(AGAIN_S, job.stall.seconds / 10))
             return
-        seen, told, job.told = job.seen, job.told, True
+        seen, is_reported, job.is_reported = job.seen, job.is_reported, True
         self._again(job, now + job.stall.seconds)
-        if told:
+        if is_reported:
             return
         places = tuple(sorted(job.places.values(), key=lambda place: place.rank))
         silent = [Silent(each.rank, seen[each.attempt].text, seen[each.attempt].quiet_s) for each in places]

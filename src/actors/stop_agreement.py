@@ -1,11 +1,11 @@
 """The agreement of a generation's nodes on each other's notices and on where to stop. Pure; time comes in with events.
 
 Each node that runs ranks of a generation is sent the notice when any of that generation's machines will be taken. Its
-ranks then wait at their next question whether to stop; each node reports how many its ranks have asked, and all ranks
-stop at the question after the highest of these numbers.
+ranks then wait at their next stop check (`should_stop`); each node reports how many its ranks have made, and all ranks
+stop at the check after the highest of these numbers.
 
 STOP-1: the last notice that each node of a generation was sent is the generation's soonest.
-STOP-2: a generation is sent one place to stop at, if any: behind every question that its ranks had asked.
+STOP-2: a generation is sent one check to stop at, if any: after every check that its ranks had made.
 STOP-3: nothing is sent about a generation that is over.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from ..lazy_dataclass import dataclass
 from ..lazy_named_tuple import NamedTuple
 from ..providers.base import PreemptionNotice
-from .interfaces import Asked, JobId, NodeId, Peer, StopAt, World
+from .interfaces import JobId, NodeId, Peer, StopAt, StopChecks, World
 
 SAME_S = 1.0  # two reports of the same time differ by their transmission delays
 
@@ -35,7 +35,7 @@ class Generation:
     nodes: set[NodeId]  # those that are not lost
     sent: Deadline | None = None  # the last one that its nodes were sent; None: there is none, or it was withdrawn
     numbers: set[int] = field(default_factory=set)  # of all notices sent since there last was none
-    asked: dict[NodeId, int] = field(default_factory=dict)
+    checks: dict[NodeId, int] = field(default_factory=dict)
     stop_at: int | None = None
 
 
@@ -74,17 +74,17 @@ class StopAgreement:
         self._deadlines.pop(node, None)
         for job, generation in self._of(node):
             generation.nodes.discard(node)
-            generation.asked.pop(node, None)
+            generation.checks.pop(node, None)
             self._notify(job, generation, now)
             self._agree(job, generation)
 
-    def asked(self, node: NodeId, report: Asked) -> None:
-        """Handle a node's report of how often its ranks have asked; ignore it if it answers an outdated notice."""
+    def checked(self, node: NodeId, report: StopChecks) -> None:
+        """Handle a node's report of its ranks' stop checks; ignore it if it answers an outdated notice."""
         generation = self._generations.get(report.job)
         if generation is None or generation.world.generation != report.generation or node not in generation.nodes:
             return
         if report.number in generation.numbers:
-            generation.asked[node] = report.asked
+            generation.checks[node] = report.checks
             self._agree(report.job, generation)
 
     # --- decisions ------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class StopAgreement:
         if soonest is None or of is None:
             assert before is not None, "it differs from what was sent"
             generation.numbers.clear()
-            generation.asked.clear()
+            generation.checks.clear()
             notice, number, place = replace(before.notice, seconds=None), before.number, 0
         else:
             generation.numbers.add(soonest.number)
@@ -115,7 +115,7 @@ class StopAgreement:
         self.notices += [(node, notice, peer) for node in places]
 
     def _agree(self, job: JobId, generation: Generation) -> None:
-        if generation.stop_at is None and generation.asked and generation.asked.keys() == generation.nodes:
-            generation.stop_at = max(generation.asked.values()) + 1
+        if generation.stop_at is None and generation.checks and generation.checks.keys() == generation.nodes:
+            generation.stop_at = max(generation.checks.values()) + 1
             stop = StopAt(job, generation.world.generation, generation.stop_at)
             self.stops += [(node, stop) for node in sorted(generation.nodes)]

@@ -9,7 +9,7 @@ STRAGGLER-1: a machine is a straggler once `FACTOR` times t, and at least t + `G
     not before, and only once.
 STRAGGLER-2: a machine that has answered is no straggler, however long it then takes to be ready.
 STRAGGLER-3: there are at most half as many stragglers as nodes wanted, rounded up; others follow when these are ready,
-    or when their machines have ended: until then these exist beside those in their place.
+    or when their machines have ended: until then these exist beside their substitutes.
 STRAGGLER-4: a machine that waits for its turn to be connected to is no straggler, nor within `GRACE_S` from its turn.
 STRAGGLER-5: a machine that waits in its provider's queue is no straggler, and its times count from when it starts: it
     belongs to no wave meanwhile, and then to that of those which start within `TOGETHER_S`.
@@ -26,9 +26,9 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId
 
 QUORUM = 0.75
-FACTOR = 1.5  # a false alarm costs a machine for a minute; a straggler found too late costs a whole boot
+FACTOR = 1.5  # a false alarm costs a machine for a minute; a late alarm costs a whole boot
 GRACE_S = 10.0  # one attempt to connect may hang for so long
-TOGETHER_S = 2.0  # a provider's look at its queue tells one after the other what has started at once
+TOGETHER_S = 2.0  # a provider reports machines that started together one after the other
 
 
 class Straggler(NamedTuple):
@@ -55,7 +55,7 @@ class Stragglers:
         self.wanted = wanted  # nodes that work
         self._waves: dict[_Wave, None] = {}  # those with a machine that has not answered
         self._wave_of: dict[NodeId, _Wave] = {}  # of the machines that have not answered
-        self._found: set[NodeId] = set()  # they are not ready, and their machines have not ended
+        self._reported: set[NodeId] = set()  # stragglers that are not ready and whose machines have not ended
         self._longest_s: float | None = None  # the longest time that a machine of a wave with a quorum took
         self._queued: set[NodeId] = set()  # those that were in a wave, and wait in their provider's queue
         self._started: _Wave | None = None  # the last wave of those that have left the queue
@@ -115,22 +115,22 @@ class Stragglers:
 
     def gone(self, node: NodeId) -> None:
         """Handle that the machine of ``node``, which has ended before, does not exist any more."""
-        if node in self._found:
-            self._found.discard(node)
+        if node in self._reported:
+            self._reported.discard(node)
             self._not_before = 0.0  # there is room for another
 
     def overdue(self, now: float) -> list[Straggler]:
         """Return the new stragglers; if there are too many (STRAGGLER-3), those that were due first."""
         due = sorted((at, each) for wave in self._waves for at, each in self._due(wave, now) if at <= now)
-        found = [each for _, each in due[: self._room]]
-        self._found.update(each.node for each in found)
+        new = [each for _, each in due[: self._room]]
+        self._reported.update(each.node for each in new)
         self._not_before = self._first_at()
-        return found
+        return new
 
     def not_before(self) -> float | None:
         """Return a time before which ``overdue`` need not be called; None: it never need be, as things are.
 
-        It may be too early, and takes no look at all machines: it is asked for whenever something has happened.
+        The time may be too early: this is called after every event, so it does not look at all machines.
         """
         return None if self._room <= 0 or self._not_before == inf else self._not_before
 
@@ -139,14 +139,16 @@ class Stragglers:
 
     @property
     def _room(self) -> int:
-        return max(0, (self.wanted + 1) // 2 - len(self._found))
+        return max(0, (self.wanted + 1) // 2 - len(self._reported))
 
     def _measure_s(self, wave: _Wave) -> float | None:
         measure_s = wave.measure_s
         return self._longest_s if measure_s is None else measure_s
 
     def _may_be_due(self, wave: _Wave, tried_from: float = -inf) -> None:
-        """Handle that machines of a wave may be due earlier than before. ``tried_from``: if it is one, its."""
+        """Handle that machines of a wave may be due earlier than before. ``tried_from``: when connecting began, for a
+        single machine.
+        """
         others_s = self._measure_s(wave)
         if others_s is not None and wave.silent:
             self._not_before = min(self._not_before, max(_late_at(wave, others_s), tried_from + GRACE_S))
@@ -157,7 +159,7 @@ class Stragglers:
             return
         at = _late_at(wave, others_s)
         for node, tried_from in wave.silent.items():
-            if node not in self._found:
+            if node not in self._reported:
                 queued = tried_from > wave.launched_at
                 due_at = max(at, tried_from + GRACE_S) if queued else at
                 yield due_at, Straggler(node, now - wave.launched_at, others_s)

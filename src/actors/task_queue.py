@@ -1,4 +1,4 @@
-"""A queue of tasks in which those that are over stay where they are, and are forgotten before they are many. Pure."""
+"""A queue of tasks in which ended tasks stay in place, until they are many. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import deque
 
 from .retries import QUEUED, Entry
 
-FEW = 64  # entries that are over, and stay until their turn
+FEW = 64  # ended entries that may stay
 
 
 class TaskQueue(deque[Entry]):
-    """A queue whose reader passes over entries that are no longer queued. It is told of each that ends in it: when half
-    of it may be over, it is gone through once.
+    """A queue whose reader skips entries that are no longer queued. The owner calls ``ended`` for each: when half of
+    the entries may be over, all of them are removed in one pass.
     """
 
-    over = 0  # at most so many entries
+    over = 0  # upper bound of the number of ended entries
 
     def ended(self) -> None:
         self.over += 1

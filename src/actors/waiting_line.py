@@ -1,7 +1,7 @@
 """The line of tasks that need amounts of a node: which goes next, and for which a node is saved. Pure.
 
 Such a task needs a slot and its amounts on one node at the same moment. The line is in the order of submission, and a
-task that fits goes before older ones that do not: waiting would leave idle what nobody else can use. So that a large
+task that fits goes before older ones that do not: waiting would leave amounts idle. So that a large
 task is not overtaken for ever, the first in line is overtaken `OVERTAKES` times at most; then one node is saved for it,
 on which no other task with amounts begins. Where its amounts are free and a slot is not, one slot is kept for it.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from heapq import nsmallest
 from itertools import chain
 
-from .amounts import Amounts, told
+from .amounts import Amounts, describe
 from .interfaces import JobId, NodeId
 from .membership import Roster
 from .placement import Host, Placement
@@ -25,7 +25,7 @@ LOOK = 64  # lanes of tasks for any node that are looked at: each is compared wi
 
 Lane = tuple[Amounts, int | None]  # of tasks that need the same, on the node of the same rank (None: on any)
 
-Send = Callable[[TaskQueue, Callable[[int], Host | None]], None]  # the tasks of a queue, to what the other picks
+Send = Callable[[TaskQueue, Callable[[int], Host | None]], None]  # (tasks, function that picks their host)
 
 
 class WaitingLine:
@@ -54,20 +54,20 @@ class WaitingLine:
         self._clear(key)
         lane = self._lanes.setdefault(key, TaskQueue())
         if not lane:
-            self.stirred = True  # else those before it wait for the same
+            self.stirred = True  # else the tasks before it in the lane wait for the same
         if lane and entry.task.job < lane[-1].task.job:
             insort(lane, entry, key=_submitted)
         else:
             lane.append(entry)
 
     def ended(self, entry: Entry) -> None:
-        """Say that a task in it has ended: others need not wait any more for what was saved for it."""
+        """Handle the end of a task in the line: others may use the node or slot that was saved for it."""
         self.stirred = bool(self._lanes)
         if (lane := self._lanes.get(_lane_of(entry))) is not None:
             lane.ended()
 
     def stir(self, host: Host | None = None) -> None:
-        """Say that something has changed that its tasks may wait for. ``host``: nowhere but on this node."""
+        """Handle a change that tasks in the line may wait for. ``host``: the change is on this node alone."""
         if self._lanes:
             self.stirred = True
             if host is None:
@@ -80,8 +80,8 @@ class WaitingLine:
         """Send the tasks that fit now, and those of ``queue``, which need a slot alone: the older first."""
         pick = self._placement.pick
         while True:
-            while (found := self.next()) is not None:
-                entry, host = found
+            while (fit := self.next()) is not None:
+                entry, host = fit
                 send(queue, lambda stack, entry=entry: pick(stack) if _before(queue[0], entry.task.job) else None)  # type: ignore[misc]
                 if self._fits(entry, host):
                     self._take(entry)
@@ -104,11 +104,11 @@ class WaitingLine:
             if (host := self._best(entry)) is not None:
                 return entry, host
             self._barren.add(_lane_of(entry))
-        self._barren = set(map(_lane_of, () if self._placement.claims else heads))  # others may miss what is freed
+        self._barren = set(map(_lane_of, () if self._placement.claims else heads))  # others may miss the change
         return None
 
     def _take(self, entry: Entry) -> None:
-        """Take out of the line what `next` has returned, as it is sent to its node."""
+        """Remove the task that `next` has returned from the line, as it is sent to its node."""
         key = _lane_of(entry)
         self._lanes[key].popleft()
         self._clear(key)
@@ -132,23 +132,23 @@ class WaitingLine:
         return freed
 
     def too_large(self) -> list[Lane]:
-        """Return the lanes that no node which stays can ever serve; none of those whose nodes are not there yet."""
-        found: list[Lane] = []
+        """Return the lanes that no remaining node can ever serve, except lanes whose nodes are not there yet."""
+        lanes: list[Lane] = []
         for needs, on in self._lanes:
             hosts = self._staying(on)
             if hosts and not any(needs.fits_in(host.has) for host in hosts) and self._living((needs, on)):
-                found.append((needs, on))
-        return found
+                lanes.append((needs, on))
+        return lanes
 
     def why(self, lane: Lane) -> str:
-        """Return for people what the lane's tasks need, and what the nodes have that they could go to."""
-        return f"{lane[0]}, and the nodes have {told(host.has for host in self._staying(lane[1]))}"
+        """Describe for people the needs of the lane's tasks, and the amounts of the nodes they could go to."""
+        return f"{lane[0]}, and the nodes have {describe(host.has for host in self._staying(lane[1]))}"
 
     def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
         """Take whole lanes out of the line; return the tasks that waited in them."""
         dropped = [entry for key in lanes for entry in self._lanes.pop(key, ())]
         self._barren.intersection_update(self._lanes)
-        if not self._lanes:  # nobody is left for whom a node or a slot was saved
+        if not self._lanes:  # no task is left for which a node or a slot was saved
             self._first = self._none_to_keep_for = None
             self._hold(None, None)
         self.stirred = bool(self._lanes)
@@ -173,14 +173,14 @@ class WaitingLine:
         return () if node is None or node not in hosts else (hosts[node],)
 
     def _staying(self, on: int | None) -> list[Host]:
-        """Return those of them that take new work: a node that leaves serves nobody who still waits."""
+        """Return the possible hosts that take new work: a node that leaves serves no waiting task."""
         return [host for host in self._hosts(on) if host.open]
 
     def _places(self, entry: Entry | None) -> Collection[Host]:
         return () if entry is None else self._hosts(entry.task.on)
 
     def _best(self, entry: Entry) -> Host | None:
-        """Return the node that holds least of those where it fits; what needs no accelerator goes where none are."""
+        """Return the least loaded node where the task fits; a task without accelerators prefers a node without."""
         needs, first, placement = _needs(entry), entry is self._first, self._placement
         places = self._places(entry)
         if entry.task.on is None and not placement.claims:
@@ -205,9 +205,10 @@ class WaitingLine:
         return min(could, key=lambda host: needs.minus(host.left).share_of(host.has), default=None)
 
     def _to_keep(self, saved: Host | None, none_for: Amounts | None) -> Host | None:
-        """Return the node where a slot is all that the first in line lacks, the one that is kept already if it may be.
+        """Return a node where the first task in line lacks nothing but a slot, preferably the node that is kept
+        already.
 
-        ``none_for``: no node has these, but perhaps one that was freed.
+        ``none_for``: amounts that no node has, except perhaps a freed one.
         """
         assert self._first is not None
         needs, placement = _needs(self._first), self._placement
@@ -246,7 +247,7 @@ class WaitingLine:
     # --- lanes ----------------------------------------------------------------------------------------------------
 
     def _heads(self) -> list[Entry]:
-        """Return the oldest task of each lane that is looked at, oldest first: of all that are for one rank."""
+        """Return the oldest task of each lane, oldest first: of all lanes for one rank, and of `LOOK` for any node."""
         for key in tuple(self._lanes):
             self._clear(key)
         anywhere = (lane[0] for (_, on), lane in self._lanes.items() if on is None)

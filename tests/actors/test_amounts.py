@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from outrider.actors import waiting_line as line_module
-from outrider.actors.amounts import Amounts, told
+from outrider.actors.amounts import Amounts, describe
 from outrider.actors.interfaces import AttemptId, Finished, JobId, NodeId, Reason, Task, TaskId, Verdict
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Roster
@@ -327,7 +327,7 @@ def test_the_backlog_counts_what_a_task_leaves_no_room_for() -> None:
 def test_amounts_are_told_as_users_write_them() -> None:
     assert str(Amounts(1500, 4_000_000_000, 2)) == "cpus=1.5, memory_gb=4, gpus=2"
     assert str(Amounts(gpus=1)) == "gpus=1"
-    assert told([Amounts(1000 * n) for n in range(1, 7)]).endswith(" or less")
+    assert describe([Amounts(1000 * n) for n in range(1, 7)]).endswith(" or less")
 
 
 @pytest.mark.parametrize(("needs", "share"), [(TWO, 0.5), (Amounts(1000, 0, 2), 1.0), (Amounts(0, 1), float("inf"))])

@@ -259,7 +259,7 @@ class FleetMachine(RuleBasedStateMachine):
         works = self.fleet.node_ready(node, self.now)
         (self.ready if works else self.spares).add(node)
         if was_straggler and self.missing <= 0:
-            assert self.fleet.given_up is None, "FLEET-10: given up, and nothing is missing"
+            assert self.fleet.final_error is None, "FLEET-10: given up, and nothing is missing"
             self.was_given_up = False
 
     def fail(self, error, delay, *, never):
@@ -272,7 +272,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.failures += self.now >= self.not_before
         if delay is None:
             assert never or (self.failures > self.retries and not self.opened), "FLEET-4: given up too early"
-            assert self.fleet.given_up is error, "FLEET-4: given up with another error"
+            assert self.fleet.final_error is error, "FLEET-4: given up with another error"
         else:
             assert not never, "FLEET-4: tried again although it cannot go better"
             assert self.failures <= self.retries or self.opened, "FLEET-4: not given up"
@@ -320,9 +320,9 @@ class FleetMachine(RuleBasedStateMachine):
             self.calls.append(machines)
             present = len(self.booting) + len(self.ready) + len(self.spares) + sum(self.calls)
             assert present <= self.wanted + self.spare, "FLEET-1: more than wanted was asked for"
-        if self.fleet.given_up is None and self.was_given_up:
+        if self.fleet.final_error is None and self.was_given_up:
             self.failures = 0  # something else happened: it tries anew
-        self.was_given_up = self.fleet.given_up is not None
+        self.was_given_up = self.fleet.final_error is not None
 
     @invariant()
     def the_books_agree(self):
@@ -344,11 +344,11 @@ class FleetMachine(RuleBasedStateMachine):
         assert len(self.ready) == self.wanted or not self.spares - self.away, "FLEET-7: a node stands by, and is needed"
         all_ready = len(self.ready) + len(self.spares) == self.wanted + self.spare
         assert not (all_ready and self.stragglers), "FLEET-9: a straggler is kept, and not needed"
-        if self.missing > 0 and fleet.given_up is None:
+        if self.missing > 0 and fleet.final_error is None:
             assert fleet.wake_at() is not None, "FLEET-2: nobody will ask for what is missing"
             assert fleet.wake_at() >= self.not_before - 1e-9
             assert self.now < fleet.wake_at(), "FLEET-2: it is time to ask for what is missing"
-        if self.missing > 0 and fleet.given_up is not None and self.opened:
+        if self.missing > 0 and fleet.final_error is not None and self.opened:
             assert fleet.wake_at() is not None, "FLEET-11: nobody will ever ask again for what is missing"
             assert fleet.wake_at() <= max(self.now + ANEW_S, self.not_before), "FLEET-11: not for too long"
         assert self.terminated == Counter(self.ended), "FLEET-3: terminated otherwise than once"
@@ -395,7 +395,7 @@ class DoesNotReplace(FleetController):
         pass
 
     def wake_at(self):
-        return None if self.given_up is None else super().wake_at()
+        return None if self.final_error is None else super().wake_at()
 
 
 class TerminatesTwice(FleetController):
@@ -420,7 +420,7 @@ class GivesUpForEver(FleetController):
 
 class NeverAsksAnew(FleetController):
     def wake_at(self):
-        return None if self.given_up is not None else super().wake_at()
+        return None if self.final_error is not None else super().wake_at()
 
 
 class ForgetsTheUnfit(FleetController):
@@ -654,9 +654,9 @@ def test_load_is_no_reason_to_try_anew(fleet):
     fleet.scale(3, [], 101.0)
     assert fleet.wake_at() is None
     fleet.scale(4, [], 102.0)
-    assert (fleet.given_up, fleet.orders.launches) == (error, [])
+    assert (fleet.final_error, fleet.orders.launches) == (error, [])
     fleet.scale(4, [], 100.0 + ANEW_S)
-    assert (fleet.given_up, fleet.orders.launches) == (None, [1])
+    assert (fleet.final_error, fleet.orders.launches) == (None, [1])
 
 
 def test_giving_up_names_the_last_error_and_another_event_tries_anew(fleet):
@@ -666,11 +666,11 @@ def test_giving_up_names_the_last_error_and_another_event_tries_anew(fleet):
         delay = fleet.launch_failed(RuntimeError(str(attempt)), asked, 100.0 + attempt * 60, 0.5, retry_after_s=0.0)
         assert (delay is None) == (attempt == 2)
         fleet.tick(100.0 + (attempt + 1) * 60)
-    assert str(fleet.given_up) == "2"
+    assert str(fleet.final_error) == "2"
     assert fleet.coming == 0
     assert fleet.orders.launches == []
     fleet.node_lost(NodeId(2), 500.0, 0.5)
-    assert fleet.given_up is None
+    assert fleet.final_error is None
     assert fleet.orders.launches == [2]
 
 
@@ -681,14 +681,14 @@ def test_once_the_pool_is_ready_what_can_go_better_is_asked_for_as_long_as_it_is
     for _ in range(50):
         now += fleet.launch_failed(RuntimeError("none"), fleet.orders.launches.pop(), now, 0.5, retry_after_s=0.0)
         fleet.tick(now)
-    assert fleet.given_up is None
+    assert fleet.final_error is None
     assert now < 100.0 + 51 * BACK_OFF_LIMIT_S
     error = RuntimeError("no credentials")
     assert fleet.launch_failed(error, fleet.orders.launches.pop(), now, 0.5, retry_after_s=None) is None
-    assert fleet.given_up is error
+    assert fleet.final_error is error
     assert fleet.wake_at() == now + ANEW_S
     fleet.tick(now + ANEW_S)
-    assert fleet.given_up is None
+    assert fleet.final_error is None
     assert fleet.orders.launches == [1]
 
 
@@ -698,7 +698,7 @@ def test_what_was_given_up_before_the_pool_was_ready_is_asked_for_anew(fleet):
     for now in (100.0, 200.0, 300.0):
         fleet.launch_failed(RuntimeError("none"), fleet.orders.launches.pop(), now, 0.5, retry_after_s=0.0)
         fleet.tick(now + 60.0)
-    assert fleet.given_up is not None
+    assert fleet.final_error is not None
     fleet.opened(400.0)
     assert fleet.orders.launches == [1]
 
@@ -738,7 +738,7 @@ def test_nodes_that_die_as_soon_as_they_are_ready_are_replaced_ever_more_slowly(
         fleet.node_ready(NodeId(node), now)
         fleet.node_lost(NodeId(node), now, 0.5)
     assert waits == 2
-    assert fleet.given_up is None
+    assert fleet.final_error is None
 
 
 def lose_one_after_another(fleet, losses):
@@ -755,7 +755,9 @@ def lose_one_after_another(fleet, losses):
         error = RuntimeError("no worker") if unfit else None
         row = row + 1 if unfit and after_s < NEWBORN_S else 0
         fleet.node_lost(NodeId(node), now, 0.5, unfit=error)
-        assert (fleet.given_up is not None) == (row >= UNFIT_NODES), "FLEET-12: given up when enough in a row are unfit"
+        assert (fleet.final_error is not None) == (row >= UNFIT_NODES), (
+            "FLEET-12: given up when enough in a row are unfit"
+        )
 
 
 def fail_one_after_another(fleet, failures):
@@ -763,7 +765,7 @@ def fail_one_after_another(fleet, failures):
     fleet.tick(0.0)
     now = 0.0
     for number, (cause, boots) in enumerate(failures):
-        if fleet.given_up is not None:
+        if fleet.final_error is not None:
             return number
         while not fleet.orders.launches:
             fleet.tick(now := max(now, fleet.wake_at() or 0.0))
@@ -792,7 +794,7 @@ def test_failures_with_the_same_cause_are_systematic(failures, tries, given_up):
     """FLEET-14"""
     fleet = FleetController(1, retries=9)
     assert fail_one_after_another(fleet, failures) == tries
-    assert (fleet.given_up is not None) == given_up
+    assert (fleet.final_error is not None) == given_up
 
 
 class ForgetsTheCause(FleetController):
@@ -812,7 +814,7 @@ def test_failures_of_machines_that_were_asked_for_together_count_as_one():
     fleet.launched([NodeId(number) for number in range(3)], fleet.orders.launches.pop(), 0.0, 0.5)
     for number in range(3):
         fleet.node_failed(NodeId(number), RuntimeError("no python"), 0.0, 0.5, fatal=False, cause="no python")
-    assert fleet.given_up is None
+    assert fleet.final_error is None
 
 
 @pytest.mark.parametrize("event", ["a node was ready", "the pool was ready"])
@@ -830,7 +832,7 @@ def test_the_same_cause_is_not_systematic_after(event):
         fleet.node_failed(NodeId(number), RuntimeError("full"), now, 0.5, fatal=False, cause="full")
         fleet.tick(now := now + BACK_OFF_LIMIT_S)
         fleet.launched([NodeId(number + 1)], fleet.orders.launches.pop(), now, 0.5)
-    assert fleet.given_up is None
+    assert fleet.final_error is None
 
 
 LOSSES = st.lists(st.tuples(st.sampled_from([0.0, 1.0, NEWBORN_S - 1, NEWBORN_S]), st.booleans()), max_size=12)
@@ -852,13 +854,13 @@ def test_nodes_in_a_row_that_can_start_no_worker_are_given_up_for_a_while():
     fleet.tick(0.0)
     fleet.opened(0.0)
     error, now, nodes = RuntimeError("no worker"), 0.0, 0
-    while fleet.given_up is None:
+    while fleet.final_error is None:
         nodes += 1
         fleet.tick(now := max(now, fleet.wake_at() or 0.0))
         fleet.launched([NodeId(nodes)], fleet.orders.launches.pop(), now, 0.5)
         fleet.node_ready(NodeId(nodes), now)
         fleet.node_lost(NodeId(nodes), now, 0.5, unfit=error)
-    assert (fleet.given_up, nodes) == (error, UNFIT_NODES)
+    assert (fleet.final_error, nodes) == (error, UNFIT_NODES)
     assert not fleet.coming
     fleet.tick(fleet.wake_at())
     assert fleet.orders.launches == [1]
@@ -879,7 +881,7 @@ def test_a_node_that_stays_ends_the_row_of_those_that_can_start_no_worker():
         now += NEWBORN_S
         fleet.resize(3 + node // 2, now)
         fleet.launched([NodeId(node + 2)], fleet.orders.launches.pop(), now, 0.5)
-    assert fleet.given_up is None
+    assert fleet.final_error is None
 
 
 def test_a_smaller_pool_ends_what_waits_in_a_queue_before_what_boots(fleet):
@@ -948,7 +950,7 @@ def test_a_pool_without_capacity_for_another_waits_for_the_straggler_as_long_as_
         now += delay
         straggling.tick(now)
     assert delay >= BACK_OFF_LIMIT_S / 2
-    assert (straggling.given_up, straggling.failures) == (None, 0)
+    assert (straggling.final_error, straggling.failures) == (None, 0)
     assert straggling.node_ready(NodeId(1), now)
     assert straggling.wake_at() is None
 
@@ -956,7 +958,7 @@ def test_a_pool_without_capacity_for_another_waits_for_the_straggler_as_long_as_
 def test_a_cloud_that_will_never_have_another_is_asked_once_more_when_the_straggler_fails(straggling):
     error = RuntimeError("no permission")
     assert straggling.launch_failed(error, straggling.orders.launches.pop(), 13.0, 0.5, retry_after_s=None) is None
-    assert straggling.given_up is error
+    assert straggling.final_error is error
     assert straggling.coming == 1, "so nobody gives up yet"
     straggling.node_failed(NodeId(1), RuntimeError("not ready within 600 s"), 600.0, 0.5, fatal=False)
     straggling.tick(602.0)

@@ -578,7 +578,7 @@ class GangMachine(RuleBasedStateMachine):
         if not hasattr(self, "gang"):
             return
         gang, gaps = self.gang, self.gang._gaps
-        for_ports = {asked.of[0][0]: asked.gap for asked in gang._asked if asked.gap is not None}
+        for_ports = {request.of[0][0]: request.gap for request in gang._port_requests if request.gap is not None}
         if gang.phase is not Where.RUNNING:
             assert not any((gaps.waiting, gaps.half_lost, for_ports)), "GANG-15: a rank waits to run again alone"
             assert gang._kill_at is None, "GANG-15: what does not run is to be killed"
@@ -660,9 +660,9 @@ class SeesAnotherWorld(Gang):
 
 class WaitsForPorts(Gang):
     def _ask(self, of, gap=None):
-        asked = NeedPorts(of, gap)
-        self._asked.append(asked)
-        self.effects.append(asked)
+        request = NeedPorts(of, gap)
+        self._port_requests.append(request)
+        self.effects.append(request)
 
 
 class TakesLeavingNodes(Gang):

@@ -27,7 +27,7 @@ def test_the_counts_add_up_and_are_of_the_last_nodes(late: list[str], wanted: in
     nodes = LateNodes()
     for where in late:
         nodes.add(where)
-    told = nodes.told(wanted=wanted, ready=ready, within_s=60.0)
+    told = nodes.describe(wanted=wanted, ready=ready, within_s=60.0)
     counted = min(len(late), max(0, wanted - ready))
     if counted == 0 or counted + ready < 2:
         assert told == ""

@@ -24,7 +24,7 @@ from outrider.actors.interfaces import (
     Verdict,
     World,
 )
-from outrider.actors.stalls import ASKED_S, AskNode, HasStalled, StallWatch
+from outrider.actors.stalls import ANSWER_S, AskNode, HasStalled, StallWatch
 
 QUICK = settings(max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
 WITHOUT_GUARD = settings(QUICK, max_examples=2_000, database=None, derandomize=True, phases=[Phase.generate])
@@ -172,8 +172,8 @@ class StallMachine(RuleBasedStateMachine):
         at = self.watch.wake_at()
         if self.jobs:
             assert at is not None, "STALL-5: nobody looks at it any more"
-            assert at <= self.now + max(STALL_S, ASKED_S) + 1e-6, "STALL-5: it is looked at too late"
-            due = (job.asked_at + ASKED_S if job.due_at is None else job.due_at for job in self.watch.jobs.values())
+            assert at <= self.now + max(STALL_S, ANSWER_S) + 1e-6, "STALL-5: it is looked at too late"
+            due = (job.question_at + ANSWER_S if job.due_at is None else job.due_at for job in self.watch.jobs.values())
             assert at <= min(due), "STALL-5: one is due before"
         open_questions = [job.question for job in self.watch.jobs.values() if job.question]
         assert len({*open_questions}) == len(open_questions)
@@ -199,7 +199,7 @@ class HeedsNoSign(StallWatch):
 
 class TellsAgain(StallWatch):
     def _judge(self, name, job, quiet_s, now):
-        job.told = False
+        job.is_reported = False
         super()._judge(name, job, quiet_s, now)
 
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from outrider.actors import stop_agreement as module
-from outrider.actors.interfaces import Asked, JobId, NodeId, Peer, StopAt, World
+from outrider.actors.interfaces import JobId, NodeId, Peer, StopAt, StopChecks, World
 from outrider.actors.stop_agreement import StopAgreement
 from outrider.providers.base import MachineId, PreemptionNotice
 
@@ -26,7 +26,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.inbox: list[tuple[PreemptionNotice, Peer] | StopAt] = []
-        self.outbox: list[Asked] = []
+        self.outbox: list[StopChecks] = []
         self.notice: tuple[PreemptionNotice, Peer] | None = None
         self.stop_at: int | None = None
         self.asked = 0
@@ -93,12 +93,12 @@ class StopAgreementMachine(RuleBasedStateMachine):
         message = ranks.inbox.pop(0)
         if isinstance(message, StopAt):
             self._hold("STOP-2", true=ranks.stop_at is None)
-            ranks.stop_at = message.asked
+            ranks.stop_at = message.check
         else:
             notice, peer = message
             ranks.notice = None if notice.seconds is None else message
             if ranks.notice is not None:
-                ranks.outbox.append(Asked(JOB, self.generation, peer.number, ranks.asked))
+                ranks.outbox.append(StopChecks(JOB, self.generation, peer.number, ranks.asked))
         self._answer(ranks)
 
     @rule(data=st.data())
@@ -106,7 +106,7 @@ class StopAgreementMachine(RuleBasedStateMachine):
         waiting = [node for node, ranks in self.ranks.items() if ranks.outbox]
         if waiting:
             node = data.draw(st.sampled_from(waiting))
-            self.agreement.asked(node, self.ranks[node].outbox.pop(0))
+            self.agreement.checked(node, self.ranks[node].outbox.pop(0))
             self._send()
 
     @rule(data=st.data(), steps=st.integers(1, 4))
@@ -246,12 +246,13 @@ def test_answers_of_others_count_for_nothing() -> None:
     agreement.started(JOB, World(2, (NodeId(0), NodeId(1)), 1, "a", 1), 0.0)
     agreement.noticed(NodeId(1), _notice(NodeId(1), "file", 30.0), 0.0)
     for node, report in (
-        (5, Asked(JOB, 2, 1, 3)), (0, Asked(JobId(8), 2, 1, 3)), (0, Asked(JOB, 1, 1, 3)), (0, Asked(JOB, 2, 9, 3)),
+        (5, StopChecks(JOB, 2, 1, 3)), (0, StopChecks(JobId(8), 2, 1, 3)),
+        (0, StopChecks(JOB, 1, 1, 3)), (0, StopChecks(JOB, 2, 9, 3)),
     ):  # fmt: skip
-        agreement.asked(NodeId(node), report)
-    agreement.asked(NodeId(1), Asked(JOB, 2, 1, 4))
+        agreement.checked(NodeId(node), report)
+    agreement.checked(NodeId(1), StopChecks(JOB, 2, 1, 4))
     assert agreement.stops == []
-    agreement.asked(NodeId(0), Asked(JOB, 2, 1, 3))
+    agreement.checked(NodeId(0), StopChecks(JOB, 2, 1, 3))
     assert agreement.stops == [(NodeId(n), StopAt(JOB, 2, 5)) for n in range(2)]
 
 
@@ -262,7 +263,7 @@ def test_a_late_answer_to_what_was_withdrawn_does_not_count_for_the_next_notice(
     agreement.noticed(NodeId(0), _notice(NodeId(0), "file", 30.0), 0.0)
     agreement.noticed(NodeId(0), _notice(NodeId(0), "file", None), 1.0)
     agreement.noticed(NodeId(0), _notice(NodeId(0), "file", 30.0), 2.0)
-    agreement.asked(NodeId(0), Asked(JOB, 1, 1, 3))
+    agreement.checked(NodeId(0), StopChecks(JOB, 1, 1, 3))
     assert agreement.stops == []
-    agreement.asked(NodeId(0), Asked(JOB, 1, 2, 50))
+    agreement.checked(NodeId(0), StopChecks(JOB, 1, 2, 50))
     assert agreement.stops == [(NodeId(0), StopAt(JOB, 1, 51))]

@@ -224,7 +224,7 @@ class CallsThemAtOnce(Stragglers):
 class CallsThemAgain(Stragglers):
     def overdue(self, now):
         found = super().overdue(now)
-        self._found.clear()
+        self._reported.clear()
         return found
 
 
@@ -245,7 +245,7 @@ class ForgetsWhoAnswered(Stragglers):
     def _due(self, wave, now):
         for at, each in super()._due(wave, now):
             yield at, each
-            yield from ((at, each._replace(node=node)) for node in self.forgotten - self._found)
+            yield from ((at, each._replace(node=node)) for node in self.forgotten - self._reported)
 
 
 class CallsAnyNumber(Stragglers):

@@ -1,10 +1,9 @@
 """The locals of a rank's function: they are freed after its answer is sent, and in bounded time.
 
-Destructors may wait for other ranks: gloo's do after `destroy_process_group`, now and then for ever. Python runs them
-when the function returns, before anybody has its value, and the whole broadcast would wait for them.
+Destructors may wait for other ranks: gloo's do after `destroy_process_group`, sometimes for ever. Python runs them when
+the function returns, before its value is sent, and the whole broadcast would wait for them.
 
-AFTER-1: what the function of a settled rank has left in its locals holds its worker for at most `FREE_S`: a worker that
-    does not finish by then is killed by the kernel.
+AFTER-1: the locals of a settled rank's function hold its worker for at most `FREE_S`: then the kernel kills the worker.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def keeping(function: object, call: Callable[[], T]) -> T:
     left = FIRST_CALLS
 
     def trace(frame: FrameType, _event: str, _argument: Any) -> None:
-        """Called for the first frames of the call alone: a frame that is referred to keeps its locals."""
+        """A trace function for the first frames of the call alone: a referenced frame keeps its locals."""
         nonlocal left
         left -= 1
         if frame.f_code is code:
@@ -70,7 +69,7 @@ def hold(error: BaseException) -> None:
 
 
 def free() -> None:
-    """Free what was kept. The process is killed if that takes longer than `FREE_S`."""
+    """Free the kept locals. The process is killed if that takes longer than `FREE_S`."""
     if _kept or _errors:
         frames = [*_kept]
         _kept.clear()
@@ -78,7 +77,7 @@ def free() -> None:
             while _errors:
                 release_frames(_errors.pop())
             for frame in frames:
-                with suppress(RuntimeError):  # it runs: the function called itself, and a thread goes on
+                with suppress(RuntimeError):  # the frame runs: the function called itself in a thread that goes on
                     frame.clear()
 
 
@@ -101,7 +100,7 @@ def _has_group() -> bool:
 def _deadline(seconds: float) -> Iterator[None]:
     """Have the kernel end this process by SIGALRM after so many seconds, also where Python does not run any more."""
     handler = signal.getsignal(signal.SIGALRM)
-    if handler is None:  # one that Python has not set, and could not set again
+    if handler is None:  # a handler from outside Python, which could not be restored
         yield
         return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Blobs while they arrive: other nodes can be given what is there of them already."""
+"""Blobs while they arrive: the part that is there can go to other nodes already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .blobs import BlobStore
 
 
 class Whole(NamedTuple):
-    """A blob that another node has brought, with its SHA-256 in hex; "" where nobody has asked for that."""
+    """A blob that another node has sent completely, with its SHA-256 in hex; "" if none was requested."""
 
     name: str
     size_bytes: int
@@ -20,17 +20,17 @@ class Whole(NamedTuple):
 
 
 class Arrival:
-    """One blob. It outlives its channel where other nodes bring it: then ``told`` hears its end."""
+    """A blob on its way. With ``on_whole``, called at its end, other nodes send it, and it outlives its channel."""
 
     def __init__(
-        self, name: str, size_bytes: int, fd: int, told: Callable[[Whole], object] | None, *, hashed: bool
+        self, name: str, size_bytes: int, fd: int, on_whole: Callable[[Whole], object] | None, *, hashed: bool
     ) -> None:
-        self.name, self.size_bytes, self.told = name, size_bytes, told
+        self.name, self.size_bytes, self.on_whole = name, size_bytes, on_whole
         self.fd: int | None = fd  # until it is whole, or was dropped
         self.have_bytes = 0
         self.digest = None
         if hashed:
-            import hashlib  # as few nodes need
+            import hashlib  # needed by few nodes
 
             self.digest = hashlib.sha256()
 
@@ -52,20 +52,20 @@ class Arrivals:
         return self._arriving.get(name)
 
     def begin(
-        self, name: str, size_bytes: int, told: Callable[[Whole], object] | None = None, *, hashed: bool = False
+        self, name: str, size_bytes: int, on_whole: Callable[[Whole], object] | None = None, *, hashed: bool = False
     ) -> Arrival:
-        """Begin a blob; what has come of an earlier one of its name is gone. An OSError: see `BlobStore.new`.
+        """Begin a blob; the part of an earlier blob of its name is dropped. An OSError: see `BlobStore.new`.
 
-        ``hashed``: ``told`` is told its SHA-256.
+        ``hashed``: ``on_whole`` gets its SHA-256.
         """
-        arrival = Arrival(name, size_bytes, self.store.new(), told, hashed=hashed)
+        arrival = Arrival(name, size_bytes, self.store.new(), on_whole, hashed=hashed)
         if (before := self._arriving.get(name)) is not None:
             before.close()
         self._arriving[name] = arrival
         return arrival
 
     def take(self, arrival: Arrival, data: bytes | memoryview, at: int) -> None:
-        """Put bytes in their place; none but those that follow what is there count. An OSError: there is no room."""
+        """Write bytes to their place; only bytes that follow the present part count. An OSError: there is no room."""
         if arrival.fd is None:
             raise OSError("the blob was dropped")
         rest, end = memoryview(data), at + len(data)
@@ -80,22 +80,22 @@ class Arrivals:
             self.store.add(arrival.name, arrival.fd)
             arrival.fd = None
             del self._arriving[arrival.name]
-            if arrival.told is not None:
+            if arrival.on_whole is not None:
                 digest = "" if arrival.digest is None else arrival.digest.hexdigest()
-                arrival.told(Whole(arrival.name, end, digest))
+                arrival.on_whole(Whole(arrival.name, end, digest))
         for changed in self._watched.get(arrival.name, ()):
             changed.set()
 
     def abandon(self, arrival: Arrival) -> None:
-        """Let go of a blob that will not come whole."""
+        """Drop a blob that will not be complete."""
         arrival.close()
         if self._arriving.get(arrival.name) is arrival:
             del self._arriving[arrival.name]
 
     def drop(self, names: Iterable[str]) -> None:
-        """Let go of what other nodes bring. What the client itself sends it ends by its channel."""
+        """Drop blobs that other nodes send. The client ends its own by their channels."""
         for name in names:
-            if (arrival := self._arriving.get(name)) is not None and arrival.told is not None:
+            if (arrival := self._arriving.get(name)) is not None and arrival.on_whole is not None:
                 self.abandon(arrival)
 
     def read(self, name: str, at: int, most_bytes: int) -> bytes:
@@ -106,7 +106,7 @@ class Arrivals:
 
     @contextmanager
     def watched(self, name: str) -> Iterator[asyncio.Event]:
-        """Give what is set whenever more of a blob is there."""
+        """Return an event that is set whenever more of a blob arrives."""
         changed = asyncio.Event()
         self._watched.setdefault(name, []).append(changed)
         try:

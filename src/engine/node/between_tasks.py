@@ -1,4 +1,4 @@
-"""The end of a task in a process worker: context variables, the event loop and threads that it leaves.
+"""The cleanup after a task in a process worker: context variables, the event loop and threads that it leaves.
 
 Its standard streams are restored in `output`, its settings in `modes`, its limits in `limits`.
 """
@@ -19,19 +19,19 @@ _NAMED = 3  # threads in the line about them
 
 
 class BetweenTasks:
-    """Runs tasks one after the other, each as if it were the first."""
+    """A runner of tasks, one after the other, each as if it were the first."""
 
     def __init__(self, task: CodeType, stderr: int) -> None:
         """``task``: the code below whose frame a task runs. ``stderr``: a descriptor that tasks do not redirect."""
         self._stderr = stderr
         self._context = context.of_tasks()
         self._threads = LeftThreads(task)
-        self.has_threads = False  # that go on after the task, which only the end of the process ends
+        self.has_threads = False  # threads that go on after the task, until the process ends
         if _HAS_IMPLICIT_LOOP and (asyncio := cast("Any", sys.modules.get("asyncio"))) is not None:
-            asyncio.set_event_loop_policy(None)  # with the loop of the process that forked this one
+            asyncio.set_event_loop_policy(None)  # the old policy has the loop of the parent process
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a task in a copy of the context, then look at what it has left."""
+        """Run a task in a copy of the context, then look for threads and loops that it has left."""
         result = context.run_in_copy(self._context, function, *arguments)
         if (asyncio := sys.modules.get("asyncio")) is not None:
             forget_ended_loop(asyncio)

@@ -3,7 +3,7 @@
 A task's own arguments and result are mapped privately, and so are the objects that it refers to, which a node was sent
 once. Shared values are mapped once per worker, and unpickled by each task that refers to one: arrays lie over the
 mapping itself, which every worker of the node has in common, so they are read-only, as a change would be seen by other
-tasks. What surrounds them is each task's own.
+tasks. The objects around the arrays are each task's own.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .pipe import write_all
 
 FREE = b"\x00"  # the first byte of a part of a checkpoint: its rank may write it again
 SAFE = b"\x01"  # the second one: all parts of its version are on as many nodes as was asked for
-LARGE_BYTES = 64 << 20  # to give so much back takes 10 ms
+LARGE_BYTES = 64 << 20  # freeing so much takes 10 ms
 SPARE = 32  # descriptors that blobs leave for the channels on which they are fetched; of a low limit, a quarter
-_lent: dict[str, int] = {}  # descriptors of what tasks of this process refer to, by name
-_sizes: dict[str, Sequence[int] | None] = {}  # and the sizes of their parts, where they came with them
+_lent: dict[str, int] = {}  # descriptors of objects that this process's tasks refer to, by name
+_sizes: dict[str, Sequence[int] | None] = {}  # and the sizes of their parts, if known
 _shared: dict[str, mmap.mmap] = {}  # those of them that are mapped for all tasks
 _close = os.close
 _lending = threading.Lock()  # a thread worker's tasks open what its pipe brings
@@ -52,9 +52,8 @@ def close(fd: int) -> None:
 
 
 def give_back(free: Callable[[], object], size_bytes: int) -> None:
-    """Call what gives memory back, in a thread where it is much: for 4 GiB it takes from half a second to several, and
-    an event loop would answer nobody meanwhile. Not at the end of the program, where a new thread would never begin,
-    and whoever starts it waits for that.
+    """Call ``free``, in a thread if the memory is large: 4 GiB take from half a second to several, for which an event
+    loop would be blocked. No thread at the end of the program, where it would never begin, and its start would hang.
     """
     if size_bytes >= LARGE_BYTES and not sys.is_finalizing():
         with suppress(RuntimeError):  # there are no more threads
@@ -64,7 +63,7 @@ def give_back(free: Callable[[], object], size_bytes: int) -> None:
 
 
 def mapped(fd: int) -> mmap.mmap:
-    """Map a blob copy-on-write: arrays over it are writable, and nobody else sees the changes. Closes ``fd``."""
+    """Map a blob copy-on-write: arrays over it are writable, and the changes are private. Closes ``fd``."""
     try:
         return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
@@ -82,7 +81,7 @@ def load(value: Value, fds: list[int]) -> Any:
 
 def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[int]]:
     """Return the object as a value and its blob, if it has one, which the caller closes and which has no name yet.
-    ``sized``: the value says how large the blob is, in any case.
+    ``sized``: the value has the size of the blob in any case.
 
     Raises:
         Unpicklable
@@ -91,7 +90,7 @@ def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[in
 
 
 def placed(dumped: values.Dumped, *, sized: bool = False) -> tuple[Value, list[int]]:
-    """Return what has been pickled as `dump` does."""
+    """Return a pickled object as `dump` does."""
     if dumped.total <= values.INLINE_BYTES:
         return values.inline(dumped), []
     sizes = (dumped.total,) if sized and dumped.sizes is None else dumped.sizes
@@ -99,9 +98,7 @@ def placed(dumped: values.Dumped, *, sized: bool = False) -> tuple[Value, list[i
 
 
 def adopt_shared(name: str, fds: list[int], sizes: Sequence[int] | None = None) -> None:
-    """Take the blob ``name``, which came as the first of ``fds``; without ``sizes`` it may be an earlier one's bytes in
-    another place.
-    """
+    """Take the blob ``name``, which came as the first of ``fds``; without ``sizes`` it may be another copy."""
     with _lending:
         before = _lent.get(name)
         _lent[name] = fds.pop(0)
@@ -123,7 +120,7 @@ def drop_shared(names: Iterable[str]) -> None:
 
 
 def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
-    """Return the value: what an `engine.serialization.payload.Shared` unpickles as.
+    """Return the value as which an `engine.serialization.payload.Shared` is unpickled.
 
     Raises:
         LookupError: this process was not given the value.
@@ -160,8 +157,8 @@ def lent_mapping(name: str) -> mmap.mmap:
 
 
 def resolve_pieces(pieces: Sequence[tuple[bytes | str, Sequence[int]]], sizes: Sequence[int]) -> Any:
-    """Return the value of which the parts of these ``sizes`` lie in several pieces: bytes, or names of blobs that this
-    process was given. With each come the numbers of its parts. Arrays over all of them are writable.
+    """Return a value whose parts, of these ``sizes``, are in several pieces: bytes, or names of blobs that this process
+    has, each with the numbers of its parts. Arrays over all of them are writable.
 
     Raises:
         LookupError: this process was not given one.
@@ -194,9 +191,9 @@ class BlobStore:
     def __init__(self, *, same_host: bool) -> None:
         self._same_host = same_host
         self._fds: dict[str, int] = {}
-        self._made = 0
+        self._results = 0
         self._slots: set[str] = set()  # blobs whose memory their rank writes again when they are dropped
-        self._unopened: dict[str, tuple[str, int]] = {}  # adopted when there was no descriptor left: tried again
+        self._unopened: dict[str, tuple[str, int]] = {}  # adopted while no descriptor was left: tried again
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._fds)
@@ -206,7 +203,7 @@ class BlobStore:
         return None if name is None else self._fds.get(name)
 
     def lacks(self, names: Iterable[str | None]) -> bool:
-        """Return whether a blob of these was adopted, and this process still lacks the descriptors to open it."""
+        """Return whether one of these blobs was adopted, and this process still lacks the descriptors to open it."""
         if not self._unopened:
             return False
         return any(name in self._unopened and not self.adopt(name, *self._unopened[name]) for name in names if name)
@@ -227,13 +224,13 @@ class BlobStore:
             OSError: this process has too few descriptors left to keep it. It is closed.
         """
         _kept(fd)
-        self._made += 1
-        name = f"/proc/{os.getpid()}/fd/{fd}" if self._same_host else f"b{self._made}"
+        self._results += 1
+        name = f"/proc/{os.getpid()}/fd/{fd}" if self._same_host else f"b{self._results}"
         self.add(name, fd)
         return name
 
     def add_slot(self, fd: int) -> str:
-        """Add a worker's blob whose memory it takes again when its first byte says that it is free, as `drop` does.
+        """Add a worker's blob whose memory the worker reuses once the first byte is `FREE`, which `drop` writes.
 
         Raises:
             OSError: this process has too few descriptors left to keep it. It is free, and closed.
@@ -245,12 +242,12 @@ class BlobStore:
         return name
 
     def mark_safe(self, names: Iterable[str]) -> None:
-        """Tell the ranks of these slots that they, and the slots of all other ranks, were copied."""
+        """Mark these slots as safe for their ranks: they, and the slots of all other ranks, were copied."""
         for name in self._slots.intersection(names):
             os.pwrite(self._fds[name], SAFE, 1)
 
     def open(self, name: str, path: str) -> None:
-        """Open what another process of this machine holds, however large, if it is there."""
+        """Open a blob of another process of this machine, of any size, if it is there."""
         with suppress(OSError):
             self.add(name, _kept(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)))
 
@@ -271,9 +268,7 @@ class BlobStore:
         return True
 
     def replace(self, name: str, fd: int) -> bool:
-        """Have a blob's descriptor lead to another copy of its bytes, which is ``fd`` and is closed. Return False if
-        the blob is not there any more.
-        """
+        """Have a blob's descriptor lead to ``fd``, another copy of its bytes, and close that. False: it is gone."""
         kept = self._fds.get(name)
         if kept is not None:
             try:

@@ -11,7 +11,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "pure")
 
 def run() -> int:
     verb = sys.argv.pop(1) if len(sys.argv) > 1 else ""
-    if verb == "install":  # brings the host a right Python, so it must do with an old one
+    if verb == "install":  # installs a suitable Python, so it must run on an old one
         if sys.version_info < (3, 8):
             return _too_old("3.8")
         from outrider.engine.image.installer import main as installer  # absolute: this file is not in the package
@@ -36,8 +36,8 @@ def run() -> int:
 
 
 def _too_old(least: str) -> int:
-    found = "%d.%d" % sys.version_info[:2]  # noqa: UP031
-    sys.stderr.write("outrider: this host's Python is " + found + "; at least " + least + " is needed\n")
+    version = "%d.%d" % sys.version_info[:2]  # noqa: UP031
+    sys.stderr.write("outrider: this host's Python is " + version + "; at least " + least + " is needed\n")
     return 1
 
 

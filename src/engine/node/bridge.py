@@ -1,4 +1,4 @@
-"""Joins this process's stdin and stdout to a socket, where nothing else leads to it: the executor's, or a TCP port."""
+"""A bridge from this process's stdin and stdout to a socket with no other way: the executor's, or a TCP port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from .pipe import write_all
 
-BEGINS = b"\0outrider bridge\0"  # what came before it on stdout, a login shell said
+BEGINS = b"\0outrider bridge\0"  # earlier bytes on stdout are a login shell's
 
 _CHUNK_BYTES = 1 << 18
 
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1 << 18
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``bridge <path>`` or ``bridge <host> <port>`` until either side hangs up. Return the exit status.
 
-    Each direction has a thread: a side that does not take what the other gives stops only that direction.
+    Each direction has a thread: a side that does not read stops only that direction.
     """
     to = sys.argv[1:] if arguments is None else arguments
     try:
@@ -52,13 +52,13 @@ def _connected(path: str, port: str = "") -> socket.socket:
 
 def _forward_stdin(to: int) -> None:
     while data := _read(0):
-        with suppress(OSError):  # the executor takes no more: what it has said still goes out
+        with suppress(OSError):  # the executor takes no more: its last bytes still go out
             write_all(to, [data])
     os._exit(0)  # the client hung up: the channel is closed both ways, as a forwarded one would be
 
 
 def _read(fd: int) -> bytes:
-    """Return what comes next; empty: the source has ended."""
+    """Return the next bytes; empty: the source has ended."""
     try:
         return os.read(fd, _CHUNK_BYTES)
     except OSError:

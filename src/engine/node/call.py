@@ -29,7 +29,7 @@ _STREAM, _KEEP = int(RunFlag.STREAM), int(RunFlag.KEEP)
 
 
 class Interrupted(BaseException):
-    """Raised inside a task of a thread worker that is to end."""
+    """The exception that ends a task of a thread worker."""
 
 
 class Caller:
@@ -45,14 +45,14 @@ class Caller:
         self._ranks = RankVariables()
         self._codes: dict[bytes, bytes | int] = {}  # not unpickled yet; an int is the descriptor of a blob
         self._programs: dict[bytes, Program] = {}
-        self.tasks: dict[int, tuple[context.TaskContext, int]] = {}  # that run, by attempt, each with its thread
+        self.tasks: dict[int, tuple[context.TaskContext, int]] = {}  # running tasks by attempt, each with its thread
 
     def define(self, function: bytes, code: bytes, fds: list[int]) -> None:
-        if fds or code:  # else its blob was not there: the attempt that needs it fails
+        if fds or code:  # else its blob was missing: the attempt that needs it fails
             self._codes[function] = fds.pop() if fds else code
 
     def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
-        """Run one attempt and return its answer; raises nothing but `Interrupted`, when it comes late."""
+        """Run one attempt and return its answer; raises nothing but a late `Interrupted`."""
         task = self._entered(run, streams, thread)
         is_first_call = run.function not in self._programs
         began = perf_counter_ns()
@@ -93,13 +93,13 @@ class Caller:
         finally:
             self.tasks.pop(run.attempt, None)
             if task.closing:
-                with suppress(Exception):  # how it had failed before is what counts
+                with suppress(Exception):  # the earlier error counts
                     task.close(failed=True)
             context.leave()
             self._log.finish(run.attempt)
             while fds:  # never loaded
                 os.close(fds.pop())
-            if perf_counter_ns() - began > 1_000_000:  # to find one takes 15 us: too long for each
+            if perf_counter_ns() - began > 1_000_000:  # to look for garbage takes 15 us: too long for each task
                 self._info.release_port()
 
     def _entered(self, run: Run, streams: Streams | None, thread: int) -> context.TaskContext:
@@ -131,7 +131,7 @@ class Caller:
         return program
 
     def _stream(self, attempt: int, items: Iterator[Any], streams: Streams) -> None:
-        """Send each item when there is credit for it, so that nothing is computed that nobody takes."""
+        """Send each item when there is credit for it, so that no unwanted item is computed."""
         index = 0
         while streams.wait_credit():
             try:
@@ -151,13 +151,13 @@ def _failed(attempt: int, phase: str, error: BaseException, took_us: int) -> Ans
         phase, error = error.phase, error.__cause__ or error
     elif isinstance(error, values.Unpicklable):
         return failed(attempt, "dump", error, took_us)
-    if phase != "call" and limits.is_shortage(error):  # neither the value's fault nor its user's
+    if phase != "call" and limits.is_shortage(error):  # no fault of the value or the user
         return lacking(attempt, limits.story()), []
     return failed(attempt, phase, error, took_us)
 
 
 def aged(answer: Message, since: int) -> Message:
-    """Return the answer, which says of a failure that it is older by the time since ``since`` (`perf_counter_ns`)."""
+    """Return the answer, with a failure's age increased by the time since ``since`` (`perf_counter_ns`)."""
     return answer._replace(ago_us=answer.ago_us + _microseconds(since)) if isinstance(answer, Failed) else answer
 
 

@@ -20,12 +20,12 @@ from .arrivals import Arrival, Arrivals
 from .blobs import BlobStore
 
 _PIECE_BYTES = 65536
-_SENT_BYTES, _HELD_BYTES = 1 << 18, 4096  # of a blob: in one call, and of what the socket has no room for
+_SENT_BYTES, _HELD_BYTES = 1 << 18, 4096  # of a blob: in one call, and at most in asyncio's buffer
 _CREDENTIALS = struct.Struct("3i")  # <linux/socket.h>: struct ucred {pid, uid, gid}
 
 
 class _Reads(threading.local):
-    """The buffer that a thread's connections are read into: each copies out what it has read before another reads."""
+    """The read buffer of a thread's connections: each copies its data out before the next one reads."""
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(_PIECE_BYTES))
@@ -74,7 +74,7 @@ class NewChannel(ByteStream):
                 self._begin(codec.decode(body), self._splitter.tail)
         except ProtocolError:  # malformed: this channel ends, no more
             self._transport.close()
-        except OSError as error:  # what it asks for takes a descriptor: its client tries again
+        except OSError as error:  # no descriptor is left for the request: its client tries again
             if not limits.is_shortage(error):
                 raise
             self._transport.close()
@@ -109,11 +109,11 @@ class BlobIn(ByteStream):
         self._at = at
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._read[:nbytes])  # it is written where it belongs before another read: no copy of it
+        self.data_received(self._read[:nbytes])  # it is written to its place before the next read: no copy
 
     def data_received(self, data: bytes | memoryview) -> None:
         arrival = self._arrival
-        if arrival.fd is None or self._at + len(data) > arrival.size_bytes:  # more than it announced
+        if arrival.fd is None or self._at + len(data) > arrival.size_bytes:  # more bytes than announced
             self._transport.close()
             return
         try:
@@ -127,17 +127,17 @@ class BlobIn(ByteStream):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        if self._arrival.fd is not None and self._arrival.told is None:
+        if self._arrival.fd is not None and self._arrival.on_whole is None:
             self._arrivals.abandon(self._arrival)
 
 
 class BlobOut(ByteStream):
     """A blob that a client fetches: `Have` and its bytes, while the connection takes them.
 
-    The kernel moves them from the blob to the socket by itself, in a third of the time. When the socket is full, a few
-    of them are left to asyncio, which tells us when it has sent them.
+    The kernel moves them from the blob to the socket, in a third of the time of a copy. When the socket is full,
+    asyncio gets the next few, and calls back when it has sent them.
 
-    It reads through the store's descriptor, so that a channel that was accepted needs no other to be served.
+    It reads through the store's descriptor, so that an accepted channel needs no further descriptor.
     """
 
     def __init__(self, transport: asyncio.Transport, name: str, store: BlobStore) -> None:
@@ -150,7 +150,7 @@ class BlobOut(ByteStream):
 
     def begin(self) -> None:
         self._transport.set_protocol(self)
-        self._transport.set_write_buffer_limits(high=0)  # while asyncio holds something back, nothing may overtake it
+        self._transport.set_write_buffer_limits(high=0)  # no other bytes may overtake those in asyncio's buffer
         fd = self._store.fd(self._name)
         if fd is None:
             self._transport.write(codec.encode(Missing(self._name)))
@@ -160,7 +160,7 @@ class BlobOut(ByteStream):
         self._pump()
 
     def data_received(self, data: bytes) -> None:
-        """Ignore what else the client says."""
+        """Ignore further messages of the client."""
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -176,13 +176,13 @@ class BlobOut(ByteStream):
     def _pump(self) -> None:
         while self._sending and not self._paused:
             fd = self._store.fd(self._name)
-            if fd is None:  # the client has dropped it, and wants no more of it
+            if fd is None:  # the client has dropped the blob and needs no more of it
                 self._sending = False
                 asyncio.get_running_loop().call_soon(self._transport.close)  # in resume_writing asyncio closes it twice
                 return
             try:
                 sent = os.sendfile(self._socket.fileno(), fd, self._at, _SENT_BYTES)
-            except OSError:  # it is full; or it is closed, as asyncio finds out
+            except OSError:  # the socket is full; or closed, which asyncio notices
                 piece = os.pread(fd, _HELD_BYTES, self._at)
                 sent = len(piece)
                 self._transport.write(piece)
@@ -191,7 +191,7 @@ class BlobOut(ByteStream):
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """Return the user who runs the other end of a unix socket, or who made it listen."""
+    """Return the user id of the other end of a unix socket, or of its listener."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     uid: int = _CREDENTIALS.unpack(credentials)[1]
     return uid

@@ -1,4 +1,4 @@
-"""The context of a running task: what it can ask about itself, and the iterators that stand for its streamed arguments.
+"""The context of a running task: the facts it can read about itself, and the iterators of its streamed arguments.
 
 User code's side of the engine (``runtime``, ``task``) imports this on the client too, so it imports next to nothing.
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from .stack_file import StackFile
     from .worker_streams import Streams
 
-NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where the notice page can be opened
+NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable with the path of the notice page
 
 
 class TaskContext:
-    """The running task. ``info`` is what `instance_info` is made from."""
+    """The running task. ``info``: the source of `instance_info`."""
 
     __slots__ = (
         "attempt", "closing", "has_sessions", "info", "job", "keeping", "loading", "log", "number", "place",
@@ -46,15 +46,15 @@ class TaskContext:
         self.info = info
         self.streams = streams
         self.log = log
-        self.place = place  # of its thread, among those of a worker that run tasks
-        self.loading = loading  # its function or its arguments are being loaded, for which modules are imported
+        self.place = place  # the index of its thread among the worker's task threads
+        self.loading = loading  # whether its function or arguments are being loaded, which imports modules
         self.closing: list[Callable[[bool], None]] = []  # see `close`
         self.has_sessions = False  # of plugins, which may change settings of the process and restore them later
         self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # calls a function, and keeps its locals
-        self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it has not, or nothing came after that
+        self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it did not, or nothing followed
 
     def close(self, *, failed: bool) -> None:
-        """Run the ``closing`` callbacks: the function has ended. They may take long; the task raises what they do."""
+        """Run the ``closing`` callbacks after the function's end. They may take long; the task raises their errors."""
         while self.closing:
             self.closing.pop()(failed)
 
@@ -72,12 +72,12 @@ class SetupError(LoadError):
 
 
 def current() -> TaskContext | None:
-    """Return the task that this code runs in, in a process worker also on its other threads. None outside of a task."""
+    """Return the current task, in a process worker on all threads. None outside of a task."""
     return _task.get() or _process.alone
 
 
 def has_process(task: TaskContext) -> bool:
-    """Return whether the task has its process to itself, with all that is in it, as environment variables are."""
+    """Return whether the task has its process to itself, including environment variables."""
     return _process.alone is task
 
 
@@ -93,7 +93,7 @@ def stepped(kind: str) -> None:
 
 
 def signed(task: TaskContext) -> None:
-    """Note that a task, which calls this, gives a sign of life that nobody is sent."""
+    """Note a local sign of life of the calling task; no message is sent."""
     if _process.notes is not None:
         _process.notes.stepped(task.place)
 
@@ -111,7 +111,7 @@ def notice_page() -> NoticePage | None:
 
 
 class _StreamedArgument:
-    """Stands for an argument that is streamed from the client; pickled with the arguments, live in the task."""
+    """The stand-in for an argument that is streamed from the client; pickled with the arguments, live in the task."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -187,7 +187,7 @@ def run_setup(function: Callable[[], Any]) -> Any:
 
 
 def run_lasting(function: Callable[[], Any]) -> Any:
-    """Run what imports modules: context variables that these set are set for this task and for all later ones."""
+    """Run a function that imports modules: context variables that they set stay set for this and all later tasks."""
     if (base := _base.get()) is None:
         return function()
     task = _task.get()
@@ -209,7 +209,7 @@ def run_lasting(function: Callable[[], Any]) -> Any:
 
 
 def has_setups() -> bool:
-    """Return whether this process keeps results of setups, which a new process would have to make again."""
+    """Return whether this process keeps results of setups, which a new process would have to compute again."""
     return _process.has_setups
 
 
@@ -218,7 +218,7 @@ def set_notice_page(page: NoticePage) -> None:
 
 
 def set_notes(notes: StackFile) -> None:
-    """Set where the process's tasks note what they are at."""
+    """Set the place for the process's tasks to note their state."""
     _process.notes = notes
 
 
@@ -227,7 +227,7 @@ def set_profiling(profiling: Profiling) -> None:
 
 
 def profiling() -> Profiling | None:
-    """Return what takes profiles of this process's tasks. None outside of a node's own processes."""
+    """Return the profiler of this process's tasks. None outside of a node's own processes."""
     return _process.profiling
 
 
@@ -236,7 +236,7 @@ on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each 
 
 
 class _Process:
-    has_setups = False  # it keeps what setups have returned
+    has_setups = False  # whether it keeps results of setups
     alone: TaskContext | None = None
     page: NoticePage | None = None
     notes: StackFile | None = None

@@ -1,8 +1,8 @@
-"""Decide whether CUDA has failed in this process for good: then a worker's next task would fail because of its last.
+"""Decide whether CUDA has failed in this process for good: then the worker's next tasks would fail because of this one.
 
 After some faults of a kernel, such as an assertion or an access outside of its memory, the driver answers every later
-call of the process with that error, whichever library makes it: only another process can use the GPU again
-(https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html says which).
+call of the process with that error, whichever library makes it: only another process can use the GPU again (listed in
+https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any
 LIBRARY = "libcuda.so.1"
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # the second is Windows' own, under WSL
 _SUCCESS = 0
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the question does not end a capture that another thread has begun
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the check does not end another thread's capture
 
-# Of most the manual says that the process must be ended and begun again. 214, 220 and 999 are here because the question
-# that is asked below cannot lead to them by itself.
+# By the manual, most require a new process. 214, 220 and 999 are here because the check below cannot cause them itself.
 _FOR_GOOD = frozenset(
     [
         214,  # CUDA_ERROR_ECC_UNCORRECTABLE
@@ -41,7 +40,7 @@ _FOR_GOOD = frozenset(
 
 
 class Cuda:
-    """CUDA as this process has loaded it, if it has."""
+    """The CUDA library that this process has loaded, if any."""
 
     def __init__(self, *, library: str = LIBRARY, drivers: tuple[str, ...] = DRIVERS) -> None:
         self._name = library
@@ -49,7 +48,7 @@ class Cuda:
         self._exists = any(map(os.path.exists, drivers))
 
     def has_failed(self) -> bool:
-        """Return whether no call of CUDA can succeed in this process any more; False where it does not use CUDA.
+        """Return whether no CUDA call can succeed in this process any more; False if it does not use CUDA.
 
         Measured on an H200: 15 us, and 2 us where CUDA is loaded and unused. It waits for no kernel.
         """
@@ -63,24 +62,24 @@ class Cuda:
             return False
 
     def _devices(self) -> Iterator[int]:
-        """Yield the devices that this process has a context on: the one that the libraries share."""
+        """Yield the devices on which this process has a primary context, which all libraries share."""
         count, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
         if self._library.cuDeviceGetCount(ctypes.byref(count)) != _SUCCESS:
             return
         for device in range(count.value):
-            told = self._library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
-            if told == _SUCCESS and active.value:
+            status = self._library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+            if status == _SUCCESS and active.value:
                 yield device
 
     def _answer(self, device: int) -> int:
-        """Return the driver's answer to a question that always succeeds while the context works."""
+        """Return the driver's answer to a call that always succeeds while the context works."""
         context = ctypes.c_void_p()
-        if told := self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
-            return int(told)
+        if status := self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+            return int(status)
         try:
             with self._without_capture():
-                if told := self._library.cuCtxPushCurrent_v2(context):
-                    return int(told)
+                if status := self._library.cuCtxPushCurrent_v2(context):
+                    return int(status)
                 try:
                     free, total = ctypes.c_size_t(), ctypes.c_size_t()
                     return int(self._library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))

@@ -1,12 +1,11 @@
-"""The executor on a real host: a `ExecutorServer` behind a unix socket that sshd forwards to. Outlives who started it.
+"""The executor on a real host: a `ExecutorServer` behind a unix socket that sshd forwards to. It outlives its starter.
 
     python3 -I <runtime> daemon --directory ~/.cache/outrider/pools/<pool>-<node>
 
 Returns when the socket ``<directory>/executor.sock`` can be connected to (printing its path), or when another daemon of
-the directory is there already. What goes wrong later is in ``<directory>/log``. Ends by itself: see `ExecutorServer`.
+the directory is there already. Later errors are in ``<directory>/log``. Ends by itself: see `ExecutorServer`.
 
-Tasks get what this process has: its Python with the packages of that, its environment, and ``OUTRIDER_PATH``, folders
-of modules that come before all others.
+Tasks get this process's Python and packages, its environment, and ``OUTRIDER_PATH``: the first folders of modules.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _READY = b"+"
 
 
 def main() -> int:
-    """Start the daemon, or run it (``--foreground``). The exit status."""
+    """Start the daemon, or run it (``--foreground``); return the exit status."""
     options = _parser().parse_args()
     directory: Path = options.directory.expanduser().absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _own_address() -> str:
     """Return the address that the starting SSH connection reached, else the outgoing interface's; nothing is sent."""
     arrived = os.environ.get("SSH_CONNECTION", "").split()  # sshd(8): client address and port, server address and port
-    if len(arrived) == 4 and arrived[2] not in {"127.0.0.1", "::1"}:  # else through a tunnel that ends here
+    if len(arrived) == 4 and arrived[2] not in {"127.0.0.1", "::1"}:  # else the connection came through a local tunnel
         return arrived[2]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -115,9 +114,9 @@ def _serve(options: argparse.Namespace, *, ready: int | None) -> NoReturn:
     os.ftruncate(options.lock, 0)
     os.pwrite(options.lock, str(os.getpid()).encode(), 0)
     gpus = devices.Query()  # takes up to a second, in which the rest starts
-    sees_others = sys.base_prefix in site.PREFIXES  # it is no environment, or one that sees its interpreter's packages
+    sees_others = sys.base_prefix in site.PREFIXES  # no virtual environment, or one with its interpreter's packages
     if sees_others and Path(users := site.getusersitepackages()).is_dir():
-        site.addsitedir(users)  # as a login there has it; isolated mode leaves it out
+        site.addsitedir(users)  # as in a login there; isolated mode leaves it out
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         forkserver.serve(theirs, options.lock)
@@ -166,7 +165,7 @@ async def _until_ended(
 
 
 def _unmounted(fd: int) -> None:
-    """Tell the volumes' supervisor that no task uses them any more; it closes its end when it has unmounted them."""
+    """Signal the volumes' supervisor that no task uses them any more; it closes its end when it has unmounted them."""
     with socket.socket(fileno=fd) as supervisor:
         supervisor.settimeout(_UNMOUNTED_S)
         with suppress(OSError):
@@ -175,7 +174,7 @@ def _unmounted(fd: int) -> None:
 
 
 def _is_ours(options: argparse.Namespace) -> bool:
-    """Return whether the directory is still the one that we locked; if not, another executor may have its own there."""
+    """Return whether the directory is still the one that we locked; else another executor may use the path."""
     try:
         return os.path.samestat(os.stat(options.directory / "lock"), os.fstat(options.lock))  # noqa: PTH116
     except OSError:

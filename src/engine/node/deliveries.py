@@ -1,4 +1,4 @@
-"""Deliveries to workers: an attempt, and before it all that it needs and its worker has not been given yet."""
+"""Deliveries to workers: an attempt, after everything it needs that its worker does not have yet."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .worker_connection import WorkerConnection
 
 
 class Deliveries:
-    """The functions, the view, and what is kept for attempts until a worker is given them."""
+    """The functions, the view, and messages that are kept for attempts until they have a worker."""
 
     def __init__(self, store: BlobStore) -> None:
         self._store = store
-        self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
+        self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> (body of its `Define`, its blob)
         self.view = b""  # the body of the latest
-        self.lent: dict[int, tuple[tuple[str, wire.Value], ...]] = {}  # attempt -> names it refers to, and the values
-        self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that its world goes with
+        self.lent: dict[int, tuple[tuple[str, wire.Value], ...]] = {}  # attempt -> (name, value) of its references
+        self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that belongs to its world
         self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
 
     def expect(self, run: wire.Run) -> bool:
@@ -27,7 +27,7 @@ class Deliveries:
         lent = self.lent.get(run.attempt)
         if self._store.lacks((run.args.blob, code, *([value.blob for _, value in lent] if lent else ()))):
             return False
-        if run.world is not None:  # the next view may come before a worker is given this
+        if run.world is not None:  # a newer view may come before the attempt has a worker
             self._views[run.attempt] = self.view
         return True
 
@@ -60,8 +60,8 @@ class Deliveries:
             self._early.setdefault(message.attempt, []).append((message, body))
 
     def take_back(self, connection: WorkerConnection, message: wire.Message | None, body: bytes) -> None:
-        """Handle what a worker has not read, a run excepted: it is given it again when that is needed. None: a mark."""
-        if isinstance(message, wire.Input | wire.Credit):  # of a task that its worker did not live to read
+        """Handle an unread message of a worker, other than a run: it is sent again when needed. None: a mark."""
+        if isinstance(message, wire.Input | wire.Credit):  # for a task that its dead worker had not read
             self._early.setdefault(message.attempt, []).append((message, body))
         elif isinstance(message, wire.Define):
             connection.known.discard(message.function)
@@ -79,7 +79,7 @@ class Deliveries:
         self.lent[attempt] = (*self.lent.get(attempt, ()), *zip(names, values, strict=False))
 
     def renew(self, connection: WorkerConnection, blob: str) -> None:
-        """Give a worker that was given a blob the store's descriptor of it anew."""
+        """Send a worker that has a blob the store's present descriptor of it."""
         for name, held in connection.shared.items():
             if held == blob and (fd := self._store.fd(blob)) is not None:
                 connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
@@ -91,7 +91,7 @@ class Deliveries:
             self._views.pop(attempt, None)
 
     def forget(self, attempt: int) -> None:
-        """Forget what is kept for an attempt that is over and never ran."""
+        """Forget the state of an attempt that is over and never ran."""
         self._early.pop(attempt, None)
         self.lent.pop(attempt, None)
         self._views.pop(attempt, None)

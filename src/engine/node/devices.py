@@ -15,12 +15,12 @@ _PATIENCE_S = 20.0  # a driver without persistence mode wakes up for seconds
 
 
 class Query:
-    """Asks NVIDIA's own tool, where its driver is; it takes a second, so `answer` comes later."""
+    """A query of NVIDIA's own tool, if its driver is there; it takes a second, so `answer` is called later."""
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
         if (tool := shutil.which("nvidia-smi")) and any(Path("/dev").glob("nvidia[0-9]*")):
-            import subprocess  # the fork server is to be without it
+            import subprocess  # not imported in the fork server
 
             self._running = subprocess.Popen(  # noqa: S603
                 [tool, *_QUERY], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -35,7 +35,7 @@ class Query:
         try:
             table, _ = self._running.communicate(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._running.kill()  # and not waited for: in a driver that hangs it cannot be killed
+            self._running.kill()  # no wait: in a driver that hangs it cannot be killed
             if self._running.stdout is not None:
                 self._running.stdout.close()
             return []
@@ -44,21 +44,21 @@ class Query:
 
 def parse(table: str, visible: str | None = None) -> list[tuple[str, float]]:
     """Parse lines ``0, GPU-5f3c..., NVIDIA H200, 143771`` (MiB or ``[N/A]``); ``visible``: CUDA_VISIBLE_DEVICES."""
-    found: list[tuple[str, str, str, float]] = []
+    gpus: list[tuple[str, str, str, float]] = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 4 and cells[0].isdigit():  # else a warning
             index, uuid, name, mebibytes = cells
             memory_gb = round(int(mebibytes) / 1024, 1) if mebibytes.isdigit() else 0.0
-            found.append((index, uuid, name.removeprefix("NVIDIA "), memory_gb))
+            gpus.append((index, uuid, name.removeprefix("NVIDIA "), memory_gb))
     if visible is not None:
         chosen = []
         for wanted in (part.strip() for part in visible.split(",")):
             named = [
-                each for each in found if each[0] == wanted or (wanted[:4] == "GPU-" and each[1].startswith(wanted))
+                each for each in gpus if each[0] == wanted or (wanted[:4] == "GPU-" and each[1].startswith(wanted))
             ]
             if len(named) != 1 or named[0] in chosen:  # CUDA stops at the first name that matches no GPU
                 break
             chosen += named
-        found = chosen
-    return [(name, memory_gb) for _, _, name, memory_gb in found]
+        gpus = chosen
+    return [(name, memory_gb) for _, _, name, memory_gb in gpus]

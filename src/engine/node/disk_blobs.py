@@ -18,7 +18,7 @@ _PIECE_BYTES = 1 << 24
 
 
 class DiskBlobs:
-    """``moved`` is told of blobs whose descriptor in the store leads to a file now, ``send`` of those that stay."""
+    """The mover. ``moved`` gets blobs whose descriptor leads to a file now, ``send`` a message for the others."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class DiskBlobs:
 
 
 def copied(source: int, folder: Path) -> int:
-    """Copy a blob into a new file of ``folder``, which has no name any more. Return its descriptor.
+    """Copy a blob into a new nameless file in ``folder``; return its descriptor.
 
     Raises:
         OSError: the disk is full, but for `FREE_SHARE` of it, or cannot be written.

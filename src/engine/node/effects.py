@@ -10,7 +10,7 @@ class Fork(NamedTuple):
     worker: int
     slot: int  # shown in `instance_info`
     fresh: bool
-    attempt: int = 0  # that a fresh one is for
+    attempt: int = 0  # the attempt for a fresh worker
 
 
 class Deliver(NamedTuple):
@@ -20,7 +20,7 @@ class Deliver(NamedTuple):
 
 
 class Steal(NamedTuple):
-    """Take back what the worker has not read. Call `WorkerScheduler.finished` for its results, then `stolen`."""
+    """Take back the worker's unread attempts. Call `WorkerScheduler.finished` for its results, then `stolen`."""
 
     worker: int
 

@@ -1,4 +1,4 @@
-"""The environment variables that differ from task to task: each task's own facts, and what ranks find each other by."""
+"""The environment variables that differ from task to task: each task's own facts, and the ranks' addresses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ RANK_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 
-# Variables by which a launcher tells a process its place among others. Where `torchrun`, `srun` or `mpirun` has started
+# Variables by which a launcher gives a process its place among others. Where `torchrun`, `srun` or `mpirun` has started
 # the pool's program, libraries in its tasks would take that place for the task's own. Each comment names readers.
 # The facts of a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) stay.
 OTHER_LAUNCHERS = re.compile(
-    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed: whose store it is; Lightning
+    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed: its store's owner; Lightning
     r"|PET_.*"  # defaults of `torchrun`, as Kubeflow sets them
     r"|CROSS_(RANK|SIZE)|LOCAL_SIZE"  # DeepSpeed's launcher
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NNODES|NTASKS_PER_.*|TASKS_PER_NODE)"  # Lightning, JAX
@@ -41,10 +41,10 @@ def drop_other_launchers() -> None:
 
 
 class Variable:
-    """An environment variable with another value for every task, which C code and child processes see as well.
+    """An environment variable with another value for every task, visible to C code and child processes.
 
-    glibc keeps every value that `setenv` was ever given, and looks through them all: 700 bytes a task for ever, and
-    2 us. What `putenv` was given is ours, and is written over.
+    glibc keeps every value that `setenv` ever got, and searches them all: 700 bytes a task for ever, and 2 us. The
+    memory given to `putenv` is ours, and is overwritten.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ class Variable:
         entry = b"%b=%b" % (self._name, value)
         if len(entry) < len(self._place):
             self._place.value = entry
-            _putenv(self._place)  # again: the task before may have set the variable itself
+            _putenv(self._place)  # again, as the last task may have set the variable itself
         else:
             place = ctypes.create_string_buffer(entry, 2 * len(entry))
             _putenv(place)
@@ -70,12 +70,12 @@ class RankVariables:
     def __init__(self) -> None:
         self.present = False
         self._variables = {name: Variable(name) for name in RANK_VARIABLES}
-        self._outside: dict[str, str] = {}  # what other tasks have under these names, as by `Image(env=...)`
+        self._outside: dict[str, str] = {}  # values of other tasks for these names, for example by `Image(env=...)`
         self._place: tuple[object, ...] = ()
         self._texts: dict[str, str] = {}
         self._values: dict[
             bytes, bytes
-        ] = {}  # the same as `os.environ` keeps it; the port, which always differs, apart
+        ] = {}  # the same in the form of `os.environ`, without the port, which always differs
 
     def set(self, info: Mapping[str, Any]) -> None:
         """Set them for the rank with this ``instance_info``. It takes 1.5 us where the last rank had the same place."""
@@ -97,7 +97,7 @@ class RankVariables:
         self._variables["MASTER_PORT"].set(str(info["head_port"]))
 
     def clear(self) -> None:
-        """Restore what was there before the first rank."""
+        """Restore the values from before the first rank."""
         self.present = False
         for name in RANK_VARIABLES:
             os.environ.pop(name, None)

@@ -1,8 +1,8 @@
-"""The event loop that lasts, for functions with ``setup=``.
+"""The lasting event loop, for functions with ``setup=``.
 
-A client object that `setup=` makes, as an HTTP session, binds itself to the loop of its first use. All calls of such a
-function in a thread therefore share one loop. Other functions have a loop per call, as by `asyncio.run`, so connections
-that they leave open end with the call.
+A client object that `setup=` makes, such as an HTTP session, binds itself to the loop of its first use. All calls of
+such a function in a thread therefore share one loop. Other functions have a loop per call, as with `asyncio.run`, so
+connections that they leave open end with the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-FILES = (str(Path(asyncio.__file__ or "").parent), __file__)  # whose frames stand above the user's in a traceback
+FILES = (str(Path(asyncio.__file__ or "").parent), __file__)  # their frames come before the user's in a traceback
 _HAS_IMPLICIT_LOOP = sys.version_info < (3, 14)  # `asyncio.get_event_loop()` makes one in the main thread
 
 
@@ -31,7 +31,7 @@ class LastingLoop:
 
     @property
     def is_usable(self) -> bool:
-        """False once the user's code has closed the loop, or chosen another kind of loop, as by `uvloop.install()`."""
+        """Return False once the user's code has closed the loop, or chosen another kind (`uvloop.install()`)."""
         return not self._loop.is_closed() and self._policy is _policy()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -98,7 +98,7 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their ends. The loop reports their errors, as nobody else does."""
+    """Cancel tasks and wait for their ends. The loop logs their errors."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

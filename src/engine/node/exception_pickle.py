@@ -1,6 +1,7 @@
 """Pickle exceptions of any class. Loading one does not run its class's ``__init__``, which may take other arguments.
 
-What cannot be pickled is left out, and named in a note. The causes that a traceback would show travel with the error.
+Unpicklable parts are left out, and named in a note. The causes that a traceback would show travel with the
+error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Links = tuple[bytes | None, bool, bool, bool]  # a pickled cause; is it `__cause
 
 
 def dumps(error: BaseException, *, causes: bool = True, most_bytes: int | None = None) -> bytes:
-    """Return a pickle of the error; if it has more than ``most_bytes``, one without its causes, however large.
+    """Return a pickle of the error; if it has more than ``most_bytes``, without its causes, of any size.
 
     Raises:
         Exception: the class of the error cannot be pickled.
@@ -62,8 +63,8 @@ class _Causes:
         return (pickled, "") if len(pickled) <= _CAUSE_BYTES else (None, ", too large")
 
     def links(self, error: BaseException, left_out: list[str]) -> Links | None:
-        """Return the cause that a traceback of the error would show. It is a pickle of its own: where the cause cannot
-        be loaded, the error can.
+        """Return the cause that a traceback of the error would show, as a pickle of its own: if the cause cannot be
+        loaded, the error still can.
         """
         cause, context, hidden = (BaseException.__dict__[name].__get__(error) for name in _LINKS)
         shown = context if cause is None and not hidden else cause
@@ -122,7 +123,7 @@ def _dumps_in_parts(error: BaseException, causes: _Causes | None) -> bytes:
 
 
 class _Pickler(pickler.Pickler):
-    """Pickles an error.
+    """A pickler of an error.
 
     Args:
         root: the error.
@@ -133,7 +134,7 @@ class _Pickler(pickler.Pickler):
     def __init__(self, file: BytesIO, root: BaseException, causes: _Causes | None, *, in_parts: bool = False) -> None:
         super().__init__(file)
         self._root, self._causes, self._in_parts = root, causes, in_parts
-        self.has_own_ways = False  # an error has a `__reduce__` of its own, which may fail when it is loaded
+        self.has_own_ways = False  # whether an error has a `__reduce__` of its own, which may fail on loading
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, BaseException):
@@ -164,7 +165,7 @@ class _Pickler(pickler.Pickler):
 
 
 class _Probe(pickler.Pickler):
-    """Tries whether an object can be pickled. Errors that it holds can, in parts."""
+    """A test whether an object can be pickled. Errors in it count as picklable, in parts."""
 
     def reducer_override(self, obj: Any) -> Any:
         return (Exception, ()) if isinstance(obj, BaseException) else super().reducer_override(obj)
@@ -273,7 +274,7 @@ def loaded(first: bytes, second: bytes | None, links: Links | None = None, left_
 
 
 def rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Make an exception as the interpreter's own base of its class would, without the class's ``__init__``."""
+    """Make an exception by its class's built-in base, without the class's ``__init__``."""
     base = _interpreters(kind)
     error: BaseException = base.__new__(kind, *args)
     base.__init__(error, *args)

@@ -26,7 +26,7 @@ PYTHON = ".".join(map(str, sys.version_info[:2]))
 
 
 def facts(address: str, accelerators: Sequence[tuple[str, float]], sharing: int = 1) -> dict[str, Any]:
-    """``sharing``: so many nodes are this computer, which is divided evenly among their tasks."""
+    """Return the facts. ``sharing``: the number of nodes on this computer, which they share evenly."""
     return {
         "hostname": socket.gethostname(),
         "pid": os.getpid(),
@@ -46,7 +46,7 @@ def memory_bytes(limit: Path = _MEMORY_LIMIT) -> int:
     has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(has, int(limit.read_text()))
-    except (OSError, ValueError):  # there is no such file; it says "max"
+    except (OSError, ValueError):  # no such file, or "max"
         return has
 
 
@@ -93,7 +93,7 @@ def installed_packages(paths: Sequence[str] | None = None) -> dict[str, str]:
 
     Read from folder names, nothing is imported: 0.3 ms a folder.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for path in sys.path if paths is None else paths:
         try:
             names = os.listdir(path or ".")  # noqa: PTH208  names alone, of thousands
@@ -101,5 +101,5 @@ def installed_packages(paths: Sequence[str] | None = None) -> dict[str, str]:
             continue
         for name in names:
             if name.endswith(_ENDS) and (named := _NAMED.fullmatch(name)) is not None:
-                found.setdefault(named[1].lower(), named[2])
-    return found
+                versions.setdefault(named[1].lower(), named[2])
+    return versions

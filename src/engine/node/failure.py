@@ -1,4 +1,4 @@
-"""A user's exception as data: what a client can show and, where it can be pickled, raise again."""
+"""A user's exception as data, which a client can show and, if it could be pickled, raise again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..wire.messages import Failed, Value
 from . import blobs, exception_pickle
 from .task_hints import add_hint
 
-_TEXT_BYTES = 64 * 1024  # of a traceback; the end says most
+_TEXT_BYTES = 64 * 1024  # of a traceback, whose end matters most
 _MESSAGE_BYTES = 8 * 1024
 _OURS = str(Path(__file__).parents[2])  # the package: its frames are not the user's
 
@@ -20,7 +20,7 @@ _OURS = str(Path(__file__).parents[2])  # the package: its frames are not the us
 def failed(
     attempt: int, phase: str, error: BaseException, took_us: int = 0, *, most_bytes: int | None = None
 ) -> tuple[Failed, list[int]]:
-    """The answer for an attempt that raised, and the descriptor of its blob, if it has one. Never raises.
+    """Return the answer for an attempt that raised, and the descriptor of its blob, if it has one. Never raises.
 
     An error whose pickle has more than ``most_bytes`` travels without its causes, if that makes it small enough.
     """
@@ -34,12 +34,12 @@ def failed(
     except BaseException:  # noqa: BLE001 - its __reduce__ is the user's code too
         pickled, blob = None, []
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    text = _told(kind, error)[-_TEXT_BYTES:]
+    text = _traceback_text(kind, error)[-_TEXT_BYTES:]
     return Failed(attempt, phase, name, text_of(error)[:_MESSAGE_BYTES], text, pickled, took_us, _version(kind)), blob
 
 
 def lacking(attempt: int, story: str) -> Failed:
-    """Return the answer for an attempt that the node lacks the means for."""
+    """Return the answer for an attempt for which the node lacks memory or descriptors."""
     return Failed(attempt, "node", "OSError", story, "", None, 0)
 
 
@@ -51,25 +51,25 @@ def text_of(error: BaseException) -> str:
         return f"<its text cannot be read: {type(broken).__name__}>"
 
 
-def _told(kind: type[BaseException], error: BaseException) -> str:
+def _traceback_text(kind: type[BaseException], error: BaseException) -> str:
     try:
-        told = traceback.TracebackException(kind, error, _users(error.__traceback__), compact=True)
-        _shorten(told)
-        return _clean("".join(told.format()))
+        trace = traceback.TracebackException(kind, error, _users(error.__traceback__), compact=True)
+        _shorten(trace)
+        return _clean("".join(trace.format()))
     except Exception as broken:  # noqa: BLE001 - what a traceback shows of it may be properties of its class
         return f"<its traceback cannot be told: {type(broken).__name__}>\n"
 
 
-def _shorten(told: traceback.TracebackException) -> None:
-    """Shorten texts of megabytes, in an error or its causes: formatting them takes seconds, and nobody reads them."""
-    left, seen = [told], set[int]()
+def _shorten(trace: traceback.TracebackException) -> None:
+    """Shorten texts of megabytes, in an error or its causes: formatting them takes seconds."""
+    left, seen = [trace], set[int]()
     while left:
         each = left.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
         each._str = shortened(each._str, _MESSAGE_BYTES)  # type: ignore[attr-defined]  # since 3.5, and in 3.14
-        notes: object = getattr(each, "__notes__", None)  # what the user's code has put there
+        notes: object = getattr(each, "__notes__", None)  # set by the user's code
         if isinstance(notes, list | tuple):
             each.__notes__ = [shortened(note, _MESSAGE_BYTES) if isinstance(note, str) else note for note in notes]
         left += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))

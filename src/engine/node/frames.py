@@ -11,9 +11,9 @@ _SUSPENDABLE = 0x20 | 0x80 | 0x100 | 0x200  # generators, coroutines, both, asyn
 def release_frames(error: BaseException) -> None:
     """Drop the tracebacks of an error and of all errors that it refers to, and the locals of their frames.
 
-    Local variables often refer to the error itself. Such a cycle would keep them until Python's collector runs, which
-    knows nothing of their size, nor of the memory of a GPU. Of generators and coroutines only the references are
-    dropped: one that has caught the error may still run.
+    Local variables often refer to the error itself. Such a cycle would keep them until Python's garbage collector runs,
+    which does not consider their size, or the memory of a GPU. Frames of generators and coroutines only lose their
+    reference: one that has caught the error may still run.
     """
     errors, seen = [error], set[int]()
     while errors:
@@ -22,7 +22,7 @@ def release_frames(error: BaseException) -> None:
             continue
         seen.add(id(error))
         _clear(error.__traceback__)
-        with suppress(Exception):  # the user's class may say otherwise
+        with suppress(Exception):  # the user's class may override it
             error.__traceback__ = None
         errors += [each for each in (error.__cause__, error.__context__) if each is not None]
         if isinstance(error, BaseExceptionGroup):

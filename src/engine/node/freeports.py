@@ -1,8 +1,8 @@
-"""TCP ports kept free for ranks that run on this node: bound, so that nobody else gets them, not listening.
+"""TCP ports kept free for ranks that run on this node: bound, so that no other process gets them, not listening.
 
-They are none of those that the kernel gives to whoever wants any. Between letting one go and the rank's listening there
-lie seconds (an import of torch), in which another process's connection could get it; or that of a peer of the rank who
-tries to connect to it all the while, and would be connected to itself.
+None is an ephemeral port of the kernel: between the release of a port and the rank's listening there lie seconds (an
+import of torch), in which another process's connection could get an ephemeral port; or a peer of the rank, which tries
+to connect to the port meanwhile, could be connected to itself.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgpack
 from ..wire.messages import Ports, PortsTaken, Run, RunFlag
 from .port_book import PortBook
 
-PORTS = range(20000, 30000)  # below Linux's own, 32768 to 60999, and Kubernetes' from 30000 on
+PORTS = range(20000, 30000)  # below Linux's ephemeral ports, 32768 to 60999, and Kubernetes' from 30000 on
 TRIES = 64
-KEPT = 32  # and no more than an eighth of the descriptors that this process may have
+KEPT = 32  # and at most an eighth of this process's descriptors
 _LISTENS = int(RunFlag.LISTENS)
-FEW = 16  # so few are offered, and others are opened: one message for many generations. None takes more of one node
+FEW = 16  # at so few, more are opened: one message for many generations. A generation takes no more of one node
 
 
 class FreePorts:
@@ -30,9 +30,9 @@ class FreePorts:
 
     def __init__(self) -> None:
         self._sockets: dict[int, socket.socket] = {}
-        self._others = _given_by_the_kernel()
+        self._others = _ephemeral_ports()
         most = max(2, min(KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
-        self._asked = False  # by the client, for an offer
+        self._is_requested = False  # whether the client has requested an offer
         self.book = PortBook(self._keep, self._close, most=most, few=FEW * most // KEPT)
 
     def open(self) -> tuple[int, ...]:
@@ -48,20 +48,20 @@ class FreePorts:
         fields = msgpack.unpackb(run.world)
         try:
             port = fields["peers"][fields["rank"]]["port"] if "peers" in fields else fields["head_port"]
-        except (LookupError, TypeError):  # a client of another kind, that names none
+        except (LookupError, TypeError):  # another kind of client, which names no port
             return
         if isinstance(port, int):
             self.book.named(run.attempt, port)
 
     def compare(self, message: PortsTaken) -> None:
         self.book.compare(message.taken, message.unsent)
-        self._asked = True
+        self._is_requested = True
 
     def offer(self) -> Ports | None:
-        """Return the offer that is due now, as the client has asked for it or few ports were left; None: none is."""
-        if not self._asked and not self.book.is_short:
+        """Return the offer that is due, as the client has requested one or few ports were left; None: none is due."""
+        if not self._is_requested and not self.book.is_short:
             return None
-        self._asked = False
+        self._is_requested = False
         self.book.fill()
         return Ports(self.book.taken, tuple(self.book.offered))
 
@@ -74,14 +74,14 @@ class FreePorts:
         self._sockets.pop(port).close()
 
     def _keep(self) -> int:
-        """Keep a port that is free, and return it. Raises OSError where this host has none left."""
+        """Keep a free port, and return it. Raises OSError if this host has none left."""
         sock = socket.socket()
         try:
             self._bind(sock)
         except OSError:
             sock.close()
             raise
-        # Or whoever it is kept for could not bind it for a minute after it has served a connection.
+        # Else the rank could not bind it for a minute after it has served a connection.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         port: int = sock.getsockname()[1]
         self._sockets[port] = sock
@@ -91,13 +91,13 @@ class FreePorts:
         for _ in range(TRIES):
             port = PORTS[int.from_bytes(os.urandom(2)) % len(PORTS)]
             if port not in self._others:
-                with suppress(OSError):  # somebody has it
+                with suppress(OSError):  # the port is in use
                     sock.bind(("", port))
                     return
-        sock.bind(("", 0))  # any that the kernel has
+        sock.bind(("", 0))  # any port of the kernel's
 
 
-def _given_by_the_kernel() -> range:
+def _ephemeral_ports() -> range:
     try:
         low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     except OSError:

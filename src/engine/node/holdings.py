@@ -1,8 +1,7 @@
-"""Holdings of attempts on their node beside a slot: memory, threads, and devices of their own. No I/O.
+"""The holdings of attempts on their node, besides a slot: memory, threads, and devices of their own. No I/O.
 
 HOLD-1: two attempts that run see no device in common, as long as the client gives them no more than the node has.
-HOLD-2: a device is given to another attempt while its process still ends, if that has answered, but not before one
-    that nobody has.
+HOLD-2: a device may go to another attempt while the process of its answered one still ends; free devices go first.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from ...lazy_named_tuple import NamedTuple
 from ..wire.messages import Hold
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-OWN = "OUTRIDER_OWN_DEVICES"  # of a task that has devices of its own: the same as VISIBLE
+OWN = "OUTRIDER_OWN_DEVICES"  # set for a task with devices of its own: the same as VISIBLE
 THREADS: tuple[str, ...] = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 class Allotment(NamedTuple):
-    """The share of a node that a worker is forked with: what its environment says of it, and its memory in bytes.
+    """A worker's share of its node: environment variables, and its memory in bytes.
 
-    ``defaults`` give way to what the user has set. 0 bytes: it is not limited.
+    ``defaults`` apply to variables that the user has not set. 0 bytes: unlimited.
     """
 
     settings: dict[str, str]
@@ -44,7 +43,7 @@ class Holdings:
         self.holds[hold.attempt] = hold
 
     def allotment(self, worker: int, attempt: int) -> Allotment:
-        """Return the share of the worker that is made for an attempt. Its devices are its own from now on."""
+        """Return the share of an attempt's new worker. Its devices are its own from now on."""
         hold = self.holds.get(attempt)
         if hold is None:
             return FREE
@@ -84,6 +83,6 @@ class Holdings:
 
 
 def named_devices(count: int, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return how CUDA names the ``count`` devices that a node's tasks see, of whose environment ``env`` is."""
+    """Return CUDA's names of the ``count`` devices that a node's tasks see in the environment ``env``."""
     visible = [name.strip() for name in env.get(VISIBLE, "").split(",") if name.strip()]
     return tuple(visible[:count]) if len(visible) >= count else tuple(map(str, range(count)))

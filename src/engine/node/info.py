@@ -13,7 +13,7 @@ VARIABLE = "COMPUTE_POOL"  # the environment variable of every task
 
 
 class Info:
-    """Makes the ``info`` of each task and its JSON; what is the same as for the task before is not made again."""
+    """A maker of each task's ``info`` and its JSON; caches whatever did not change since the last task."""
 
     def __init__(self, worker: int, address: str, hostname: str) -> None:
         self._own: dict[str, Any] = {"worker": worker, "hostname": hostname}
@@ -49,7 +49,7 @@ class Info:
         self._port = 0
 
     def of(self, job: int, number: int, world: bytes | None, thread: int = 0) -> tuple[dict[str, Any], str]:
-        """Return the fields, and the same as JSON. ``thread``: the index of the worker's thread that runs the task."""
+        """Return the fields, as a dict and as JSON. ``thread``: the index of the worker's thread that runs the task."""
         generation: dict[str, Any] = {} if world is None else msgpack.unpackb(world)
         if thread or "peers" in generation:
             if world is None:

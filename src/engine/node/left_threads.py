@@ -1,4 +1,4 @@
-"""Threads that a task's own code has started and left running, which would go on beside the next tasks.
+"""Threads that a task's own code has started and left running.
 
 Only daemon threads count: they may be ended at any time, by definition. Others go on, as child processes do. Threads of
 libraries and of the standard library (executors, progress bars, trackers) stay, and so do those that an import has
@@ -44,7 +44,7 @@ class LeftThreads:
         setattr(threading.Thread, "start", start_and_note)  # noqa: B010 - type checkers refuse a plain assignment
 
     def take(self) -> Sequence[threading.Thread]:
-        """Return the threads that the task has left running. None of them is known afterwards."""
+        """Return the threads that the task has left running, and forget them."""
         if not self._started:
             return ()
         started, self._started = self._started, []

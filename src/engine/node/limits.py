@@ -1,5 +1,5 @@
-"""The limits of processes: descriptors that run out, a job's memory, and what a task has lowered for those after it:
-resource limits, priority, CPUs.
+"""The limits of processes: descriptors, a job's memory, and limits that a task has lowered for later tasks: resource
+limits, priority, CPUs.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ class Limits(NamedTuple):
 
     resources: tuple[tuple[int, int], ...]
     priority: int  # as of `os.nice`: only root may raise it
-    cpus: frozenset[int]  # of the main thread; threads that it starts have the same for ever
+    cpus: frozenset[int]  # of the main thread; its later threads inherit them for good
 
 
 def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int = 0) -> tuple[bytes, list[int] | None]:
     """Return one message (empty: the other end is closed) and its descriptors, now the caller's.
 
     None in place of the descriptors: they are lost, as this process can have no more. The kernel hands over as many as
-    fit below the limit, and says so by MSG_CTRUNC alone; those that did arrive are closed.
+    fit below the limit, and only sets MSG_CTRUNC; descriptors that did arrive are closed.
 
-    ``flags``: a plain integer. Of the standard library's enumeration each ``|`` costs 1 us.
+    ``flags``: a plain integer. With the standard library's enumeration each ``|`` costs 1 us.
 
     Raises:
-        BlockingIOError: there is no message, and ``flags`` or the socket say not to wait.
+        BlockingIOError: there is no message, and ``flags`` or the socket are non-blocking.
     """
     ancillary_bytes = socket.CMSG_SPACE(descriptors * _INT_BYTES)
-    body, ancillary, told, _ = sock.recvmsg(size_bytes, ancillary_bytes, flags | _CLOEXEC)
-    if not ancillary and not told & _TRUNCATED:
+    body, ancillary, result_flags, _ = sock.recvmsg(size_bytes, ancillary_bytes, flags | _CLOEXEC)
+    if not ancillary and not result_flags & _TRUNCATED:
         return body, []
     fds = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-    if told & _TRUNCATED:
+    if result_flags & _TRUNCATED:
         for fd in fds:
             os.close(fd)
         return body, None
@@ -59,7 +59,7 @@ def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int =
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Return whether the error means that descriptors have run out: nobody is at fault, the limit is too low."""
+    """Return whether the error means that descriptors have run out, as the limit is too low."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
@@ -92,21 +92,21 @@ _CHANGES = {
     "resource": ("setrlimit", "prlimit"),
     "os": ("nice", "setpriority", "sched_setaffinity"),
 }
-_calls = 0  # of functions that change limits
-_accepted: Limits | None = None  # that count as those before a task
+_calls = 0  # number of calls that may change limits
+_accepted: Limits | None = None  # limits that count as the state before a task
 
 
 def watched() -> Limits:
     """Return the present limits; from now on changes through Python's own functions are noticed.
 
-    To ask the kernel takes 10 us (measured), which is too long for each call: limits that nobody changed are not read.
+    A read from the kernel takes 10 us (measured), too long for each call: limits are read only after such a change.
     """
     for module, names in _CHANGES.items():
         for name in names:
             if not hasattr(change := getattr(sys.modules[module], name), "__wrapped__"):
                 noticed = _noticed(change)
                 setattr(sys.modules[module], name, noticed)
-                if module == "os":  # pickle looks a function up where it says that it is from
+                if module == "os":  # pickle looks a function up by its module
                     setattr(sys.modules[change.__module__], name, noticed)
     return _current()
 
@@ -114,10 +114,10 @@ def watched() -> Limits:
 def spoiled(before: Limits, took_us: int) -> bool:
     """Return whether a task has changed limits that cannot be put back, as only root can raise a hard one.
 
-    Priority and CPUs never can: each thread has its own, and those that the task started have inherited them.
+    Priority and CPUs never can: each thread has its own, and threads of the task have inherited them.
     """
     global _calls, _accepted  # noqa: PLW0603 - a process has one set of limits
-    if not _calls and took_us < _LONG_US:  # in so short a time C code alone changes them unseen
+    if not _calls and took_us < _LONG_US:  # in so short a time only C code could change them unnoticed
         return False
     before, now = _accepted or before, _current()
     if not _calls and now[1:] != before[1:]:  # by a library, as OpenMP pins the thread that imports it
@@ -128,7 +128,7 @@ def spoiled(before: Limits, took_us: int) -> bool:
 
 
 def accept() -> None:
-    """Take the limits as they are for those before a task: a setup, whose result stays, has set them."""
+    """Accept the present limits as the state before a task: a setup, whose result stays, has set them."""
     global _calls, _accepted
     _calls, _accepted = 0, _current()
 
@@ -158,7 +158,7 @@ def _restored(to: Limits) -> bool:
 
 
 def job_memory(environ: Mapping[str, str]) -> str:
-    """Return, for people, what share of this node's memory a Slurm job has; empty: this is none, or it has all."""
+    """Describe for people a Slurm job's share of this node's memory; empty: not in a job, or all of it."""
     megabytes = environ.get("SLURM_MEM_PER_NODE", "")
     if not megabytes.isdecimal() or int(megabytes) == 0:
         return ""

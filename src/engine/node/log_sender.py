@@ -1,4 +1,4 @@
-"""Sends what the attempts of a worker log: a batch each 0.25 s or 2,000 records, and the rest before their answers."""
+"""The sender of a worker's log records: a batch each 0.25 s or 2,000 records, the rest before an answer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..wire.messages import Logged, Message
 
 EVERY_S = 0.25
 FULL = 2000  # records that are sent at once
-MOST = 200_000  # that wait while the node does not take them; further ones are counted, and lost
+MOST = 200_000  # records that wait for a slow node; further ones are dropped and counted
 
 
 class LogSender:
     """A list for each attempt, to which any of its threads appends, and which the thread that sends empties.
 
-    ``lock``, a reentrant one, is held while records are taken and sent: whoever may interrupt a thread takes it first.
-    ``wanted``: whether the client keeps records. Where it does not, nothing is to be put here.
+    ``lock``, a reentrant one, is held while records are taken and sent: take it before interrupting a thread.
+    ``wanted``: whether the client keeps records. Where it does not, no record may be put here.
     """
 
     def __init__(
@@ -30,17 +30,17 @@ class LogSender:
         self._pid = os.getpid()
         self._waiting: dict[int, list[Packed]] = {}  # by attempt
         self._lost: dict[int, int] = {}  # by attempt, how many
-        self._awake = False  # the thread, or it is about to be
+        self._awake = False  # whether the thread is awake, or about to be
         self._wake, self._full = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def here(self) -> bool:
-        """Return whether this is the worker's own process, which alone may speak through its pipe: no forked child."""
+        """Return whether this is the worker's own process, which alone may use its pipe, and no forked child."""
         return os.getpid() == self._pid
 
     def put(self, attempt: int, record: Packed) -> None:
-        """Log a record, without waiting. Nothing is kept where it is not wanted."""
+        """Log a record, without waiting. Dropped if the client keeps no records."""
         if not self.wanted:
             return
         records = self._waiting.get(attempt)
@@ -57,7 +57,7 @@ class LogSender:
             self._full.set()
 
     def put_blob(self, attempt: int, record: Packed, fd: int) -> None:
-        """Send a record with the blob that it is about, and close that.
+        """Send a record with its blob, and close the blob.
 
         Raises:
             OSError: it could not be sent, for want of descriptors for one.
@@ -85,7 +85,7 @@ class LogSender:
             raise
 
     def finish(self, attempt: int) -> None:
-        """Send what is left of an attempt that is about to be answered."""
+        """Send the remaining records of an attempt that is about to be answered."""
         if attempt in self._waiting and self.here:
             with self._lock:
                 self._flush(attempt)
@@ -108,7 +108,7 @@ class LogSender:
             self._full.wait(EVERY_S)
             self._full.clear()
             self._wake.clear()
-            self._awake = False  # before they are taken: what is put from now on wakes this thread again
+            self._awake = False  # before the records are taken: later records wake this thread again
             for attempt in [*self._waiting]:
                 with self._lock:
                     self._flush(attempt)
@@ -117,7 +117,7 @@ class LogSender:
         records = self._waiting.get(attempt, [])
         while records:
             batch = records[:BATCH]
-            del records[: len(batch)]  # others append meanwhile, at its end
+            del records[: len(batch)]  # other threads append meanwhile
             try:
                 for body in packed(batch):
                     self._send(Logged(attempt, body, self._lost.get(attempt, 0)), [])

@@ -1,7 +1,7 @@
-"""The socket to which the processes that a task has started log: a datagram for each record, as JSON.
+"""The log socket for processes that a task has started: a datagram for each record, as JSON.
 
 It is a unix datagram socket of one worker, in the node's private folder and for this user alone. Its path is in the
-environment of what the worker runs. A forked child must not use the worker's own pipe, and needs none.
+environment of the worker's tasks. A forked child must not use the worker's own pipe, and needs none.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from . import limits
 
 VARIABLE = "OUTRIDER_LOG"  # the environment variable with the socket's path
 DATAGRAM_BYTES = 126 * 1024  # of one record; larger buffers are mapped anew for each: 16 us
-PATIENCE_S = 5.0  # of who logs, for a node that does not read
+PATIENCE_S = 5.0  # of a logging process, for a node that does not read
 _AT_ONCE = 64  # datagrams in one turn
 _JOINED_BYTES = 64 * 1024
-_NO_RECORD = b"{}"  # what is no object counts as a record that cannot be read, and harms none of its neighbours
+_NO_RECORD = b"{}"  # stands for a line that is no JSON object: one unreadable record, without harm to the others
 _QUEUE = Path("/proc/sys/net/unix/max_dgram_qlen")
 _PATH_BYTES = 107  # <linux/un.h>: UNIX_PATH_MAX, and its end
 
@@ -47,9 +47,9 @@ class LogSocket:
             raise
 
     def receive(self, *, rest: bool = False) -> Iterator[tuple[bytes, list[int]]]:
-        """Yield what has come: records, as many as may go together, or one with a descriptor, now the caller's.
+        """Yield received records: as many as may go together, or one with a descriptor, now the caller's.
 
-        ``rest``: all that lies in the socket, as of an attempt that has ended; else one turn's share of it.
+        ``rest``: all records in the socket, for an attempt that has ended; else one turn's share.
         """
         lines: list[bytes] = []
         size_bytes = 0
@@ -58,7 +58,7 @@ class LogSocket:
                 line, fds = limits.receive(self.sock, DATAGRAM_BYTES, 1)
             except (BlockingIOError, ConnectionError):
                 break
-            line = line.replace(b"\n", b" ").strip()  # JSON may have several lines, and here they part records
+            line = line.replace(b"\n", b" ").strip()  # a line break inside JSON would end the record
             if not line.startswith(b"{"):
                 line = _NO_RECORD
             if not fds and fds is not None:
@@ -82,7 +82,7 @@ class LogSocket:
 
 @functools.cache
 def _queue_length() -> int:
-    """Return how many datagrams may lie in a socket; those who write more wait. Kernels have 10, and systemd 512."""
+    """Return how many datagrams a socket holds before writers wait. Kernels have 10, and systemd 512."""
     try:
         return max(_AT_ONCE, int(_QUEUE.read_text()) + 1)
     except (OSError, ValueError):
@@ -90,7 +90,7 @@ def _queue_length() -> int:
 
 
 class LogEnd:
-    """The worker's end of its socket: it knows the path, and whether something lies there unread."""
+    """The worker's end of its socket: the path, and whether unread records are there."""
 
     def __init__(self, fd: int) -> None:
         with socket.socket(fileno=os.dup(fd)) as sock:
@@ -112,10 +112,10 @@ class LogClient:
     def __init__(self, path: str) -> None:
         self.path = path
         self._sock: socket.socket | None = None
-        self._patience_s = PATIENCE_S  # 0 as long as the node has not read since it was waited for in vain
+        self._patience_s = PATIENCE_S  # 0 after a wait in vain, until the node reads again
 
     def send(self, line: bytes, fds: list[int] | None = None) -> None:
-        """Send a record. A node that does not read is waited for, up to `PATIENCE_S`, and then no more until it does.
+        """Send a record. Wait for a node that does not read, up to `PATIENCE_S`, and then no more until it does.
 
         Raises:
             OSError: the node has ended, or does not read.

@@ -1,9 +1,8 @@
-"""A watch over the memory of tasks that said how much they need: it finds the process trees that hold more.
+"""A watch over the memory of tasks with a memory limit: it finds the process trees that hold more.
 
-The kernel's own limit would be a cgroup, which only root can make, or whom root has let; and it kills one process of a
-tree, of its choice. So the tree is looked at `LOOK_S` apart, which finds a task that grows by 5 GB/s when it holds
-0.5 GB too much. A look takes 20 us for each process; where it takes long, the next one comes later, as the fork server
-has nobody else to fork and to report.
+The kernel's own limit would be a cgroup, which needs root's permission, and kills one process of a tree, of its choice.
+So the tree is checked every `LOOK_S`, which finds a task that grows by 5 GB/s when it holds 0.5 GB too much. A check
+takes 20 us for each process; after a long one the next comes later, as the fork server has other work.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from pathlib import Path
 from . import process
 
 LOOK_S = 0.1
-LOOKS_APART = 10  # times what a look takes: it has a tenth of the fork server's time
+LOOKS_APART = 10  # pause in multiples of a check's time: a tenth of the fork server's time
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatch:
-    """Watches processes, by pid, with all their descendants."""
+    """The watched processes, by pid, with all their descendants."""
 
     def __init__(
         self, held: Callable[[int, int], int] | None = None, clock: Callable[[], float] = time.monotonic
@@ -42,7 +41,7 @@ class MemoryWatch:
         return self._next if self._limits else None
 
     def look(self, now: float) -> list[tuple[int, int]]:
-        """Return the processes whose trees hold too much, with how many bytes these hold, and watch them no more."""
+        """Return the processes whose trees hold too much, with their bytes, and stop watching them."""
         if not self._limits or now < self._next:
             return []
         began = self._clock()
@@ -56,8 +55,8 @@ class MemoryWatch:
 def held_bytes(root: int, enough: int) -> int:
     """Return how much memory a process tree holds, roughly unless it is more than ``enough`` bytes.
 
-    What processes share, as a fork does with its parent, counts for each by its part: to find that out takes 20 ms for
-    a process of 4 GB, so it is asked for only when the sum of all that they map is too much.
+    Shared memory, such as a fork's with its parent, counts for each process by its part. That costs 20 ms for a process
+    of 4 GB, so it is read only when the sum of all mappings is too much.
     """
     pids = [root, *process.descendants(root)]
     if sum(map(_resident_bytes, pids)) <= enough:

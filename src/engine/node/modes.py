@@ -1,4 +1,4 @@
-"""Settings of the process that a task may change for itself alone: each next task finds them as they were."""
+"""Settings of the process that a task may change for itself alone: they are restored for the next task."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ Setting = tuple[Callable[[], Any], Callable[[Any], None]]  # reads it, sets it
 
 
 class Modes(threading.local):
-    """The settings before a function's body began, as each thread that runs tasks notes them.
+    """The settings before a function's body began, noted by each thread that runs tasks.
 
-    What a module sets as it is imported before, or a setup, belongs to these settings and stays. Of a module that a
-    body imports there are none yet.
+    Changes by earlier imports or a setup belong to them and stay. A module that a body imports has none yet.
     """
 
     def __init__(self, *, alone: bool) -> None:
@@ -43,7 +42,7 @@ class Modes(threading.local):
     def note(self, *, is_first_call: bool, in_sessions: bool) -> None:
         """Note the settings before a body begins: at a function's first call, and when modules have been imported.
 
-        ``in_sessions``: of plugins, which may have changed settings and restore them later. So nothing is known.
+        ``in_sessions``: plugins have sessions, which may have changed settings and restore them later; then note none.
         """
         if in_sessions:
             self._modules = -1
@@ -71,11 +70,11 @@ class Modes(threading.local):
             sys.argv = list(self._argv)
         if _timers.are_set:
             _timers.are_set = False
-            signal.setitimer(signal.ITIMER_REAL, *self._timer)  # a SIGALRM of the task's would end a later one
+            signal.setitimer(signal.ITIMER_REAL, *self._timer)  # the task's SIGALRM would end a later task
 
 
 class _Timers:
-    """A mark that a timer was set since the last look. To ask the kernel each time takes 0.2 us."""
+    """A mark that a timer was set since the last check. A read from the kernel would take 0.2 us each time."""
 
     are_set = False
 

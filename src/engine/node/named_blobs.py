@@ -1,4 +1,4 @@
-"""Names for the blobs that come from workers: of values, and of artifacts until the client has fetched them."""
+"""Names for blobs from workers: values, and artifacts until the client has fetched them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .blobs import BlobStore
 
 ARTIFACTS_BYTES = 1 << 30  # of artifacts that the client has not fetched: they take memory
 
-VALUES = {Done: "value", Yield: "item", Failed: "error"}  # where messages have what may be a blob
+VALUES = {Done: "value", Yield: "item", Failed: "error"}  # message -> the field that may be a blob
 
 
 class NamedBlobs:
-    """Gives names to what comes with messages of workers. Of artifacts a node keeps so many bytes at a time, in half of
-    its descriptors: the others are for values, which must not be lost.
+    """The names of blobs in workers' messages. A node keeps at most `ARTIFACTS_BYTES` of artifacts, in half of its
+    descriptors: the others are for values, which must not be lost.
     """
 
     def __init__(self, store: BlobStore, limit_bytes: int = ARTIFACTS_BYTES) -> None:
         self._store, self._limit = store, limit_bytes
-        self._sizes: dict[str, int] = {}  # of artifacts, by blob; among them some that are gone
+        self._sizes: dict[str, int] = {}  # of artifacts, by blob, including some that are gone
         self._waiting_bytes = 0  # of all these
-        self._look_at = 64  # how many there may be before it is looked which are gone
+        self._look_at = 64  # number of artifacts at which gone ones are removed next
 
     def named(self, message: Message, fds: list[int] | None) -> Message:
         """Return the message with a name for its blob, or an error in place of that. ``fds`` None: they are lost."""
@@ -68,12 +68,12 @@ class NamedBlobs:
             name = self._store.add_result(fd)
         except OSError:
             return message._replace(blob=f"{LOST}{limits.story()}")
-        self._waiting_bytes += size_bytes - self._sizes.get(name, 0)  # of one that is gone, and had the same descriptor
+        self._waiting_bytes += size_bytes - self._sizes.get(name, 0)  # minus a gone artifact's with the same descriptor
         self._sizes[name] = size_bytes
         return message._replace(blob=name)
 
     def _slot(self, message: Kept, fds: list[int] | None) -> Kept:
-        """Return the message with a name for its part of a checkpoint. The name says so where the part is lost."""
+        """Return the message with a name for its part of a checkpoint. If the part is lost, the name is marked so."""
         fd, *others = fds or (-1,)
         for other in others:
             os.close(other)

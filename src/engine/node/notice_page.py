@@ -1,7 +1,7 @@
 """The notice page: the executor server writes which machines will be taken, and when; every task of the node reads it.
 
 The page is a file in memory that all of the node's processes have mapped, so no message is needed. The server writes
-its text; each task has a cell of its own, in which it counts how often it has asked whether to stop. Reading a page
+its text; each task has a cell of its own, in which it counts its stop checks. Reading a page
 that has not changed takes 0.3 us.
 """
 
@@ -23,7 +23,7 @@ _CELL = struct.Struct("<qqqq")  # attempt, job, generation, count
 CELLS = 1536  # a task uses its worker's cell; beyond the slots there is one for each rank of broadcasts
 _CELLS_AT = _HEADER.size + _TEXT_BYTES
 _SIZE_BYTES = _CELLS_AT + CELLS * _CELL.size
-KEPT = 64  # so many worlds, the latest
+KEPT = 64  # the number of worlds that are kept, the latest
 
 
 class PostedNotice(NamedTuple):
@@ -86,7 +86,7 @@ class NoticePage:
         return self._text
 
     def count(self, cell: int, attempt: int, job: int, generation: int) -> int:
-        """Count one more question of this attempt and return how many it has asked."""
+        """Count one more stop check of this attempt and return their number."""
         if cell >= CELLS:
             raise RuntimeError(f"more than {CELLS} tasks at a time on this node: they cannot agree on when to stop")
         place = _CELLS_AT + cell * _CELL.size
@@ -96,7 +96,7 @@ class NoticePage:
         return count
 
     def counted(self, job: int, generation: int) -> int:
-        """Return the highest count that any rank of this generation has reached here; 0 if none has asked."""
+        """Return the highest count of any rank of this generation here; 0: none has checked."""
         cells = _CELL.iter_unpack(self._page[_CELLS_AT:])
         return max((count for _, *of, count in cells if of == [job, generation]), default=0)
 

@@ -1,7 +1,7 @@
-"""Ask NVIDIA's management library, which comes with the driver, what the GPUs of this machine do.
+"""Read the state of this machine's GPUs from NVIDIA's management library, which comes with the driver.
 
 Only the functions and structures that are needed are declared here, as https://docs.nvidia.com/deploy/nvml-api/ has
-them. A GPU that the driver has lost is left out, and without a driver there are none: nothing of it is an error.
+them. A GPU that the driver has lost is left out, and without a driver there are none: neither is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Gpus:
         self._next_at = clock()
 
     def read(self) -> tuple[GpuSample, ...]:
-        """Return the present state of each; none, where there is no driver. It may take long where that hangs."""
+        """Return the present state of each; none without a driver. It may take long if the driver hangs."""
         try:
             if not self._handles and self._clock() >= self._next_at:
                 self._next_at = self._clock() + AGAIN_S
@@ -56,22 +56,22 @@ class Gpus:
         count = ctypes.c_uint()
         if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != _SUCCESS:
             return
-        found = []
+        gpus = []
         for index in range(count.value):
             handle = ctypes.c_void_p()
             if self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == _SUCCESS:
-                found.append((index, self._uuid(handle), handle))
-        self._handles = [(index, handle) for index, _, handle in chosen(found, self._visible)]
+                gpus.append((index, self._uuid(handle), handle))
+        self._handles = [(index, handle) for index, _, handle in chosen(gpus, self._visible)]
 
     def _uuid(self, handle: Any) -> str:
         import ctypes
 
         text = ctypes.create_string_buffer(_UUID_BYTES)
-        found = self._library.nvmlDeviceGetUUID(handle, text, _UUID_BYTES) == _SUCCESS
-        return text.value.decode(errors="replace") if found else ""
+        has_uuid = self._library.nvmlDeviceGetUUID(handle, text, _UUID_BYTES) == _SUCCESS
+        return text.value.decode(errors="replace") if has_uuid else ""
 
     def _sample(self, index: int, handle: Any) -> GpuSample | None:
-        """Return the state of one GPU; None: the driver has lost it. What it does not support is not known."""
+        """Return the state of one GPU; None: the driver has lost it. Unsupported figures are unknown."""
         import ctypes
 
         percent = (ctypes.c_uint * 2)()  # nvmlUtilization_t: of the processors, and of the memory's bus
@@ -92,14 +92,14 @@ class Gpus:
         )
 
 
-def chosen(found: list[tuple[int, str, Any]], visible: str | None) -> list[tuple[int, str, Any]]:
-    """Return those of (index, UUID, handle) that CUDA_VISIBLE_DEVICES names, up to the first name that is nobody's."""
+def chosen(gpus: list[tuple[int, str, Any]], visible: str | None) -> list[tuple[int, str, Any]]:
+    """Return the (index, UUID, handle) that CUDA_VISIBLE_DEVICES names, up to the first name that matches none."""
     if visible is None:
-        return found
+        return gpus
     left: list[tuple[int, str, Any]] = []
     for name in (part.strip() for part in visible.split(",")):
         named = [
-            each for each in found if name == str(each[0]) or (name.startswith("GPU-") and each[1].startswith(name))
+            each for each in gpus if name == str(each[0]) or (name.startswith("GPU-") and each[1].startswith(name))
         ]
         if len(named) != 1 or named[0] in left:
             break

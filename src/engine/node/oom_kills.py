@@ -10,15 +10,15 @@ from pathlib import Path, PurePosixPath
 
 _COMPUTER = Path("/proc/vmstat")
 
-RECENT_S = 60.0  # a process that is killed may take so long to let go of its memory, and is dead only then
+RECENT_S = 60.0  # a killed process may take so long to free its memory and be dead
 
 
 def own_counter(process: Path = Path("/proc/self"), computer: Path = _COMPUTER) -> Path:
-    """Return the file that counts the kills among the processes of this one's cgroup, whoever was out of memory.
+    """Return the file that counts the memory kills in this process's cgroup.
 
-    Programs of other cgroups do not count there, as they do in the file for the whole computer: a worker that somebody
-    else sent SIGKILL is not out of memory since another program of its computer was. That file is returned where no
-    cgroup counts, as for processes of the root of version 2.
+    Programs of other cgroups do not count there, unlike in the file for the whole computer: so another program's kill
+    is not taken for the cause of a worker's SIGKILL. The computer's file is returned if no cgroup counts, as in the
+    root of version 2.
     """
     try:
         files = counters((process / "cgroup").read_text(), (process / "mountinfo").read_text())
@@ -28,9 +28,9 @@ def own_counter(process: Path = Path("/proc/self"), computer: Path = _COMPUTER) 
 
 
 def counters(cgroup: str, mountinfo: str) -> list[Path]:
-    """Return the files that may count for a process, the best first, by what ``/proc`` has of its cgroups and mounts.
+    """Return the files that may count for a process, the best first, from ``/proc``'s text of its cgroups and mounts.
 
-    What is mounted may be a part of the hierarchy alone, as in containers and in jobs within them.
+    Only a part of the hierarchy may be mounted, as in containers and in jobs within them.
     """
     groups = {controllers: path for _, controllers, path in (line.split(":", 2) for line in cgroup.splitlines())}
     memory = next((path for controllers, path in groups.items() if "memory" in controllers.split(",")), None)
@@ -40,13 +40,13 @@ def counters(cgroup: str, mountinfo: str) -> list[Path]:
         root, place = mount.split()[3:5]
         if kind.startswith("cgroup ") and memory is not None and "memory" in kind.split()[-1].split(","):
             first += [Path(place, group, "memory.oom_control") for group in _below(root, memory)[:1]]
-        elif kind.startswith("cgroup2 ") and "" in groups:  # whose groups count what those in them do
+        elif kind.startswith("cgroup2 ") and "" in groups:  # its groups count their descendants, too
             then += [Path(place, group, "memory.events") for group in _below(root, groups[""])]
     return first + then
 
 
 def _below(root: str, path: str) -> list[PurePosixPath]:
-    """Return a group and those around it, as what is mounted has them; empty: it is not in that."""
+    """Return a group and its ancestors below the mount's ``root``; empty: the group is not below it."""
     group = PurePosixPath(path)
     if not group.is_relative_to(root):
         return []
@@ -55,29 +55,29 @@ def _below(root: str, path: str) -> list[PurePosixPath]:
 
 
 class OomKills:
-    """Kills for memory of late, as ``counter`` has them, such as that of `own_counter`.
+    """The recent kills for memory, from the file ``counter``, such as that of `own_counter`.
 
-    A worker died of it by a SIGKILL that nobody here sent, while the counter has risen.
+    A worker was killed for memory if it died of a SIGKILL that this node did not send, and the counter has risen.
     """
 
     def __init__(self, counter: Path) -> None:
         self._counter = counter
         self._seen = self._later = self._count()
-        self._told = 0  # of those since `_seen`
+        self._explained = 0  # kills since `_seen` that explain a death
         self._looked_at = -math.inf
 
     def look(self, now: float) -> None:
-        """Forget kills of more than `RECENT_S` ago: they were another program's. To be called now and then."""
+        """Forget kills of more than `RECENT_S` ago: they were another program's. Call it now and then."""
         if now - self._looked_at >= RECENT_S:
             self._looked_at = now
-            self._told = max(0, self._told - (self._later - self._seen))
+            self._explained = max(0, self._explained - (self._later - self._seen))
             self._seen, self._later = self._later, self._count()
 
     def news(self) -> bool:
-        """Return whether there is a kill that no death was explained by. To be asked of each death by SIGKILL."""
-        if self._told >= self._count() - self._seen:
+        """Return whether there is a kill that explains no other death. Call it for each death by SIGKILL."""
+        if self._explained >= self._count() - self._seen:
             return False
-        self._told += 1
+        self._explained += 1
         return True
 
     def _count(self) -> int:

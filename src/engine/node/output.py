@@ -1,4 +1,4 @@
-"""Output of tasks: the streams of a worker that know of it, and its lines at the executor server, which keeps some."""
+"""Output of tasks: the worker's streams, which detect it, and its lines at the executor server, which keeps some."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ..wire.messages import LOST, Logged, Message, Output
 
 STDOUT, STDERR = 1, 2
 PIECE_BYTES = 64 * 1024
-UNFINISHED_S = 0.5  # after which a line without an end is sent as it is, and so often at most
-AWAY_BYTES, AWAY_RECORDS_BYTES = 1 << 20, 16 << 20  # of what tasks print, and of what they log, that is kept
+UNFINISHED_S = 0.5  # an unfinished line is sent after this time, and at most so often
+AWAY_BYTES, AWAY_RECORDS_BYTES = 1 << 20, 16 << 20  # of prints and of log records that are kept
 
 
 class Printed:
     """The process's standard streams, with a record of whether the present task has used them.
 
-    A task finds them as the first one did, also when a task before has closed or replaced them.
+    Each task finds the original streams, even if an earlier task has closed or replaced them.
     """
 
     def __init__(self, pipes: Mapping[int, int] | None = None) -> None:
-        """``pipes``: of descriptors 1 and 2, duplicates from which those are restored."""
+        """Watch the streams. ``pipes``: duplicates of descriptors 1 and 2, from which those are restored."""
         self._wrote = False
         self._waiting = array.array("i", [0])
         self._pipes = pipes or {}
         self._marks = {fd: _marked(fd) for fd in (STDOUT, STDERR)}
-        self.is_redirected = False  # a descriptor leads to another file: perhaps one that somebody still uses
-        self._originals = sys.__stdout__, sys.__stderr__  # kept open: closing them could print what they have buffered
+        self.is_redirected = False  # a descriptor leads to another file, which may still be in use
+        self._originals = sys.__stdout__, sys.__stderr__  # kept open: closing them could print their buffers
         self._out, self._err = self._make(STDOUT), self._make(STDERR)
 
     def _note(self) -> None:
@@ -48,7 +48,7 @@ class Printed:
         return stream
 
     def settle(self) -> bool:
-        """Flush and restore; return True when anything was written since the last time, or lies in the pipes unread.
+        """Flush and restore; return whether anything was written since the last time, or is unread in the pipes.
 
         Child processes and C code write past Python's streams: only the pipe itself knows.
         """
@@ -59,7 +59,7 @@ class Printed:
         self.restore_descriptors()
         try:
             self._out.flush()
-        except (ValueError, OSError):  # closed; or the task lets it write to a place that does not take it
+        except (ValueError, OSError):  # closed, or redirected to a place that takes no data
             self._out = self._make(STDOUT)
         try:
             self._err.flush()
@@ -97,7 +97,7 @@ class Printed:
     def _pending(self, fd: int) -> int:
         try:
             fcntl.ioctl(fd, termios.FIONREAD, self._waiting)
-        except OSError:  # the task has closed it, or put something else in its place
+        except OSError:  # the task has closed or replaced it
             return 0
         return self._waiting[0]
 
@@ -156,7 +156,7 @@ class Lines:
         return bool(self._tail)
 
     def unfinished(self) -> list[Output]:
-        """Return what is there of a line without an end; what is printed next continues it."""
+        """Return the unfinished line so far; later output continues it."""
         tail, self._tail = self._tail, b""
         return self._cut(tail)
 
@@ -175,9 +175,8 @@ class Lines:
 class Backlog:
     """Messages that wait while the client is away or slow, in order.
 
-    BACKLOG-1: of what tasks printed and logged the newest are kept, up to a limit for each; all others are kept.
-    BACKLOG-2: what is lost of these is counted, by attempt (and stream), on the next message of the same that is kept,
-    or on an empty one in front.
+    BACKLOG-1: the newest prints and log records are kept, up to a limit for each; all other messages are kept.
+    BACKLOG-2: losses are counted by attempt (and stream), on the next kept message of the same, or on an empty one.
     """
 
     def __init__(self, limit_bytes: int = AWAY_BYTES, records_bytes: int = AWAY_RECORDS_BYTES) -> None:
@@ -194,7 +193,7 @@ class Backlog:
         return bool(self._entries)
 
     def add(self, entry: Message | bytes) -> None:
-        """Add a message, or the body of one to be relayed."""
+        """Add a message, or a body to be relayed."""
         self._added += 1
         self._entries[self._added] = entry
         if isinstance(entry, Output):
@@ -222,7 +221,7 @@ class Backlog:
         self._lost_records[attempt] = self._lost_records.get(attempt, 0) + log_records.count(records) + dropped
 
     def take(self) -> list[Message | bytes]:
-        """Return everything; nothing is kept any more."""
+        """Return all messages and keep none."""
         entries: list[Message | bytes] = []
         for entry in self._entries.values():
             match entry:

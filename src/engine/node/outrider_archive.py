@@ -1,7 +1,7 @@
 """Outrider's own code, packed for a host that has nothing but a Python. The same sources give the same bytes.
 
 On the host it becomes a folder, named by its digest, whose ``__main__.py`` is ``boot.py``: this package as it is here,
-cloudpickle, and msgpack in pure Python in a folder of its own, which is searched last: a compiled one of the host wins.
+cloudpickle, and msgpack in pure Python in a folder of its own, which is searched last: a host's compiled one wins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OutriderArchive(NamedTuple):
 
 @cache
 def build() -> OutriderArchive:
-    """Pack it: about 1 MB, in 0.2 s; once per process."""
+    """Build the archive: about 1 MB, in 0.2 s; once per process."""
     files = {
         "__main__.py": (Path(__file__).parent / "boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),
@@ -52,7 +52,7 @@ def build() -> OutriderArchive:
 
 
 def packed(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:
-    """A tar.gz that says nothing of when, where and by whom it was made."""
+    """Return a reproducible tar.gz, without times, places and users."""
     whole = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as compressed,
@@ -66,16 +66,16 @@ def packed(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:
 
 
 def _sources(folder: Path, package: str) -> dict[str, bytes]:
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
     return {
         f"{package}/{name}": path.read_bytes()
-        for name, path in found.items()
+        for name, path in paths.items()
         if "__pycache__" not in path.parts and not any(fnmatch(name, each) for each in _AT_THE_CLIENT)
     }
 
 
 def _metadata() -> dict[str, bytes]:
-    """Return the files that `importlib.metadata` reads: the version, and the plugins' entry points."""
+    """Return the package's metadata files: the version, and the plugins' entry points."""
     try:
         installed = distribution(_PACKAGE)
     except PackageNotFoundError:  # run from its folder

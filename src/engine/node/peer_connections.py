@@ -1,7 +1,7 @@
-"""Connections to other nodes, over which blobs come from there. One is kept for a while, for the next blob.
+"""Connections to other nodes, which send blobs over them. Each is kept for a while, for the next blob.
 
-To connect and to show the key takes 3 ms of two processors, and two round trips: a node that gets a state of a training
-from the same node at each step does so once.
+A new connection with its key exchange takes 3 ms of two processors, and two round trips: a node that gets a training's
+state from the same node at each step pays once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ..wire.codec import ProtocolError
 from ..wire.messages import GetRest
 from .arrivals import Arrival
 
-CONNECT_S = 3.0  # for another node to be reached, and to show that it has the key
-SILENCE_S = 1.5  # without a byte, and the other node counts as gone
-LATE_S = 0.02  # by which a timer may be late; more is time for which this process stood still, and heard nobody
-KEEP_S = 10.0  # that a connection is kept without being used
-MOST_KEPT = 8  # of one node
+CONNECT_S = 3.0  # to connect to another node and verify its key
+SILENCE_S = 1.5  # without a byte until the other node counts as gone
+LATE_S = 0.02  # by which a timer may be late; more is time for which this process stood still and read nothing
+KEEP_S = 10.0  # for which an unused connection is kept
+MOST_KEPT = 8  # connections to one node
 PIECE_BYTES = 256 << 10
-_IDLE = memoryview(bytearray(1))  # where a byte comes that nobody has asked for
+_IDLE = memoryview(bytearray(1))  # receives unexpected bytes
 
 
 class Broken(Exception):
-    """A blob does not come whole from another node. ``connected`` False: that node was not reached."""
+    """The error for a blob that another node does not send completely. ``connected`` False: it was not reached."""
 
     def __init__(self, reason: str, connected: bool) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class Broken(Exception):
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """One connection. ``lost`` is called once when it is closed."""
+    """A connection to another node. ``lost`` is called once when it is closed."""
 
     def __init__(self, lost: Callable[[PeerConnection], object]) -> None:
         self._lost, self._loop = lost, asyncio.get_running_loop()
@@ -43,8 +43,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.used_at = self._heard_at = 0.0
         self.heard = self.closed = False
         self._buffer = _IDLE
-        self._head = bytearray()  # of the frame that comes
-        self._frame = self._left = 0  # bytes of that frame, and of the blob, that are still to come
+        self._head = bytearray()  # of the incoming frame
+        self._frame = self._left = 0  # missing bytes of that frame, and of the blob
         self._take: Callable[[memoryview], None] | None = None
         self._over: asyncio.Future[None] | None = None
 
@@ -53,10 +53,10 @@ class PeerConnection(asyncio.BufferedProtocol):
         return self.transport is not None and not self.closed and not self.transport.is_closing()
 
     async def bring(self, ticket: str, offset: int, count: int, take: Callable[[memoryview], None]) -> None:
-        """Have ``take`` get the ``count`` bytes of a blob that follow its first ``offset``.
+        """Call ``take`` with the ``count`` bytes of a blob from ``offset`` on.
 
         Raises:
-            OSError, ProtocolError: the connection is of no use any more.
+            OSError, ProtocolError: the connection is unusable.
         """
         if self.transport is None or not self.usable:
             raise OSError("the other node has closed the connection")
@@ -107,7 +107,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.close()
 
     def _received(self, data: memoryview) -> None:
-        """Take what is in frames out of them. A frame without bytes says that there are none yet."""
+        """Extract the bytes of frames. An empty frame means that there are none yet."""
         at = 0
         while at < len(data):
             if self._frame:
@@ -138,11 +138,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 class PeerConnections:
-    """The connections of a node to others: those over which blobs come, and those that are kept."""
+    """The connections of a node to others: those in use, and those that are kept."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._kept: dict[tuple[str, int], list[PeerConnection]] = {}  # by address and port, used longest ago first
+        self._kept: dict[tuple[str, int], list[PeerConnection]] = {}  # by address and port, least recently used first
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def bring(
@@ -153,7 +153,7 @@ class PeerConnections:
         arrival: Arrival,
         take: Callable[[memoryview], None],
     ) -> None:
-        """Have ``take`` get what is lacking of a blob. A kept connection that is gone meanwhile is replaced.
+        """Call ``take`` with the missing bytes of a blob. A kept connection that is gone meanwhile is replaced.
 
         Raises:
             Broken
@@ -163,21 +163,21 @@ class PeerConnections:
             try:
                 await self._bring_over(kept, place, ticket, arrival, take)
             except Broken:
-                if not kept.closed or arrival.have_bytes != before:  # it is there, and stands still
+                if not kept.closed or arrival.have_bytes != before:  # the other node is there, and stalls
                     raise
             else:
                 return
         try:
-            made = await self._connected(place, tls)
+            new = await self._connected(place, tls)
         except TimeoutError:
             raise Broken(f"it was not reached within {CONNECT_S:g} s", connected=False) from None
         except OSError as error:
             raise Broken(reason_of(error), connected=False) from None
-        await self._bring_over(made, place, ticket, arrival, take)
+        await self._bring_over(new, place, ticket, arrival, take)
 
     async def _connected(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> PeerConnection:
-        """Return a new connection. A try whose timer was late is made again, for as long as this process stood still:
-        two nodes of which one counts as not reached never try again.
+        """Return a new connection. A try whose timer was late is repeated, for as long as this process stood still: two
+        nodes that could not connect once never try again.
 
         Raises:
             TimeoutError, OSError
@@ -187,8 +187,8 @@ class PeerConnections:
             due_at = self._loop.time() + left_s
             try:
                 async with asyncio.timeout_at(due_at):
-                    _, made = await self._loop.create_connection(lambda: PeerConnection(self._forget), *place, ssl=tls)
-                return made
+                    _, new = await self._loop.create_connection(lambda: PeerConnection(self._forget), *place, ssl=tls)
+                return new
             except TimeoutError:
                 left_s = self._loop.time() - due_at
                 if left_s <= LATE_S:
@@ -232,7 +232,7 @@ class PeerConnections:
             self._sweeping = self._loop.call_later(KEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what was used too long ago."""
+        """Close connections that were unused for too long."""
         self._sweeping = None
         until, oldest = self._loop.time() - KEEP_S, []
         for kept in self._kept.values():
@@ -251,7 +251,7 @@ class PeerConnections:
                     del self._kept[place]
 
     def close(self) -> None:
-        """Close what is kept. What is used its own task ends."""
+        """Close the kept connections. A connection in use is closed by its own task."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None

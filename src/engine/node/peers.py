@@ -1,7 +1,8 @@
-"""Blobs from node to node, as the client orders it: over TLS whose two ends know each other by the pool's key.
+"""Blobs from node to node, as the client orders it: over TLS, with the pool's key at both ends.
 
-A node listens only while it is to serve a blob. Nobody who lacks the key gets a byte from it, or has one read by
-anything but OpenSSL; who has it gets what it names a ticket of. A connection is kept for a while, for the next ticket.
+A node listens only while it is to serve a blob. Without the key, a peer gets no byte, and none of its bytes is read by
+anything but OpenSSL; with the key, it gets the blob whose ticket it names. A connection is kept for a while, for the
+next ticket.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ..wire.messages import Arrived, Copy, Digest, GetRest, Keys, Message, Pull,
 from .arrivals import Arrival, Arrivals, Whole
 from .peer_connections import CONNECT_S, KEEP_S, PIECE_BYTES, Broken, PeerConnections, reason_of
 
-IDLE_S = 0.3  # a node that has nothing new of a blob says so at least so often
-CONNECTIONS = 32  # at a time, with those that have shown no key yet; of those that are kept the oldest make room
+IDLE_S = 0.3  # a node without new bytes of a blob sends an empty frame at least so often
+CONNECTIONS = 32  # at a time, unauthenticated ones included; the oldest kept ones make room
 _FIRST_BYTES = 1024  # of a frame that names a ticket
 _HASHED_BYTES = 1 << 20
 
 
 class Peers:
-    """A node's end of what goes between nodes. ``send`` takes the answers to the client."""
+    """A node's end of transfers between nodes. ``send`` sends answers to the client."""
 
     def __init__(self, arrivals: Arrivals, address: str, send: Callable[[Message], object]) -> None:
         self._arrivals, self._address, self._send = arrivals, address, send
@@ -36,12 +37,12 @@ class Peers:
         self._client_side: ssl.SSLContext | None = None
         self._listening: asyncio.Task[None] | None = None
         self._port: asyncio.Future[int] | None = None
-        self._last_port = 0  # taken again if it is free: by it other nodes know their connections to this one
+        self._last_port = 0  # reused if free: other nodes find their kept connections by it
         self._tickets: dict[str, tuple[str, int]] = {}  # the blob and its size
         self._served: dict[str, set[asyncio.Task[None]]] = {}  # connections, by ticket
         self._pulling: dict[str, asyncio.Task[None]] = {}
         self._connections: set[asyncio.Task[None]] = set()
-        self._idle: dict[asyncio.Task[None], None] = {}  # those of them that are kept, idle for longest first
+        self._idle: dict[asyncio.Task[None], None] = {}  # the kept connections, idle for longest first
         self._to_others = PeerConnections()
         self._others: set[asyncio.Task[None]] = set()
 
@@ -65,7 +66,7 @@ class Peers:
         return True
 
     def drop(self, names: Iterable[str]) -> None:
-        """End what is done with blobs that are dropped."""
+        """End the transfers of dropped blobs."""
         dropped = {*names}
         for name in dropped & self._pulling.keys():
             self._pulling.pop(name).cancel()
@@ -106,8 +107,8 @@ class Peers:
 
     async def _listen(self, port: asyncio.Future[int]) -> None:
         try:
-            found = await self._loop.getaddrinfo(self._address, 0, type=socket.SOCK_STREAM)
-            listener = self._bound(found[0][0], str(found[0][4][0]))
+            addresses = await self._loop.getaddrinfo(self._address, 0, type=socket.SOCK_STREAM)
+            listener = self._bound(addresses[0][0], str(addresses[0][4][0]))
         except OSError as error:
             port.set_exception(OSError(f"it cannot listen on {self._address}: {error.strerror}"))
             self._listening = self._port = None  # another blob's node tries again
@@ -122,7 +123,7 @@ class Peers:
             while True:
                 try:
                     accepted, _ = await self._loop.sock_accept(listener)
-                except OSError:  # it went away again, or there is no descriptor for it
+                except OSError:  # it was closed again, or no descriptor is left for it
                     await asyncio.sleep(IDLE_S)
                     continue
                 if len(self._connections) >= CONNECTIONS and self._idle:
@@ -255,7 +256,7 @@ def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> a
 
 
 async def _wanted(reader: asyncio.StreamReader) -> GetRest | None:
-    """Return what the other node names; None: it is not what belongs there."""
+    """Return the ticket that the other node names; None: it is malformed."""
     size = int.from_bytes(await reader.readexactly(codec.HEADER_BYTES), "big")
     if size > _FIRST_BYTES:
         return None
@@ -264,13 +265,13 @@ async def _wanted(reader: asyncio.StreamReader) -> GetRest | None:
 
 
 def _context(side: int, certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Return the settings of one side: TLS 1.3, and the other end has this very certificate."""
+    """Return the settings of one side: TLS 1.3, and the same certificate at the other end."""
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=certificate.decode("ascii"))
-    fd = os.memfd_create("keys", os.MFD_CLOEXEC)  # the module takes a path alone
+    fd = os.memfd_create("keys", os.MFD_CLOEXEC)  # the ssl module takes only a path
     try:
         os.write(fd, certificate + key)
         context.load_cert_chain(f"/proc/self/fd/{fd}")

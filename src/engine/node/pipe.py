@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from . import limits
 
 SPILLED = b"\x00"  # the body is in the first descriptor (no body begins so: msgpack arrays begin with 0x9_)
-PAUSE = b"\x01"  # from a worker: read what the task has printed; from the executor server: it is read, go on
+PAUSE = b"\x01"  # from a worker: read the task's output; from the executor server: it is read, go on
 OUTPUT_CREDIT = b"\x02"  # from a worker of threads: may they print more? from the executor server: they may
 READY = b"\x03"  # from a worker: it is ready to read
 
@@ -61,7 +61,7 @@ def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
 
 
 def receive_next(pipe: socket.socket) -> Datagram:
-    """Wait for a message and receive it, but not while the executor server takes messages back: see `taking_back`."""
+    """Wait for a message and receive it, except while the executor server takes messages back: see `taking_back`."""
     while True:
         pipe.recv(1, socket.MSG_PEEK)
         fcntl.lockf(pipe, fcntl.LOCK_EX)
@@ -75,10 +75,10 @@ def receive_next(pipe: socket.socket) -> Datagram:
 
 @contextmanager
 def taking_back(far: socket.socket) -> Iterator[bool]:
-    """Keep the worker from receiving meanwhile: of a definition and the task that needs it, it gets both or neither.
+    """Keep the worker from receiving meanwhile: it gets a definition and the task that needs it, or neither.
 
     ``far`` is the worker's end, whose lock is a record lock, which the kernel takes from a process that ends. False:
-    the worker was stopped while it had the lock, and keeps what there is.
+    the worker was stopped while it had the lock, and keeps its messages.
     """
     for _ in range(LOCK_TRIES):
         try:

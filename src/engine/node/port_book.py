@@ -1,8 +1,8 @@
 """The free ports of a node, numbered in the order in which the node opens them. Pure: the owner opens and closes them.
 
 The client takes ports in their order, so that one number says which it has taken: all below it. Both sides send
-absolute numbers, never differences. A message that is lost, late, or handled twice changes nothing that the next one
-does not repair, and no port can be kept by the node and forgotten by the client.
+absolute numbers, never differences. The next message repairs the effect of one that was lost, late, or handled twice,
+and no port can be kept by the node and forgotten by the client.
 
     PORTS-1  a port is offered, or kept for one attempt, or awaits its attempt, or is closed
     PORTS-2  a port is closed when its attempt is delivered or over, or when the client says that none will come for it
@@ -22,7 +22,7 @@ class PortBook:
         open_port: opens a port and returns it.
         close_port: closes a port.
         most: how many ports are offered at most.
-        few: how many offered ports are so few that others are opened.
+        few: at so few offered ports others are opened.
     """
 
     def __init__(self, open_port: Callable[[], int], close_port: Callable[[int], None], *, most: int, few: int) -> None:
@@ -30,7 +30,7 @@ class PortBook:
         self._most, self._few = most, few
         self.taken = 0  # the number of the first port that is offered: the client has taken those before it
         self.offered: deque[int] = deque()
-        self.awaiting: dict[int, None] = {}  # ports that were taken, and whose attempt has not come yet
+        self.awaiting: dict[int, None] = {}  # taken ports whose attempt has not come yet
         self.kept: dict[int, int] = {}  # attempt -> its port, until the attempt is delivered or over
 
     @property
@@ -43,7 +43,7 @@ class PortBook:
             self.offered.append(self._open_port())
 
     def named(self, attempt: int, port: int) -> None:
-        """Handle that an attempt has come which listens on ``port``. A port that is not kept here is ignored."""
+        """Handle an attempt that will listen on ``port``. A port that is not kept here is ignored."""
         if port in self.offered:
             self._take(self.taken + self.offered.index(port) + 1)
         if port in self.awaiting:
@@ -57,7 +57,7 @@ class PortBook:
             self._close_port(port)
 
     def compare(self, taken: int, unsent: Collection[int]) -> None:
-        """Handle the client's count of the ports that it has taken. Every attempt that it had sent has come by now.
+        """Handle the client's count of taken ports. Every attempt that it had sent before has arrived.
 
         Args:
             taken: how many ports the client has taken.

@@ -1,4 +1,4 @@
-"""Processes: how those of the node end, what they inherit, which signals they survive, and how a tree is killed."""
+"""Processes: how the node's processes end, what they inherit, which signals they survive, and how a tree is killed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_WALKS = 100  # over the threads of a process, of which some end meanwhile
+_WALKS = 100  # tries to list a process's threads, as some end meanwhile
 _libc = ctypes.CDLL(None)
 
 
 def begin_child(parent: int) -> None:
-    """Have this process, forked by ``parent``, end with it, and treat signals as if nobody had handled any before."""
+    """Have this process, forked by ``parent``, end with it, and restore the default handling of signals."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had ended before
         os._exit(1)
@@ -29,7 +29,7 @@ def begin_child(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose parent ends, whatever session they made for themselves."""
+    """Make this process the parent of descendants whose parent ends, whatever their session."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -38,7 +38,7 @@ def shield(numbers: Iterable[int]) -> None:
 
     Each process of ours calls this for itself: a child that another process forks reacts as usual.
 
-    A handler, and not SIG_IGN: what a task executes would inherit that, and then nobody could end it with SIGTERM.
+    A handler, and not SIG_IGN, which a program that a task executes would inherit: SIGTERM could not end it.
     """
     shielded = os.getpid()
 
@@ -52,7 +52,7 @@ def shield(numbers: Iterable[int]) -> None:
 
 
 def close_all_but(keep: Iterable[int]) -> None:
-    """Close all other descriptors: an inherited end of somebody's pipe would hide that pipe's end of file for ever."""
+    """Close all other descriptors: an inherited end of a pipe would hide the pipe's end of file for ever."""
     low = 0
     for fd in sorted(set(keep)):
         if low < fd:  # an empty range from 0 would close everything: it ends at -1
@@ -65,17 +65,17 @@ def children(pid: int) -> list[int]:
     """Return the direct children, zombies too; none of a process that is gone."""
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel without CONFIG_PROC_CHILDREN
         return _children_by_search(pid)
-    found: set[int] = set()  # the installer runs this on Python 3.8, where set[int]() is an error
+    pids: set[int] = set()  # the installer runs this on Python 3.8, where set[int]() is an error
     for _ in range(_WALKS):
         complete = True
         for thread in _threads(pid):
             try:
-                found.update(map(int, (thread / "children").read_text().split()))
+                pids.update(map(int, (thread / "children").read_text().split()))
             except (FileNotFoundError, ProcessLookupError):
                 complete = False  # the thread has ended: its children are another thread's now, maybe one already read
         if complete:
             break
-    return sorted(found)
+    return sorted(pids)
 
 
 def _threads(pid: int) -> list[Path]:
@@ -86,13 +86,13 @@ def _threads(pid: int) -> list[Path]:
 
 
 def descendants(pid: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     todo = [pid]
     while todo:
         some = children(todo.pop())
-        found += some
+        pids += some
         todo += some
-    return found
+    return pids
 
 
 def name(pid: int) -> str:
@@ -130,14 +130,14 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # gone; or it changed its user, and only root can help
+    with suppress(ProcessLookupError, PermissionError):  # gone, or it changed its user, and only root may signal it
         os.kill(pid, number)
 
 
 def _children_by_search(parent: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):
             if int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]) == parent:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids

@@ -1,4 +1,4 @@
-"""Requests for profiles, as node and worker have them in common: where they lie, and the signal that tells of them."""
+"""Requests for profiles, between node and worker: their files, and the signal that announces them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ...lazy_named_tuple import NamedTuple
 
-SIGNAL = signal.SIGRTMIN + 12  # the next after that of stacks, and as free of other users: see `stack_file`
+SIGNAL = signal.SIGRTMIN + 12  # the next after that of stacks, and as unused elsewhere: see `stack_file`
 
 
-class Asked(NamedTuple):
-    """A profile as it is asked for. It ends after ``steps`` steps (0: they do not end it), or ``seconds``."""
+class ProfileRequest(NamedTuple):
+    """A request for a profile. It ends after ``steps`` steps (0: no limit), or ``seconds``."""
 
     attempt: int
     name: str
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
         return json.dumps(self).encode()
 
     @classmethod
-    def read(cls, content: bytes) -> Asked:
+    def read(cls, content: bytes) -> ProfileRequest:
         return cls(*json.loads(content))
 
 
@@ -33,5 +33,5 @@ def request_file(folder: Path, pid: int, attempt: int) -> Path:
 
 
 def request_files(folder: Path, pid: int) -> list[Path]:
-    """Return the requests that lie there for a process, of which several tasks may run in it."""
+    """Return the requests to a process, which may run several tasks."""
     return sorted(folder.glob(f"profile-{pid}-*.ask"))

@@ -1,6 +1,6 @@
-"""A worker's side of profiles: it begins one when the node asks, or a task, and sends what that leaves.
+"""A worker's side of profiles: it begins a profile when the node or a task requests one, and sends the result.
 
-`task_profile` does the rest, and is imported when there is something to profile.
+`task_profile` takes the profile, and is imported only then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..wire.messages import Message, Profiled
 from . import context
 from .context import TaskContext
 from .log_sender import LogSender
-from .profile_requests import SIGNAL, Asked, request_files
+from .profile_requests import SIGNAL, ProfileRequest, request_files
 
 if TYPE_CHECKING:
     from .task_profile import Left, TaskProfile
@@ -40,7 +40,7 @@ class Profiling:
         log: LogSender,
         lock: AbstractContextManager[object],
     ) -> None:
-        """Take the node's requests from now on. For the main thread."""
+        """Handle the node's requests from now on. Call it in the main thread."""
         self._folder, self._tasks = Path(folder), tasks
         self._send, self._log, self._lock = send, log, lock
         self._pid = os.getpid()
@@ -51,30 +51,30 @@ class Profiling:
         context.set_profiling(self)
 
     def _on_signal(self, *_: object) -> None:
-        """Take a request, wherever the main thread is in its Python code. Nothing is raised into that."""
+        """Handle a request, wherever the main thread is in its Python code. Raises nothing into that code."""
         with suppress(Exception):
             if os.getpid() != self._pid:  # a fork of the task
                 return
             for file in request_files(self._folder, self._pid):
-                asked = Asked.read(file.read_bytes())
+                request = ProfileRequest.read(file.read_bytes())
                 file.unlink()
-                self._begin_or_say(asked)
+                self._begin_or_say(request)
 
-    def _begin_or_say(self, asked: Asked) -> None:
-        task, thread = self._tasks.get(asked.attempt, (None, 0))
+    def _begin_or_say(self, request: ProfileRequest) -> None:
+        task, thread = self._tasks.get(request.attempt, (None, 0))
         if task is None:
             why = "it has ended"
         elif not self._log.wanted:
             why = "its pool keeps no record, where a profile would be"
         else:
             try:
-                why = "" if self.begin(asked, task, thread) else "another profile of its process is under way"
+                why = "" if self.begin(request, task, thread) else "another profile of its process is under way"
             except Exception as error:  # noqa: BLE001  as where there is no thread for it
                 why = f"it did not begin: {error}"
         if why:
-            self.say(Profiled(asked.attempt, asked.name, "", why))
+            self.say(Profiled(request.attempt, request.name, "", why))
 
-    def begin(self, asked: Asked, task: TaskContext, thread: int) -> TaskProfile | None:
+    def begin(self, request: ProfileRequest, task: TaskContext, thread: int) -> TaskProfile | None:
         """Begin a profile of a task, which runs in ``thread``; None: another one is under way."""
         if os.getpid() != self._pid or not self._owned.acquire(blocking=False):
             return None
@@ -83,7 +83,7 @@ class Profiling:
             scratch = self._folder / f"profile-{self._pid}-{self._number}.json"
             from .task_profile import TaskProfile
 
-            profile = TaskProfile(asked, thread, scratch, self._over)
+            profile = TaskProfile(request, thread, scratch, self._over)
             task.closing.append(profile.task_ended)
             profile.begin()
         except BaseException:
@@ -92,7 +92,7 @@ class Profiling:
         return profile
 
     def next_block(self, task: TaskContext) -> int:
-        """Return the number of a profile that a task takes of itself: the same in all ranks that run the same code."""
+        """Return the number of a task's own profile: the same in all ranks that run the same code."""
         self._blocks = {task: self._blocks.get(task, 0) + 1}
         return self._blocks[task]
 
@@ -101,13 +101,13 @@ class Profiling:
             self._send(message, [])
 
     def _over(self, profile: TaskProfile, left: Left) -> None:
-        asked, artifact, said = profile.asked, "", left.said
+        request, artifact, problem = profile.request, "", left.problem
         if left.fd >= 0:
-            artifact = f"profile-{asked.name}-{asked.attempt}.gz"
+            artifact = f"profile-{request.name}-{request.attempt}.gz"
             record = log_records.artifact(time.time(), artifact, left.size_bytes, left.sha256)
             try:
-                self._log.put_blob(asked.attempt, record, left.fd)
+                self._log.put_blob(request.attempt, record, left.fd)
             except OSError as error:
-                artifact, said = "", f"it could not be sent: {error.strerror}"
+                artifact, problem = "", f"it could not be sent: {error.strerror}"
         self._owned.release()
-        self.say(Profiled(asked.attempt, asked.name, artifact, said))
+        self.say(Profiled(request.attempt, request.name, artifact, problem))

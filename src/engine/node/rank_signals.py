@@ -1,8 +1,8 @@
-"""SIGTERM for the programs of ranks that handle it: who they are, and how they get the signal.
+"""SIGTERM for the programs of ranks that handle it: their registration, and the signal.
 
 A rank registers the process of its program by a file in the executor's private folder. When the machine has a notice,
 the executor sends SIGTERM; when a run is to end, a task of Outrider's own does (`scripts.endings`). A process without a
-handler gets nothing: it would end at once, where it may work until its machine is taken.
+handler gets no signal: it would end at once, and may work until its machine is taken.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .log_socket import VARIABLE
 
 _PREFIX = "rank-"
 _NOTIFIED, _UNHANDLED = ".notified", ".unhandled"  # beside the file of a process
-_STARTED = 19  # of the fields behind the name in /proc/PID/stat: when the process started
+_STARTED = 19  # index of the start time in /proc/PID/stat, among the fields after the name
 
 
 def register(pid: int) -> None:
-    """Let a process of this rank have SIGTERM if it handles that. Without a folder of the node there is nothing to do.
+    """Register a process of this rank for SIGTERM, if it handles that. Does nothing without a folder of the node.
 
-    In this process itself the signal may be shielded, as it announces the end of the machine to every process. Then
-    nobody can see whether the program has a handler, until a signal shows that there is none.
+    In this process itself the signal may be shielded, as it announces the end of the machine to every process. Then the
+    program's own handler cannot be seen, until a signal shows that there is none.
     """
     folder, started = _folder(), _started(pid)
     if folder is None or started is None:
@@ -51,7 +51,7 @@ def was_notified(pid: int) -> bool:
 
 
 def notify(folder: Path) -> None:
-    """Send SIGTERM, because of a notice, to each process below ``folder`` that handles it, and has not had it so."""
+    """Send SIGTERM, because of a notice, to each process below ``folder`` that handles it, once each."""
     for pid in handling(folder):
         notified = folder / f"{_PREFIX}{pid}{_NOTIFIED}"
         if not notified.exists():
@@ -72,12 +72,12 @@ def terminate() -> list[int]:
 
 def handling(folder: Path) -> list[int]:
     """Return the registered processes that live and handle SIGTERM, as far as that can be seen."""
-    found = []
+    pids = []
     for file in folder.glob(f"{_PREFIX}*"):
         text = file.name.removeprefix(_PREFIX)
         if text.isdigit() and is_handling(folder, int(text)):
-            found.append(int(text))
-    return sorted(found)
+            pids.append(int(text))
+    return sorted(pids)
 
 
 def is_handling(folder: Path, pid: int) -> bool:

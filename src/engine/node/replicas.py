@@ -1,7 +1,7 @@
-"""Copies of parts of checkpoints that a node is told to have, and the verifying of them.
+"""Copies of checkpoint parts that the client orders on a node, and their verification.
 
-A part of a checkpoint is a blob whose first 64 bytes are not part of what is verified: its rank and its node tell each
-other there whether the memory is free to be written again.
+A part of a checkpoint is a blob whose first 64 bytes are not verified: they hold flags of its rank and its node, such
+as "free".
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..wire.checkpoint_messages import Replicate, Replicated
 from . import blobs
 from .blobs import BlobStore
 
-HEAD_BYTES = 64  # before what is verified
-BLOCK_BYTES = 1 << 18  # of which there is one sum
+HEAD_BYTES = 64  # unverified bytes in front
+BLOCK_BYTES = 1 << 18  # of one sum
 WORD_BYTES = 8
 _AT_ONCE_BYTES = 1 << 15
 _PAIRS = _AT_ONCE_BYTES // WORD_BYTES // 2
@@ -25,13 +25,13 @@ _EVERY_SECOND = int.from_bytes((b"\xff" * WORD_BYTES + bytes(WORD_BYTES)) * _PAI
 
 
 class Replicas:
-    """``send`` is told of each part that was asked for, in whatever order they are ready."""
+    """The copies of this node. ``send`` gets a message for each requested part, in any order."""
 
     def __init__(self, store: BlobStore, send: Callable[[Replicated], object]) -> None:
         self._store, self._send = store, send
         self._loop = asyncio.get_running_loop()
 
-    def asked(self, order: Replicate) -> None:
+    def handle(self, order: Replicate) -> None:
         if self._store.fd(order.blob) is None and order.path:
             self._store.open(order.blob, order.path)
         fd = self._store.fd(order.blob)
@@ -51,11 +51,11 @@ class Replicas:
 
     def _verify(self, order: Replicate, fd: int, path: str) -> None:
         try:
-            said = "" if digest(blobs.mapped(fd), order.size_bytes) == order.digest else "it is damaged"
+            problem = "" if digest(blobs.mapped(fd), order.size_bytes) == order.digest else "it is damaged"
         except Exception as error:  # noqa: BLE001  no memory, say: the client waits for an answer
-            said = str(error) or type(error).__name__
+            problem = str(error) or type(error).__name__
         try:
-            self._loop.call_soon_threadsafe(self._send, Replicated(order.blob, "" if said else path, said))
+            self._loop.call_soon_threadsafe(self._send, Replicated(order.blob, "" if problem else path, problem))
         except RuntimeError:  # the executor ends
             pass
 
@@ -72,7 +72,7 @@ def digest(content: object, size_bytes: int) -> int:
 def digest_of(sums: bytes, rest: bytes | memoryview) -> int:
     """Return the digest of a part whose whole blocks of `BLOCK_BYTES` have these sums, and of the rest behind them.
 
-    The sum of a block is that of its numbers of `WORD_BYTES`, as many of its low bytes.
+    The sum of a block adds up its numbers of `WORD_BYTES`, modulo that size.
     """
     return crc32(rest, crc32(sums))
 
@@ -80,7 +80,7 @@ def digest_of(sums: bytes, rest: bytes | memoryview) -> int:
 def _sum(block: memoryview) -> int:
     """Return the sum of a block's numbers. Python adds thousands of them at once as two large ones.
 
-    Every second number is in each of these, so that there is room for a carry beside it.
+    Each of the two has every second number, with room for a carry beside it.
     """
     total, bits = 0, 8 * _AT_ONCE_BYTES
     for at in range(0, len(block), _AT_ONCE_BYTES):

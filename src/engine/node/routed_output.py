@@ -1,4 +1,4 @@
-"""The standard streams of a thread worker, which send each line on as that of the attempt whose thread writes it."""
+"""The standard streams of a thread worker, which send each line as output of the attempt whose thread writes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .output import STDERR, STDOUT, Lines
 
 
 class RoutedStreams:
-    """`sys.stdout` and `sys.stderr` from now on."""
+    """The replacements of `sys.stdout` and `sys.stderr`."""
 
     def __init__(self, send: Callable[[Output], None], on_unfinished: Callable[[], None]) -> None:
         self._streams = {
@@ -32,7 +32,7 @@ class RoutedStreams:
             stream.finish(attempt)
 
     def send_unfinished(self) -> None:
-        """Send the unfinished lines of all attempts but those that are just sending by themselves."""
+        """Send the unfinished lines of all attempts, except attempts that are just sending by themselves."""
         for stream in self._streams.values():
             stream.send_unfinished()
 
@@ -50,11 +50,11 @@ class RoutedStreams:
 
     def _set(self, name: str, stream: _Routed) -> None:
         setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)  # libraries take a stream from there when they end a redirection
+        setattr(sys, f"__{name}__", stream)  # libraries restore the stream from there after a redirection
 
 
 class _TaskLines(Lines):
-    """A stream of one attempt in a thread worker. Who holds ``sending`` takes out of it and sends: order is kept."""
+    """A stream of one attempt in a thread worker. Hold ``sending`` to take and send lines in order."""
 
     def __init__(self, stream: int) -> None:
         super().__init__(stream)
@@ -62,7 +62,7 @@ class _TaskLines(Lines):
 
 
 class _Routed(io.TextIOBase):
-    """A standard stream that sends lines on as the attempt's whose thread writes."""
+    """A standard stream that sends lines as output of the attempt whose thread writes."""
 
     def __init__(
         self, stream: int, of_process: Any, send: Callable[[Output], None], on_unfinished: Callable[[], None]
@@ -114,7 +114,7 @@ class _Routed(io.TextIOBase):
                     self._send(output)
 
     def send_unfinished(self) -> None:
-        """Send the unfinished lines of all attempts but those that are just sending by themselves."""
+        """Send the unfinished lines of all attempts, except attempts that are just sending by themselves."""
         for lines in [*self._lines.values()]:
             if lines.sending.acquire(blocking=False):
                 try:

@@ -1,8 +1,7 @@
-"""Read at intervals what this machine is used for, and send the client samples of it.
+"""Read the use of this machine at intervals, and send the client samples of it.
 
-A thread reads: the work folder's disk and a GPU's driver may hang, and the executor goes on. A sample tells of the time
-since the last one that was sent. While the client is away none is, so the first one after that has all of it, and
-nothing is kept.
+A thread reads, as the work folder's disk and a GPU's driver may hang while the executor goes on. A sample covers the
+time since the last sent one. None is sent while the client is away: the first one after that covers the whole time.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from . import samples
 from .nvml import Gpus
 from .samples import Memory, Readings
 
-FIRST_S = 1.0  # before the first look: a node that starts has better use for its processor
+FIRST_S = 1.0  # before the first sample: a starting node needs its processor for other work
 LEAST_S = 0.1  # between two samples
 MOST_GPUS = 64
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Machine:
-    """The machine of this process, or its container where that has limits. ``work``: a folder on the disk that counts.
+    """The machine of this process, or its container if that has limits. ``work``: a folder on the measured disk.
 
     ``gpus``: None, where the node has none.
     """
@@ -45,14 +44,14 @@ class Machine:
         self._cpus = os.sched_getaffinity(0)
         self._memory_group, self._memory_limit = _tightest(_groups(proc, groups), "memory.max", samples.group_limit)
         self._cpu_group, self._quota = _tightest(_groups(proc, groups), "cpu.max", samples.group_cpus)
-        self._names: frozenset[str] = frozenset()  # all interfaces, when it was last decided which count
+        self._names: frozenset[str] = frozenset()  # all interfaces at the last choice of the counted ones
         self._counted: frozenset[str] = frozenset()
 
     def read(self) -> Readings:
         """Return its present state.
 
         Raises:
-            OSError, ValueError: the kernel does not say what is needed.
+            OSError, ValueError: the kernel lacks a needed figure.
         """
         ticks = samples.cpu_ticks((self._proc / "stat").read_text(), self._cpus)
         busy_s, cpus = ticks.busy / _TICKS_PER_S, float(len(self._cpus))
@@ -77,7 +76,7 @@ class Machine:
         return Memory((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
     def _counted_interfaces(self, net_dev: str) -> frozenset[str]:
-        """Return the interfaces of hardware, or of a container all: bridges and tunnels carry what these do as well."""
+        """Return the hardware's interfaces, or all of a container: bridges and tunnels repeat the same bytes."""
         names = samples.interface_names(net_dev)
         if names != self._names:
             hardware = frozenset(name for name in names if (self._interfaces / name / "device").exists())
@@ -86,12 +85,12 @@ class Machine:
 
 
 def _groups(proc: Path, groups: Path) -> list[Path]:
-    """Return the folders of the cgroup v2 that this process is in, and of those around it; none: it is in none."""
+    """Return the folders of this process's cgroup v2 and its ancestors; none: it is in none."""
     try:
         path = samples.group_path((proc / "self/cgroup").read_text())
     except OSError:
         return []
-    if path is None or ".." in path.split("/"):  # it lies outside of what this process sees
+    if path is None or ".." in path.split("/"):  # it is outside of this process's view
         return [] if path is None else [groups]
     own = groups / path
     return [own, *(each for each in own.parents if each.is_relative_to(groups))]
@@ -99,22 +98,22 @@ def _groups(proc: Path, groups: Path) -> list[Path]:
 
 def _tightest(groups: list[Path], name: str, limit: Callable[[str], float | None]) -> tuple[Path | None, float | None]:
     """Return the group with the lowest limit of this kind, and that limit; None and None: there is no limit."""
-    found: list[tuple[float, Path]] = []
+    limits: list[tuple[float, Path]] = []
     for group in groups:
         try:
             value = limit((group / name).read_text())
-        except (OSError, ValueError):  # as of the outermost group, which has no limits
+        except (OSError, ValueError):  # for example in the root group, which has no limits
             continue
         if value is not None:
-            found.append((value, group))
-    if not found:
+            limits.append((value, group))
+    if not limits:
         return None, None
-    least, group = min(found)
+    least, group = min(limits)
     return group, least
 
 
 class Sampler:
-    """Calls ``send`` with a sample every ``every_s`` seconds, on the event loop; it returns whether that was sent."""
+    """The sampler: calls ``send`` with a sample every ``every_s`` seconds, on the loop; False: it was not sent."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class Sampler:
         *,
         first_s: float = FIRST_S,
     ) -> None:
-        """``machine`` is called in the thread."""
+        """Begin. ``machine`` is called in the thread."""
         self._loop = asyncio.get_running_loop()
         self._machine, self._send, self._every_s, self._first_s = machine, send, every_s, first_s
         self._before: Readings | None = None
@@ -136,7 +135,7 @@ class Sampler:
         self._thread.start()
 
     def close(self) -> None:
-        """Send no more. The thread, which may hang in a driver, is not waited for."""
+        """Stop sending. Does not wait for the thread, which may hang in a driver."""
         self._ended.set()
 
     def _took(self, now: Readings) -> None:

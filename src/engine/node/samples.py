@@ -1,4 +1,4 @@
-"""Turn what the kernel says of this machine into samples: how much of it was used between two readings. No I/O.
+"""Turn the kernel's figures of this machine into samples of its use between two readings. No I/O.
 
 Sources: proc_stat(5), proc_meminfo(5), proc_pid_net(5) for ``net/dev``, and cgroups(7) with the kernel's cgroup-v2.rst.
 """
@@ -13,9 +13,9 @@ from ..wire.messages import GpuSample, Sampled
 from ..wire.ranges import Number, Size
 
 _IDLE, _IO_WAIT, _STEAL = 3, 4, 7  # columns of a line of /proc/stat
-_COUNTED = 8  # columns that add up to all time; those behind are in them already
+_COUNTED = 8  # columns that add up to the whole time; later columns are included in these
 _US = 1e6
-_MOST_MEMORY, _MOST = (int(get_args(kind)[1].most) for kind in (Size, Number))  # that a message may say
+_MOST_MEMORY, _MOST = (int(get_args(kind)[1].most) for kind in (Size, Number))  # the largest values in a message
 
 
 class CpuTicks(NamedTuple):
@@ -40,7 +40,7 @@ class Traffic(NamedTuple):
 class Readings(NamedTuple):
     """The state of a machine at one moment.
 
-    ``at``: seconds of any one clock. ``busy_s``: processor time spent up to then, ``ticks`` what the clock has counted.
+    ``at``: seconds of any one clock. ``busy_s``: processor time spent so far; ``ticks``: the same by the clock's ticks.
     """
 
     at: float
@@ -54,10 +54,10 @@ class Readings(NamedTuple):
 
 
 def between(before: Readings, now: Readings) -> Sampled | None:
-    """Return what was used between two readings; None where the kernel's clock has stood still: nothing is known.
+    """Return the use between two readings; None: unknown, as the kernel's clock stood still.
 
-    Sizes are brought into the bounds that messages have. File systems over a network may say that they have 16 EiB, and
-    containers that more memory is free than there is: the client would take the message for that of a broken node.
+    Sizes are clamped to the bounds of messages. Network file systems may report 16 EiB, and containers more free than
+    total memory: the client would reject such a message as that of a broken node.
     """
     seconds = now.at - before.at
     capacity_s = seconds * now.cpus
@@ -70,7 +70,7 @@ def between(before: Readings, now: Readings) -> Sampled | None:
         now.cpus,
         *_bounded(now.memory, _MOST_MEMORY),
         *_bounded(now.disk, _MOST),
-        *_bounded(  # an interface may be gone, or begin anew
+        *_bounded(  # an interface may be gone, or count anew
             (now.traffic.received - before.traffic.received, now.traffic.sent - before.traffic.sent), _MOST
         ),
         tuple(_bounded_gpu(gpu) for gpu in now.gpus),
@@ -94,24 +94,24 @@ def cpu_ticks(stat: str, cpus: Collection[int]) -> CpuTicks:
         ValueError: none of them is there.
     """
     busy = total = 0
-    found = False
+    has_cpu = False
     for line in stat.splitlines():
         if not line.startswith("cpu"):
-            break  # the longest lines follow, of interrupts
+            break  # only long lines of interrupts follow
         name, *columns = line.split()
         if not name[3:].isdigit() or int(name[3:]) not in cpus:
             continue
-        found = True
+        has_cpu = True
         ticks = [int(each) for each in columns[:_COUNTED]]
         total += sum(ticks)
         busy += sum(ticks) - sum(ticks[at] for at in (_IDLE, _IO_WAIT, _STEAL) if at < len(ticks))
-    if not found:
+    if not has_cpu:
         raise ValueError("/proc/stat names none of this process's processors")
     return CpuTicks(busy, total)
 
 
 def host_memory(meminfo: str) -> Memory:
-    """Return the memory of a whole machine, without what the kernel gives back when it is needed.
+    """Return the memory of a whole machine, without memory that the kernel frees on demand.
 
     Raises:
         ValueError: MemTotal or MemAvailable is missing.
@@ -127,7 +127,7 @@ def host_memory(meminfo: str) -> Memory:
 
 
 def group_memory(current: str, stat: str, limit_bytes: int) -> Memory:
-    """Return the memory of a cgroup with a limit, without the files that the kernel drops when it is needed."""
+    """Return the memory of a cgroup with a limit, without the file cache that the kernel drops on demand."""
     dropped = next((int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0)
     return Memory(max(0, int(current) - dropped), limit_bytes)
 
@@ -145,7 +145,7 @@ def traffic(net_dev: str, interfaces: Collection[str]) -> Traffic:
 
 
 def interface_names(net_dev: str) -> frozenset[str]:
-    """Return the interfaces but for the loopback, over which nothing leaves the machine."""
+    """Return the interfaces except the loopback, over which nothing leaves the machine."""
     names = (line.partition(":") for line in net_dev.splitlines())
     return frozenset(name.strip() for name, colon, _ in names if colon) - {"lo"}
 

@@ -1,7 +1,6 @@
 """The executor server on an asyncio loop: one client's session, over the channels that it opens, and its workers.
 
-The scheduler decides, the session counts frames; this module moves the bytes. All that one turn of the loop has to say
-leaves in one write.
+The scheduler decides, the session counts frames; this module moves the bytes. A turn of the loop ends with one write.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ from .stack_reader import StackAnswers
 from .worker_pool import WorkerPool
 
 RENEW_S = 1.0  # the machine's lease is renewed at most so often
-NODE_START_S = 0.015  # of a core, that the start of another node takes (decision 79)
+NODE_START_S = 0.015  # of a core, for the start of another node (decision 79)
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_KEPT_BYTES = 8 << 20  # with so much unacknowledged, tasks that print have to wait
+_KEPT_BYTES = 8 << 20  # with so many unacknowledged bytes, printing tasks have to wait
 
 
 class ExecutorServer:
     """The executor. It ends by itself, and sets ``ended``, on `Bye`, when its lease runs out or its fork server dies.
 
-    ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client gives its
-    own; ``lease_file`` is what its machine lives by, renewed as long as the client is heard. ``same_host``: the client
-    runs on this machine as this user, and opens large results by path. ``sharing``: so many nodes are this computer.
-    Connections come by `channel`.
+    ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client sends its
+    own; ``lease_file`` is the machine's lease, renewed as long as data comes from the client. ``same_host``: the client
+    runs on this machine as this user, and opens large results by path. ``sharing``: the number of nodes on this
+    computer. Connections come by `channel`.
     """
 
     def __init__(
@@ -114,9 +113,9 @@ class ExecutorServer:
         self._check_lease()
 
     async def close(self) -> None:
-        """End every task's process tree and all the rest. Idempotent; takes up to `CLOSE_S` where the kernel hangs.
+        """End every task's process tree and all else. Idempotent; takes up to `CLOSE_S` if the kernel hangs.
 
-        The channels stay: by their end the client sees that nothing of this node is left, so they end with the process.
+        The channels stay open until the process ends: their end shows the client that nothing of this node is left.
         """
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
@@ -127,7 +126,7 @@ class ExecutorServer:
         return await self._loop.create_unix_server(self.channel, sock=listener)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log once that no connection can be taken for want of descriptors: asyncio logs it 100 times a second."""
+        """Log once that no connection can be accepted for lack of descriptors: asyncio logs it 100 times a second."""
         if not limits.is_shortage(context.get("exception")):
             loop.default_exception_handler(context)
         elif not self._shortage_logged:
@@ -150,7 +149,7 @@ class ExecutorServer:
             before = self._control
             self.lost(before)
             before.transport.abort()
-        self._session.resume(hello.received if resumed else 0)  # a count of an earlier executor's is void
+        self._session.resume(hello.received if resumed else 0)  # an earlier executor's count is void
         self._control = control = ControlChannel(self, transport)
         transport.set_protocol(control)
         self._session_name = hello.session
@@ -167,7 +166,7 @@ class ExecutorServer:
             self._ports.open(),
         )
         transport.write(codec.encode(welcome) + self._session.flush())
-        if not resumed:  # when the client has been answered: the others' answers wait for a core, too
+        if not resumed:  # after the answer to the client: other nodes' answers need a core, too
             self._workers.open(
                 hello.setup, cwd=str(self._work), address=self._address, after_s=others_start_s(self._sharing)
             )
@@ -231,19 +230,19 @@ class ExecutorServer:
             case Safe(blobs):
                 self._store.mark_safe(blobs)
             case Replicate():
-                self._replicas.asked(message)
+                self._replicas.handle(message)
             case wire.MoveToDisk(blobs):
                 self._disk_blobs.move(blobs)
             case wire.PreemptionNotice() | wire.StopAt():
                 self._watcher.received(message)
             case wire.ShowStacks():
-                self._stacks.asked(message)
+                self._stacks.handle(message)
             case wire.Profile():
-                self._profiles.asked(message)
+                self._profiles.handle(message)
             case wire.PortsTaken():
                 self._ports.compare(message)
             case wire.Ping(sent_ms):
-                self._workers.act()  # what has ended is sent before the counts
+                self._workers.act()  # ended attempts are sent before the counts
                 attempts = attempt_digest(self._workers.scheduler.attempts())
                 self._session.send(wire.Pong(sent_ms, time.time_ns() // 1000, self._session.sent, attempts))
                 self._workers.look_at_kills()
@@ -274,7 +273,7 @@ class ExecutorServer:
             self._loop.call_soon(self._flush)
 
     def _send_at_once(self, entries: Sequence[Message | bytes]) -> None:
-        """Send all that came of one event in the worker pool in one write."""
+        """Send all messages of one event in the worker pool in one write."""
         for entry in entries:
             if isinstance(entry, wire.Profiled):
                 self._profiles.answered(entry)
@@ -282,7 +281,7 @@ class ExecutorServer:
         self._flush()
 
     def _send_sample(self, sampled: wire.Sampled) -> bool:
-        """Return whether it was sent. A client that is away or slow gets the time's next one."""
+        """Send a sample; return False if the client is away or slow: the next sample covers the time."""
         if self._control is None or self._choked:
             return False
         self._send(sampled)
@@ -292,7 +291,7 @@ class ExecutorServer:
         if self._control is None or (isinstance(entry, wire.Logged) and not self._is_keeping_up()):
             self._backlog.add(entry)
             return
-        if self._backlog:  # records: what they belong to must not overtake them
+        if self._backlog:  # records: the answers of their attempts must not overtake them
             for each in self._backlog.take():
                 self._to_session(each)
         self._to_session(entry)
@@ -312,8 +311,8 @@ class ExecutorServer:
     def _throttle(self) -> None:
         """Stop or resume the reading of task output, and the sending of records.
 
-        While the client is away, output is read, and the oldest lost; while the client is slow, tasks that print wait.
-        Who logs never waits: of records the oldest are lost in either case.
+        While the client is away, output is read, and the oldest is dropped; while the client is slow, printing tasks
+        wait. Logging never waits: the oldest records are dropped in either case.
         """
         keeping_up = self._is_keeping_up()
         self._workers.listen(keeping_up or self._control is None)
@@ -339,7 +338,7 @@ class ExecutorServer:
             self._lease = self._loop.call_later(left, self._check_lease)
 
     def _end(self, reason: str = "") -> None:
-        """End the executor. ``reason``: why it ends by itself, which is all that its client learns."""
+        """End the executor. ``reason``: why it ends by itself, for the client."""
         if self._closing is None:
             if reason:
                 self._send(wire.Unfit(reason, self._workers.has_run))
@@ -363,7 +362,7 @@ class ExecutorServer:
 
 
 class ControlChannel(ByteStream):
-    """A client's control channel, from its greeting on. Only the newest one is heard."""
+    """A client's control channel, from its greeting on. Only the newest one counts."""
 
     def __init__(self, server: ExecutorServer, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -384,15 +383,15 @@ class ControlChannel(ByteStream):
 
 
 def others_start_s(sharing: int) -> float:
-    """Return how long the workers of this node leave the cores to other nodes that start. Each worker that is forked
-    for a task to come delays the first one, where ``sharing`` nodes have fewer cores.
+    """Return how long this node delays its workers, to leave the cores to other starting nodes: each worker that is
+    forked ahead of its task slows them down if ``sharing`` nodes have fewer cores.
     """
     cores = len(os.sched_getaffinity(0))
     return NODE_START_S * sharing / cores if sharing > cores else 0.0
 
 
 class MachineLease:
-    """The lease of the machine, which ends when nobody has touched ``file`` for a while. Empty: there is no lease."""
+    """The lease of the machine, which ends when ``file`` has not been touched for a while. Empty: no lease."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -400,12 +399,12 @@ class MachineLease:
         self._logged = False
 
     def renew(self, now: float) -> None:
-        """Touch the file: the client was just heard. A failure is only logged, once, in the executor's log."""
+        """Touch the file, as data just came from the client. A failure is only logged, once, in the executor's log."""
         if not self._file or now < self._due_at:
             return
         self._due_at = now + RENEW_S
         try:
-            os.utime(self._file)  # to the kernel's present: who does not own the file may do no more
+            os.utime(self._file)  # to the kernel's time: all that a user who does not own the file may do
         except OSError as error:
             if not self._logged:
                 self._logged = True
@@ -413,7 +412,7 @@ class MachineLease:
 
 
 def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None:
-    """Be the executor of a local node until that ends: see `providers.base.EntryPoints.executor`."""
+    """Run the executor of a local node until it ends: see `providers.base.EntryPoints.executor`."""
 
     async def run() -> None:
         server = ExecutorServer(forks, address="127.0.0.1", **options)
@@ -422,5 +421,5 @@ def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None
         await server.close()
 
     limits.raise_descriptors()
-    gc.set_threshold(50_000, 50, 100)  # no user code here: what is collected often is what tasks pass through
+    gc.set_threshold(50_000, 50, 100)  # no user code here: frequent collections would only traverse tasks' data
     asyncio.run(run())

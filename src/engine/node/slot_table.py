@@ -1,4 +1,4 @@
-"""The slots of an executor, and which of them an attempt gets: a free one, a busy worker's pipe, or one made for it."""
+"""The slots of an executor, and the choice for an attempt: a free slot, a busy worker's pipe, or a new slot."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class SlotTable:
         return best
 
     def take_any(self) -> Slot | None:
-        """Take a free slot for a rank, one that was made for ranks if there is no other."""
+        """Take a free slot for a rank; if there is none, an extra slot that was made for ranks."""
         return self.free.pop() if self.free else self.free_extra.pop() if self.free_extra else None
 
     def add(self) -> Slot:
-        """Make a slot for a rank that finds none free."""
+        """Make an extra slot for a rank."""
         return self._added(Slot(len(self.slots), extra=True))
 
     def beside(self) -> Slot:
@@ -64,7 +64,7 @@ class SlotTable:
             (self.free_extra if slot.extra else self.free).append(slot)
 
     def withdraw(self, worker: Worker) -> None:
-        """Have no attempt begin in the slots of a worker that is being ended."""
+        """Close the slots of a worker that is being ended to new attempts."""
         self.free = [slot for slot in self.free if slot.worker is not worker]
         self.free_extra = [slot for slot in self.free_extra if slot.worker is not worker]
 
@@ -74,5 +74,5 @@ class SlotTable:
         self.free_extra = [slot for slot in free if slot.extra]
 
     def served_by(self, worker: Worker) -> list[Slot]:
-        """Return the slots that a worker is warm for as well, where a fresh one is in its place."""
+        """Return the worker's slots, those included where a fresh worker is in its place."""
         return [slot for slot in self.slots if worker in (slot.worker, slot.warm)]

@@ -1,4 +1,4 @@
-"""The scheduler's records: its slots, the workers in them, the attempts that wait or run, and starts that failed."""
+"""The scheduler's records: its slots, the workers in them, the attempts that wait or run, and failed starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...lazy_dataclass import dataclass
 from ..wire.messages import Cause, Run
 
 STALL_S = 0.020  # after so long without a result, the attempts that wait in the pipe are taken back
-TRIES = 5  # to start a worker, in a row; with the pauses they take 0.6 s, which a host short of processes may need
+TRIES = 5  # to start a worker, in a row; with pauses 0.6 s, for a host that is short of processes
 PAUSE_S = 0.02  # twice as long before each further try
 
 
@@ -18,7 +18,7 @@ class Worker:
     id: int
     fresh: bool
     ready: bool = False  # has reported so
-    idle_since: float | None = None  # has been ready since then and got nothing to do yet
+    idle_since: float | None = None  # has been ready since then, without an attempt so far
     used: bool = False  # has taken an attempt
     ending: bool = False
     stealing: bool = False
@@ -62,7 +62,7 @@ class Attempt:
     slot: Slot | None = None
     started: float | None = None  # None: it waits, or its worker is not ready yet
     kill_cause: Cause | None = None
-    kill_asked_at: float = 0.0
+    kill_requested_at: float = 0.0
     recall: Recall | None = None
 
     @property
@@ -76,20 +76,20 @@ class Attempt:
 class StartFailures:
     """Failures to start a worker, counted in a row. Starts that were under way together fail together, as one failure.
 
-    A start has failed when the worker is gone before it has taken an attempt, or has waited for one for long enough.
+    A start has failed when the worker ends before its first attempt, unless it has waited for one for long enough.
     """
 
     def __init__(self) -> None:
         self.pause_until: float | None = None  # no worker is to be started before
         self._in_a_row = 0
-        self._counted = 0  # the last worker that had been made when a failure was counted
+        self._counted = 0  # the newest worker at the time of the last counted failure
 
     def succeeded(self, worker: int) -> None:
         if worker > self._counted:
             self._in_a_row = 0
 
     def failed(self, worker: int, latest: int, now: float) -> bool:
-        """Record a failure; return whether there were too many. ``latest``: the last worker that was made."""
+        """Record a failure; return whether there were too many. ``latest``: the newest worker."""
         if worker > self._counted:
             self._counted = latest
             self._in_a_row += 1

@@ -1,8 +1,8 @@
-"""A worker's memory file for stacks: `faulthandler` writes them there on a signal, and tasks note what they are at.
+"""A worker's memory file for stacks: `faulthandler` writes them there on a signal, and tasks note their state.
 
-`faulthandler` answers in C, whoever holds the interpreter's lock, and ends nothing. A file never makes it wait, as a
-full pipe would. The file begins with the worker's pid and the number that the file has there, and a note for each of
-its threads: the attempt, the thread and the time of its last step. The stacks stand behind that.
+`faulthandler` answers in C, without the interpreter's lock, and ends nothing. A file never makes it wait, as a full
+pipe would. The file begins with the worker's pid and the number that the file has there, and a note for each of its
+threads: the attempt, the thread and the time of its last step. The stacks follow.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def make(threads: int) -> int:
 
 
 class StackFile:
-    """The worker's side: the signal is answered from now on, in the children as well that its tasks fork.
+    """The worker's side: answers the signal from now on, also in children that its tasks fork.
 
     `faulthandler` reads frames without the interpreter's lock, and may crash on those of a thread that runs meanwhile.
-    So a thread writes its own frames alone, and the node sends the signal to each. ``locked``: those of all threads
+    So each thread writes only its own frames, and the node sends the signal to each. ``locked``: those of all threads
     are written with the lock held, by the main thread, which must be ours and run no task.
     """
 
@@ -70,7 +70,7 @@ class StackFile:
         _STEP.pack_into(self._notes, _at(place) + _STEP_AT, time.monotonic_ns())
 
     def _dump(self, *_: object) -> None:
-        """Write the stacks. The signal is blocked meanwhile, from which the node sees that more is to come."""
+        """Write the stacks. The signal is blocked meanwhile, which shows the node that more will come."""
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
         try:
             faulthandler.dump_traceback(self._fd, all_threads=True)

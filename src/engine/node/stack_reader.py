@@ -4,10 +4,9 @@ A real-time signal ends a process that does not handle it. So a process gets it 
 (SigCgt in /proc/PID/status), and does not block it, and has the worker's memory file open under the number that the
 handler writes to: that is the worker, or a fork of it that has executed nothing else. A fork that is younger than
 `YOUNG_S` is left out: it may be about to execute something. Whether the process handles it is looked up anew
-just before each signal: a process that ends stops handling it, and so may a task.
+just before each signal: an ending process stops handling it, and a task may.
 
-The threads of a process get it one after the other, the main thread first: each writes its own frames, which do not
-change meanwhile, whoever holds the interpreter's lock.
+The threads of a process get it one after the other, the main thread first: each writes its own, unchanging frames.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from ..wire import messages as wire
 from . import process, stack_file, stack_text
 from .stack_file import SIGNAL
 
-WITHIN_S = 1.0  # for a process to answer; one that waits in the kernel for a disk may not
-AGAIN_S = 0.1  # a thread worker that had the signal just before it went to wait is woken by another
+WITHIN_S = 1.0  # for a process to answer; it may not if it waits in the kernel for a disk
+AGAIN_S = 0.1  # a second signal wakes a thread worker that got the first just before it went to wait
 YOUNG_S = 0.1
-CHILDREN = 32  # of a task that are asked, and named
+CHILDREN = 32  # most children of a task that are signalled and named
 # A thread that had the signal and writes nothing runs no Python: when it is seen asleep so often, or has had a
 # processor for so long. One that waits for a processor may still be just before its handler. The kernel counts in
 # ticks, of 10 ms at most.
@@ -59,7 +58,7 @@ class StackMemory:
             os.close(fd)
 
     def stepped_at(self, attempt: int) -> float:
-        """Return when the attempt, or an earlier one in its process, has taken a step; 0.0: none has."""
+        """Return when the attempt, or an earlier one in its process, took its last step; 0.0: none."""
         notes = stack_file.read_notes(self.fd, self._threads)
         noted = [note for note in notes if note.attempt == attempt] if self._threads > 1 else notes
         return noted[0].stepped_ns / 1e9 if noted else 0.0
@@ -101,7 +100,7 @@ class StackMemory:
         return f"process {pid} ({name}):\n{stack_text.of_process(threads)}"
 
     async def _text_of_thread(self, pid: int, number: int, attempt: int) -> str:
-        """Return the stack of an attempt in a thread of its own, of the dump that its process writes of all threads."""
+        """Return the stack of an attempt with a thread of its own, from its process's dump of all threads."""
         with ProcessHandle(pid) as handle:
             if refused := self._refusal(pid, number, child=False):
                 return f"no stack: {refused}"
@@ -116,7 +115,7 @@ class StackMemory:
         return stack_text.of_thread(threads, ids[0]) if ids else "no stack: it has just begun, or ended"
 
     async def _dump(self, pid: int, number: int, *, child: bool = False) -> tuple[list[stack_text.Thread], str]:
-        """Return what the threads of a process write, the main thread first, or why it was not asked or is silent.
+        """Return the dumps of a process's threads, the main thread first, or why it was not signalled or is silent.
 
         Raises:
             OSError: it has ended.
@@ -131,28 +130,28 @@ class StackMemory:
 
     async def _of_threads(self, handle: ProcessHandle, until: float) -> tuple[list[stack_text.Thread], str]:
         pid, late = handle.pid, f"it has not answered within {WITHIN_S:g} s"
-        found, blocked = list[stack_text.Thread](), _blocking(pid)
+        stacks, blocked = list[stack_text.Thread](), _blocking(pid)
         threads = sorted(_threads(pid), key=lambda thread: (thread != pid, thread))
         for thread in threads:
             if thread != pid and time.monotonic() >= until:
-                found.append(
+                stacks.append(
                     stack_text.without_stack(thread, "it was not asked in time, and neither were those after it")
                 )
                 break
             if thread in blocked:
-                found += [stack_text.without_stack(thread, "it blocks signals")] if thread == pid else []
+                stacks += [stack_text.without_stack(thread, "it blocks signals")] if thread == pid else []
                 continue
             dump = await self._of_thread(handle, thread, until)
             if dump is None and thread == pid:
                 return [], f"{late} ({_state(pid)})"
-            if dump is None:  # it may write at any time, into what others write
-                found.append(stack_text.without_stack(thread, f"{late}, and those after it were not asked"))
+            if dump is None:  # it may write at any time, into other threads' dumps
+                stacks.append(stack_text.without_stack(thread, f"{late}, and those after it were not asked"))
                 break
-            found += stack_text.of_one(thread, dump)
-        return found, ""
+            stacks += stack_text.of_one(thread, dump)
+        return stacks, ""
 
     async def _of_thread(self, handle: ProcessHandle, thread: int, until: float) -> str | None:
-        """Return what one thread writes, "" if it runs no Python, or has ended, and None if it has not answered.
+        """Return the dump of one thread, "" if it runs no Python, or has ended, and None if it has not answered.
 
         Raises:
             OSError: it is the main thread, and has ended.
@@ -165,7 +164,7 @@ class StackMemory:
             seen = _seen(status)
             if not seen.handles:
                 raise _NotHandledError
-            if not seen.at_signal:  # it may have it from an earlier question, and be stopped
+            if not seen.at_signal:  # it may have the signal from an earlier question, and be stopped
                 handle.signal_thread(thread)
             while time.monotonic() < until or looks < LOOKS_LEAST:
                 looks += 1
@@ -231,7 +230,7 @@ class StackMemory:
 
 
 class ProcessHandle:
-    """A process that is signalled, and no other that has got its number meanwhile."""
+    """A handle for signals to one process, never to another that has got its pid meanwhile."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -256,8 +255,8 @@ class ProcessHandle:
             os.kill(self.pid, number)
 
     def signal_thread(self, thread: int, number: int = SIGNAL) -> None:
-        """Signal one of its threads. ProcessLookupError: it, or the process, has ended."""
-        self.signal(0)  # as long as it is there no other process has its number
+        """Signal one of its threads. ProcessLookupError: the thread or the process has ended."""
+        self.signal(0)  # as long as it exists no other process has its pid
         if _syscall(_TGKILL, self.pid, thread, int(number)) < 0:
             raise OSError(errno := ctypes.get_errno(), os.strerror(errno))
 
@@ -272,28 +271,28 @@ class UnderWay:
 
 
 class StackAnswers:
-    """Answers each `ShowStacks`, beside all else. ``under_way``: what runs now."""
+    """The answers to `ShowStacks`, each in a task of its own. ``under_way``: the running attempts."""
 
     def __init__(self, under_way: Callable[[], Sequence[UnderWay]], send: Callable[[wire.Message], object]) -> None:
         self._under_way, self._send = under_way, send
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def asked(self, message: wire.ShowStacks) -> None:
+    def handle(self, message: wire.ShowStacks) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, asked: wire.ShowStacks) -> None:
-        await asyncio.gather(*(self._answer_of(asked, each) for each in self._under_way()))
-        self._send(wire.Stacks(asked.number, None, "", 0))
+    async def _answer(self, request: wire.ShowStacks) -> None:
+        await asyncio.gather(*(self._answer_of(request, each) for each in self._under_way()))
+        self._send(wire.Stacks(request.number, None, "", 0))
 
-    async def _answer_of(self, asked: wire.ShowStacks, of: UnderWay) -> None:
+    async def _answer_of(self, request: wire.ShowStacks, of: UnderWay) -> None:
         signed_at = of.began
         with suppress(OSError):
             signed_at = max(signed_at, of.memory.stepped_at(of.attempt))
         quiet_us = max(0, int((time.monotonic() - signed_at) * 1e6))
-        text = "" if quiet_us < asked.quiet_us else await of.memory.text(of.attempt)
-        self._send(wire.Stacks(asked.number, of.attempt, stack_text.bounded(text), quiet_us))
+        text = "" if quiet_us < request.quiet_us else await of.memory.text(of.attempt)
+        self._send(wire.Stacks(request.number, of.attempt, stack_text.bounded(text), quiet_us))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -302,21 +301,21 @@ class StackAnswers:
 
 
 class _NotHandledError(Exception):
-    """A process does not handle the signal any more, which would end it."""
+    """The error for a process that does not handle the signal any more, which would end it."""
 
 
 class _Seen(NamedTuple):
-    """A thread that does not block the signal, at one moment."""
+    """The state of a thread that does not block the signal, at one moment."""
 
-    handles: bool  # its process does
-    at_signal: bool  # it is about to handle it, or handles it
-    asleep: bool  # and in no page fault, as of a handler that is about to begin
+    handles: bool  # whether its process handles the signal
+    at_signal: bool  # whether it is about to handle the signal, or handles it
+    asleep: bool  # and in no page fault, as a beginning handler may be
 
 
 def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
-    """Return the part, up to 1, by which a look that finds nothing written shows that a thread runs no Python.
+    """Return the weight, up to 1, of a look without output as evidence that a thread runs no Python.
 
-    ``ran_s``: for how long it has had a processor since the look before, where that is ``known``.
+    ``ran_s``: its processor time since the look before, if ``known``.
     """
     if seen.asleep:
         return 1 / LOOKS_ASLEEP
@@ -324,7 +323,7 @@ def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
 
 
 def _ran_s(status: Path) -> float:
-    """Return for how long a thread has had a processor; -1.0: the kernel does not say, or says 0 of each thread."""
+    """Return the processor time of a thread; -1.0: the kernel does not report it, or reports 0 for each thread."""
     try:
         return int(status.with_name("schedstat").read_text().split()[0]) / 1e9 or -1.0
     except (OSError, ValueError, IndexError):
@@ -338,7 +337,7 @@ def _seen(status: Path) -> _Seen:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Return whether a process handles a signal, which may end it otherwise. OSError: it has ended."""
+    """Return whether a process handles a signal, which could else end it. OSError: it has ended."""
     return bool(int(_status(Path(f"/proc/{pid}/status")).get("SigCgt", "0"), 16) & 1 << (number - 1))
 
 
@@ -352,13 +351,13 @@ def _threads(pid: int) -> list[int]:
 
 def _blocking(pid: int) -> frozenset[int]:
     """Return the threads that block the signal: always, or while they handle it."""
-    found: set[int] = set()
+    blocking: set[int] = set()
     for thread in _threads(pid):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             status = _status(Path(f"/proc/{pid}/task/{thread}/status"))
             if _has_signal(status, "SigBlk"):
-                found.add(thread)
-    return frozenset(found)
+                blocking.add(thread)
+    return frozenset(blocking)
 
 
 def _status(path: Path) -> dict[str, str]:

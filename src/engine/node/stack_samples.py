@@ -1,4 +1,4 @@
-"""Samples of what a thread is at: its Python frames, seen again and again, become spans of time. No I/O."""
+"""Samples of a thread's Python frames, which become spans of time. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CALLER = str(Path(__file__).with_name("call.py"))  # below which all code of ta
 
 
 class Span(NamedTuple):
-    """A function was under way, as far as samples say. Times are in nanoseconds of whoever took them."""
+    """A function that was running, according to samples. Times are in nanoseconds of the samples' clock."""
 
     name: str
     began_ns: int
@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 
 class StackSpans:
-    """The samples of one thread, as spans. One that lies within another was called by that."""
+    """The samples of one thread, as spans. A span within another was called by it."""
 
     def __init__(self) -> None:
         self._open: list[tuple[CodeType, int]] = []  # outermost first, with when it was first seen
@@ -41,7 +41,7 @@ class StackSpans:
         self._open += [(code, at_ns) for code in codes[same:]]
 
     def end(self, at_ns: int) -> None:
-        """End what is still under way, as at the end of a step: the next sample may be of the same call or another."""
+        """End the open spans, for example at the end of a step: the next sample may be of the same call or another."""
         self._end(0, at_ns)
 
     def _end(self, keep: int, at_ns: int) -> None:
@@ -54,14 +54,14 @@ class StackSpans:
 
 
 def frames_of(frame: FrameType | None) -> list[CodeType]:
-    """Return the code of a stack, the outermost first, without what Outrider has around the task."""
-    found = list[CodeType]()
+    """Return the code of a stack, the outermost first, without Outrider's frames around the task."""
+    codes = list[CodeType]()
     while frame is not None and frame.f_code.co_filename != _CALLER:
-        found.append(frame.f_code)
+        codes.append(frame.f_code)
         frame = frame.f_back
-    while found and found[-1].co_filename.startswith(_OURS):
-        found.pop()
-    return found[::-1][:DEEPEST]
+    while codes and codes[-1].co_filename.startswith(_OURS):
+        codes.pop()
+    return codes[::-1][:DEEPEST]
 
 
 def _name(code: CodeType) -> str:

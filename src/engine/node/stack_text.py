@@ -1,4 +1,4 @@
-"""Dumps of `faulthandler` as people read them: a task's own frames first, and ours left out. No I/O."""
+"""Dumps of `faulthandler` as text for people: a task's own frames first, and ours left out. No I/O."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MOST_CHARS = 64 * 1024
 _HEADING = r"(Current thread|Thread) (0x[0-9a-f]+)"
 _FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _NODE = __file__.removesuffix("stack_text.py")
-_CALL = f"{_NODE}call.py"  # where `Caller.run` is: below it is the user's code
+_CALL = f"{_NODE}call.py"  # the file of `Caller.run`, below which the user's code runs
 _OURS = _NODE.removesuffix("engine/node/")
 _RUNPY = ("<frozen runpy>", "/runpy.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread's frames, the innermost first, or a line that says why there are none.
+    """A thread's frames, the innermost first, or a line with the reason why there are none.
 
     ``number``: as in `threading.get_native_id`; in a process that runs several tasks, as in `threading.get_ident`.
     """
@@ -32,12 +32,12 @@ class Thread:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it serves a worker, and runs no task."""
+        """Return whether the thread serves a worker, and runs no task."""
         return not self.is_task and any(_file(frame).startswith(_NODE) for frame in self.frames)
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Return the frames without those through which Outrider has called the user's code."""
+        """Return the frames without Outrider's own, which have called the user's code."""
         files = [_file(frame) for frame in self.frames]
         end = files.index(_CALL) if _CALL in files else len(files)
         while self.is_task and end and (files[end - 1].startswith(_OURS) or files[end - 1].endswith(_RUNPY)):
@@ -46,7 +46,7 @@ class Thread:
 
 
 def of_one(number: int, dump: str) -> list[Thread]:
-    """Return the thread that has written this, as `parsed` would; none where it runs no Python."""
+    """Return the thread that has written this dump, in the form of `parsed`; none if it runs no Python."""
     frames = [line for line in dump.splitlines() if re.match(_FRAME, line) or line == "  ..."]
     return [Thread(number, tuple(frames))] if frames else []
 
@@ -78,7 +78,7 @@ def of_process(threads: Sequence[Thread]) -> str:
 
 
 def of_thread(threads: Sequence[Thread], number: int) -> str:
-    """Return the text of the task that has one thread of a process with several tasks."""
+    """Return the text of a task that has one thread of a process with several tasks."""
     for each in threads:
         if each.number == number:
             return "\n".join(each.users)
@@ -86,7 +86,7 @@ def of_thread(threads: Sequence[Thread], number: int) -> str:
 
 
 def bounded(text: str, most: int = MOST_CHARS) -> str:
-    """Return at most so much of a text, with the number of lines that are left out."""
+    """Return at most ``most`` characters of a text, with the number of lines that are left out."""
     if len(text) <= most:
         return text
     kept = text[: most - 40].rpartition("\n")[0] or text[: most - 40]
@@ -95,5 +95,5 @@ def bounded(text: str, most: int = MOST_CHARS) -> str:
 
 
 def _file(frame: str) -> str:
-    found = re.match(_FRAME, frame)
-    return "" if found is None else found[1]
+    match = re.match(_FRAME, frame)
+    return "" if match is None else match[1]

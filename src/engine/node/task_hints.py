@@ -1,4 +1,4 @@
-"""Next steps for errors that a task raises as it runs elsewhere: without a terminal, and in a folder of its own."""
+"""Hints for errors that a task raises because it runs elsewhere: without a terminal, in a folder of its own."""
 
 from __future__ import annotations
 

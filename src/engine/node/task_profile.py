@@ -1,4 +1,4 @@
-"""One profile of a running task: what its thread is at, 200 times a second, and what torch's profiler sees, if any."""
+"""One profile of a running task: samples of its thread, 200 a second, and the trace of torch's profiler, if any."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ from typing import Any, BinaryIO
 
 from ...lazy_named_tuple import NamedTuple
 from . import context, torch_profile
-from .profile_requests import Asked
+from .profile_requests import ProfileRequest
 from .stack_samples import StackSpans
 
-EVERY_S = 0.005  # between two looks
+EVERY_S = 0.005  # between samples
 TRACE_BYTES = 1 << 30  # of torch's trace, before it is compressed
-PROFILE_BYTES = 64 << 20  # of what is sent
+PROFILE_BYTES = 64 << 20  # of a sent profile
 FORMAT = 1
 KINDS = ("step", "optimizer", "metrics", "should_stop")  # of steps; where there are several kinds, the first counts
 _COMPRESSION = 3  # a third of the time of 6, and a tenth larger
 
 
 class Left(NamedTuple):
-    """The remains of a profile. ``fd``: a memory file, for whoever gets this to close; -1: there is none."""
+    """The result of a profile. ``fd``: a memory file, which the receiver closes; -1: there is none."""
 
     fd: int
     size_bytes: int
     sha256: str
-    said: str
+    problem: str
 
 
 class TaskProfile:
-    """One profile, from its beginning to what it leaves, with which ``over`` is called once, by a thread of its own."""
+    """One profile, from its beginning to its result, with which ``over`` is called once, by a thread of its own."""
 
-    def __init__(self, asked: Asked, thread: int, scratch: Path, over: Callable[[TaskProfile, Left], None]) -> None:
+    def __init__(
+        self, request: ProfileRequest, thread: int, scratch: Path, over: Callable[[TaskProfile, Left], None]
+    ) -> None:
         """``thread``: the task's. ``scratch``: a file for torch's trace."""
-        self.asked = asked
+        self.request = request
         self._observed, self._scratch, self._over = thread, scratch, over
-        self._spans, self._steps = StackSpans(), Steps(asked.skip, asked.steps)
-        self._said: list[str] = []
+        self._spans, self._steps = StackSpans(), Steps(request.skip, request.steps)
+        self._problems: list[str] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-profile")
         self._torch: Any = None
@@ -62,14 +64,14 @@ class TaskProfile:
         self._thread.start()
 
     def _begin_now(self) -> None:
-        self._torch, said = torch_profile.begin()
-        if said:
-            self._said.append(said)
-        self._until = time.monotonic() + self.asked.seconds
+        self._torch, problem = torch_profile.begin()
+        if problem:
+            self._problems.append(problem)
+        self._until = time.monotonic() + self.request.seconds
         self._began_ns = time.time_ns()
 
     def stepped(self, kind: str, number: int | None = None) -> None:
-        """Note the end of a step. ``number``: of a step that may be told of several times."""
+        """Note the end of a step. ``number``: of a step that may be reported several times."""
         self._steps.ended(kind, time.time_ns(), number)
         if self._steps.skipped and not self._began_ns:
             self._begin_now()
@@ -78,7 +80,7 @@ class TaskProfile:
             self._done.set()
 
     def task_ended(self, failed: bool = False) -> None:  # noqa: ARG002  as tasks call it
-        """End it, if it is not over yet, and wait until what it leaves is sent."""
+        """End the profile, if it is not over yet, and wait until its result is sent."""
         self._done.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -94,11 +96,11 @@ class TaskProfile:
                 fd, size_bytes = self._written()
                 sha256 = _digest(fd, size_bytes)
         except Exception as error:  # noqa: BLE001  the task goes on
-            self._said.append(f"it has failed: {torch_profile.one_line(error)}")
+            self._problems.append(f"it has failed: {torch_profile.one_line(error)}")
         finally:
             self._scratch.unlink(missing_ok=True)
-            self._spans = StackSpans()  # the task may go on for long, and keeps this object
-            self._over(self, Left(fd, size_bytes, sha256, "; ".join(self._said)))
+            self._spans = StackSpans()  # freed now, as the task may go on for long, and keeps this object
+            self._over(self, Left(fd, size_bytes, sha256, "; ".join(self._problems)))
 
     def _sample(self) -> None:
         steps = 0
@@ -118,15 +120,15 @@ class TaskProfile:
             self._hook.remove()
         self._spans.end(self._ended_ns)
         if not self._began_ns:
-            self._said.append(f"the task has not taken the {self.asked.skip} steps that were to be skipped")
-        if self._torch is not None and (said := torch_profile.end(self._torch, self._scratch)):
-            self._said.append(said)
+            self._problems.append(f"the task has not taken the {self.request.skip} steps that were to be skipped")
+        if self._torch is not None and (problem := torch_profile.end(self._torch, self._scratch)):
+            self._problems.append(problem)
         self._torch = None
 
     def _written(self) -> tuple[int, int]:
-        """Return a memory file with what was taken, and its size; -1: there is none.
+        """Return a memory file with the profile, and its size; -1: there is none.
 
-        It is gzip of a line of JSON, `_head`, and torch's trace behind it, if there is one.
+        The file is gzip of a line of JSON, `_head`, followed by torch's trace, if there is one.
         """
         fd = os.memfd_create("profile", os.MFD_CLOEXEC)
         try:
@@ -140,7 +142,7 @@ class TaskProfile:
             return fd, size_bytes
         os.close(fd)
         most = f"{PROFILE_BYTES >> 20} may be sent: take fewer steps"
-        self._said.append(f"it has {size_bytes >> 20} MiB, of which {most}")
+        self._problems.append(f"it has {size_bytes >> 20} MiB, of which {most}")
         return -1, 0
 
     def _write(self, file: BinaryIO) -> None:
@@ -152,15 +154,15 @@ class TaskProfile:
                     shutil.copyfileobj(trace, packed, 1 << 20)
                 else:
                     most = f"{TRACE_BYTES >> 20} may be kept: take fewer steps"
-                    self._said.append(f"torch's trace has {trace_bytes >> 20} MiB, of which {most}")
+                    self._problems.append(f"torch's trace has {trace_bytes >> 20} MiB, of which {most}")
 
     def _head(self) -> bytes:
         spans, began_ns = self._spans, self._began_ns
         if spans.left_out:
-            self._said.append(f"{spans.left_out:,} spans of Python functions are left out")
+            self._problems.append(f"{spans.left_out:,} spans of Python functions are left out")
         names = {name: index for index, name in enumerate(dict.fromkeys(span.name for span in spans.spans))}
         python = [[names[each.name], each.began_ns - began_ns, each.ended_ns - each.began_ns] for each in spans.spans]
-        said = {
+        fields = {
             "format": FORMAT,
             "began_ns": began_ns,
             "ended_ns": self._ended_ns,
@@ -169,13 +171,13 @@ class TaskProfile:
             "names": list(names),
             "python": python,
         }
-        return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 class Steps:
-    """The ends of a task's steps, which it may tell in several ways: those of one kind count, by `KINDS`.
+    """The ends of a task's steps, which it may report in several ways: those of one kind count, by `KINDS`.
 
-    Between two ends is a step. What comes before the first is no whole one. ``skip``: so many pass before it begins;
+    A step is the time between two ends; the time before the first end is none. ``skip``: so many pass before it begins;
     ``wanted``: how many there are to be, 0: any number.
     """
 
@@ -198,7 +200,7 @@ class Steps:
         return self.skipped and bool(self._wanted) and len(self.ends_ns) > self._wanted
 
     def ended(self, kind: str, at_ns: int, number: int | None = None) -> None:
-        """Note the end of a step; of one with a number only the first, as it may be told of several times."""
+        """Note the end of a step; of a numbered step only the first, as it may be reported several times."""
         if number is not None and self._numbers.get(kind) == number:
             return
         self._numbers[kind] = number
@@ -207,12 +209,12 @@ class Steps:
             self.skipped = True
 
     def begin(self, kind: str, at_ns: int) -> None:
-        """Forget what was before. The first step begins now, with an end of this kind."""
+        """Forget earlier steps. The first step begins now, with an end of this kind."""
         self._ends = {kind: [at_ns]}
 
 
 def _optimizer_hook(stepped: Callable[[str], None]) -> Any:
-    """Have the steps counted of that optimizer of torch which takes the first one; return what undoes it."""
+    """Count the steps of the torch optimizer that takes the first one; return a handle that removes the hook."""
     optimizer = sys.modules.get("torch.optim.optimizer")
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if register is None:

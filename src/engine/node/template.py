@@ -1,12 +1,12 @@
-"""A process that imports once what others will use, and forks those, which have it then.
+"""A process that imports modules once, and forks processes that have them then.
 
     parent -+- template      importing torch takes 2 s of a core; a fork, with it, 15 ms
             +- child         forked by the template, twice
 
-The process between the two forks ends, so that the parent, which must be a child subreaper, adopts the child: it hears
-how that ends, and what is left of it, as if it had forked it. A template imports and forks, and runs no code of a user.
-Libraries may have threads by then, if those bear a fork, as OpenBLAS's do. When a template cannot import something, or
-ends, the parent forks by itself, and whoever uses that library gets its error.
+The process between the two forks ends, so that the parent, which must be a child subreaper, adopts the child: it gets
+the child's end and orphans as if it had forked it. A template imports and forks, and runs no code of a user. Libraries
+may have threads by then, if these survive a fork, as OpenBLAS's do. When a template cannot import something, or ends,
+the parent forks by itself, and tasks that use the library get its error.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from . import limits, process
 
 _READY = b"+"
 _MESSAGE_BYTES = 64 * 1024
-IMPORT_S = 30.0  # after that nobody waits for it: each process imports for itself
-_FORK_S = 10.0  # for an answer; after that it is no template any more
+IMPORT_S = 30.0  # then the wait ends: each process imports for itself
+_FORK_S = 10.0  # for an answer; then the template is given up
 
 Become = Callable[[Any, list[int]], NoReturn]  # (order, descriptors)
 
 
 class Template:
-    """The parent's end of a template process. ``ready``: everything is imported, and it can be asked to fork."""
+    """The parent's end of a template process. ``ready``: everything is imported, and `fork` may be called."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Template:
         self.ready = True
 
     def fork(self, order: object, fds: Sequence[int]) -> int:
-        """Return the pid of a child that becomes what the order says; the parent has adopted the child, or is about to.
+        """Fork a child that carries out the order; return its pid. The parent has adopted the child, or is about to.
 
         Raises:
             BrokenPipeError: the template has ended, or does not answer: `close` it.
@@ -151,7 +151,7 @@ class _Server:
     def _fork_again(self, order: Any, fds: list[int]) -> NoReturn:
         """Fork the child from the process between the two forks.
 
-        Only that process knows the child's pid, and the child's group must exist when the pid is told.
+        Only that process knows the child's pid, and the child's group must exist before the pid is sent.
         """
         between = os.getpid()
         try:

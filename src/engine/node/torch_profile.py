@@ -1,7 +1,7 @@
-"""torch's own profiler around a running task, where the task has imported torch already. Nothing here imports it.
+"""torch's own profiler around a running task, if the task has imported torch already. Nothing here imports it.
 
-The profiler is told to hear all threads of the process. Without that it hears the thread that has begun it alone, and
-would have to be ended in the very place from which it was begun: a task that is interrupted anywhere has no such place.
+The profiler records all threads of the process. By default it records only the thread that has begun it, and would have
+to be ended at the place where it was begun: a task that is interrupted anywhere has no such place.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ...lazy_named_tuple import NamedTuple
 
 
 class Begun(NamedTuple):
-    """``profiler``: None where there is none. ``said``: why there is none, though torch is there."""
+    """The begun profiler. ``profiler``: None: there is none. ``problem``: the reason, if torch is imported."""
 
     profiler: Any
-    said: str
+    problem: str
 
 
 def begin() -> Begun:
-    """Begin torch's profiler, in the thread that has imported torch. Nothing is raised."""
+    """Begin torch's profiler, in the thread that has imported torch. Never raises."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "profiler") or not hasattr(torch, "optim"):
-        return Begun(None, "")  # or it is just being imported
+        return Begun(None, "")  # or torch is just being imported
     try:
         config = _all_threads(torch)
         if config is None:
@@ -40,7 +40,7 @@ def begin() -> Begun:
 
 
 def end(profiler: Any, path: Path) -> str:
-    """End the profiler and write its trace; return why there is none, or nothing."""
+    """End the profiler and write its trace; return the problem, or ""."""
     try:
         profiler.stop()
         profiler.export_chrome_trace(str(path))

@@ -1,8 +1,8 @@
 """A worker process: runs attempts as they come out of its pipe, one by one or one per thread, until it is killed.
 
-A task finds processes that earlier ones left running, the working directory, the environment but for what is set for
-each task, signal handlers. The pools of loky and inductor and Python's resource tracker rely on that. `between_tasks`
-says what is restored, or ends with the process.
+Earlier tasks leave to later ones: running processes, the working directory, the environment except variables of each
+task, and signal handlers. The pools of loky and inductor and Python's resource tracker rely on that. `between_tasks`
+restores the rest, or ends the process.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from .worker_streams import Streams
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
 _NONE_YET = 0  # no thread has this number
 _WINDOW_BYTES = 64 * 1024  # as much as a process's pipe takes
-_USES_GPU_US = 1000  # a task that is over sooner, and has not failed, is taken for one that does not use the GPU
+_USES_GPU_US = 1000  # a shorter task that did not fail is assumed not to use the GPU
 
 
 class WorkerProcess:
-    """The half of a worker that does not depend on how many tasks it runs at a time: its pipe, and what it knows."""
+    """The base of both kinds of workers: the pipe, and the functions and objects that the process has."""
 
     def __init__(
         self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int], *, alone: bool
@@ -81,7 +81,7 @@ class WorkerProcess:
         Profiling(setup["folder"], tasks=self._caller.tasks, send=self._send, log=log, lock=self.lock)
 
     def serve(self) -> NoReturn:
-        """Run what comes out of the pipe until the other end is closed."""
+        """Handle the messages of the pipe until the other end is closed."""
         self._send_body(pipes.READY)
         while True:
             self._serve_next()
@@ -124,7 +124,7 @@ class WorkerProcess:
         raise NotImplementedError
 
     def _on_lost_descriptors(self, body: bytes) -> None:
-        """Answer the attempt whose message came without its descriptors; exit if the message was of another kind."""
+        """Answer an attempt whose message came without its descriptors; exit if the message was of another kind."""
         message = codec.decode_again(body) if body != pipes.SPILLED else None
         if not isinstance(message, Run):
             os.write(2, f"{limits.story()}\n".encode())
@@ -140,7 +140,7 @@ class WorkerProcess:
             self._send(lacking(attempt, limits.story()))
 
     def _lost_gpu(self, answer: Message) -> bool:
-        """Return whether a task has left CUDA in a state in which each later task of this process fails."""
+        """Return whether a task has left CUDA in a state in which all later tasks of this process fail."""
         used = isinstance(answer, Failed) or getattr(answer, "duration_us", 0) >= _USES_GPU_US
         return used and self._cuda.has_failed()
 
@@ -150,7 +150,7 @@ class WorkerProcess:
             os.close(fd)
 
     def _send_body(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        if os.getpid() != self._pid:  # a child that a task forked has come back from the task: it speaks for nobody
+        if os.getpid() != self._pid:  # a child that a task forked has returned from the task: it must not answer
             os._exit(0)
         pipes.send(self._pipe, body, fds)
 
@@ -172,7 +172,7 @@ class Worker(WorkerProcess):
         super().__init__(pipe, index, setup, outputs, alone=True)
         self._fresh, self._logged = fresh, logged
         self._between = BetweenTasks(Caller.run.__code__, outputs.get(STDERR, STDERR))
-        self._received: deque[pipes.Datagram] = deque()  # while it waited for something else
+        self._received: deque[pipes.Datagram] = deque()  # received while it waited for another message
 
     def _receive(self) -> pipes.Datagram:
         return self._received.popleft() if self._received else super()._receive()
@@ -196,17 +196,17 @@ class Worker(WorkerProcess):
                 os._exit(0)
         spoiled = limits.spoiled(self._limits, getattr(answer, "duration_us", 0))
         if spoiled or self._between.has_threads or self._printed.is_redirected or self._lost_gpu(answer):
-            os._exit(0)  # the next task would be the one to suffer: it gets another worker
+            os._exit(0)  # the next task gets another worker, instead of failing here
         self._caller.modes.restore()
 
     def _on_lost_descriptors(self, body: bytes) -> None:
         super()._on_lost_descriptors(body)
-        os._exit(0)  # the worker that takes over holds fewer descriptors
+        os._exit(0)  # the next worker holds fewer descriptors
 
     def _wait_until_output_is_read(self) -> None:
         """Keep a task's answer from overtaking its output, and the next task's output from mixing with it.
 
-        What its processes have logged is waited for likewise.
+        Also wait until the records of its processes are read.
         """
         self._send_body(pipes.PAUSE)
         while (datagram := pipes.receive_next(self._pipe))[0] != pipes.PAUSE:
@@ -221,7 +221,7 @@ def without_item(message: Input) -> Input:
 
 
 class _Reader:
-    """Reads what comes for a task with streams out of the pipe, in a thread, while the task runs."""
+    """A thread that reads the pipe's messages for a task with streams, while the task runs."""
 
     def __init__(self, pipe: socket.socket, streams: Streams) -> None:
         self._pipe = pipe
@@ -263,9 +263,9 @@ class _Reader:
 class ThreadWorker(WorkerProcess):
     """A worker that runs several attempts at once, one per thread.
 
-    Threads cannot be killed: an attempt that is to end gets `Interrupted` raised in it, also where it waits for its
-    client, and when it does not react (it may wait in C code) the executor server kills the process with everything in
-    it. What tasks print through `sys.stdout` is told apart by thread; what C code and child processes print is not.
+    Threads cannot be killed: `Interrupted` is raised in an attempt that is to end, also while it waits for its client;
+    if it does not react (it may wait in C code) the executor server kills the whole process. Output through
+    `sys.stdout` is attributed to tasks by thread; output of C code and child processes is not.
     """
 
     def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int]) -> None:
@@ -342,7 +342,7 @@ class ThreadWorker(WorkerProcess):
                 answer = context.run_in_copy(base, self._caller.run, run, fds, streams, thread)
                 self._routed.finish(run.attempt)
             self._end(run.attempt)
-        except Interrupted:  # before the task began, or after it had ended
+        except Interrupted:  # before the task began, or after its end
             self._end(run.attempt)
         self._routed.finish(run.attempt)
         with self.lock:
@@ -355,11 +355,11 @@ class ThreadWorker(WorkerProcess):
             self._answer_and_leave(run.attempt, answer)
         else:
             self._answer(run.attempt, *answer)
-        limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))  # a changed limit stays: others run here
+        limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))  # a changed limit stays: others run too
 
     def _answer_and_leave(self, attempt: int, answer: Answer) -> None:
         """End the process, unless it has taken another task, which may not need the GPU or may use its own stdout."""
-        with self._reading:  # what is still in the pipe goes to the process that takes over
+        with self._reading:  # messages still in the pipe go to the next process
             self._answer(attempt, *answer)
             if not self._streams:
                 os._exit(0)
@@ -403,5 +403,5 @@ class ThreadWorker(WorkerProcess):
 
 
 def raise_in(thread: int) -> None:
-    """Raise `Interrupted` at that thread's next bytecode: code that waits in C is not disturbed."""
+    """Raise `Interrupted` at that thread's next bytecode: code that waits in C is not interrupted."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))

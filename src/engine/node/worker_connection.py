@@ -1,4 +1,4 @@
-"""The executor server's end of one worker: its pipe, what lies unread in it, and what its tasks print."""
+"""The executor server's end of one worker: its pipe, with unread messages, and its tasks' output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .output import UNFINISHED_S, Lines
 from .stack_reader import StackMemory
 
 _READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
-_WORDS_BYTES = 4096  # kept of what a worker prints before it is ready: it belongs to no attempt
+_WORDS_BYTES = 4096  # of a worker's output before it is ready, which belongs to no attempt
 _TAKE_READS = 4  # of a pipe whose writers may never stop; its capacity is 64 KiB
 
 
@@ -36,10 +36,10 @@ class WorkerConnection:
         """``threads``: in which the worker runs tasks."""
         self.worker = worker
         self.known: set[bytes] = set()  # functions
-        self.shared: dict[str, str] = {}  # what it holds for any task: the names of blobs for it, and the blobs
+        self.shared: dict[str, str] = {}  # shared objects that the worker has: name for the worker -> blob
         self.view = b""
-        self.ready = False  # until then what it prints belongs to no attempt
-        self.owes = 0  # answers: attempts delivered and not over
+        self.ready = False  # until then its output belongs to no attempt
+        self.owes = 0  # number of missing answers: attempts delivered and not over
         self.last = 0  # the attempt that was delivered last
         self._loop = loop
         self._on_readable = on_readable
@@ -60,10 +60,10 @@ class WorkerConnection:
         loop.add_reader(self._pipe, on_readable, self)
 
     def open_outputs(self, folder: Path, *, reading: bool) -> list[int]:
-        """Return a new process's descriptors: its pipe, where it prints, where its stacks go, and the socket to which
-        its processes log.
+        """Return a new process's descriptors: its pipe, its output, its stacks' file, and its log socket.
 
-        That is in ``folder``, and lacking where it cannot be. The second and the third are the caller's to close.
+        The socket is in ``folder``, and missing if it cannot be made. The second and the third are the caller's to
+        close.
         """
         fds = [self._far.fileno()]
         for stream in self._lines:
@@ -101,7 +101,7 @@ class WorkerConnection:
             if not datagram[0]:
                 return
             yield datagram
-            if not self.owes:  # to find its pipe empty would take 3 us
+            if not self.owes:  # a read of an empty pipe would take 3 us
                 return
 
     def take_back(self) -> Iterator[bytes]:
@@ -112,7 +112,7 @@ class WorkerConnection:
                     body, fds = pipes.receive(self._far, pipes.DO_NOT_WAIT)
                 except (BlockingIOError, ConnectionError):
                     break
-                _close(fds or ())  # if they are lost: they are the store's, and sent again from there
+                _close(fds or ())  # if they are lost, the store has them, and they are sent again from there
                 yield body
         unsent, self._outgoing = self._outgoing, deque()
         if unsent:
@@ -122,7 +122,7 @@ class WorkerConnection:
             yield body
 
     def read_outputs(self, reading: bool) -> None:
-        """Stop or resume reading what tasks print. After a stop the pipes fill up, and whoever prints waits."""
+        """Stop or resume reading what tasks print. After a stop the pipes fill up, and printing tasks wait."""
         if reading == self._reading:
             return
         self._reading = reading
@@ -168,7 +168,7 @@ class WorkerConnection:
         self._on_output([])  # which sends it
 
     def last_words(self) -> str:
-        """Return what the worker printed before it was ready; it mostly tells why the worker could not start."""
+        """Return the worker's output from before it was ready, which mostly shows why it could not start."""
         return b"".join(self._unclaimed.values()).decode(errors="replace").strip()
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class WorkerConnection:
         self.stacks.close()
 
     def _readable(self, stream: int) -> None:
-        """Read output before messages: a result that was not received yet is of an attempt that printed none of it.
+        """Read output before messages: none of the output belongs to an attempt whose result is still unread.
 
         (An attempt that did print waits before its result: see `Worker._wait_until_output_is_read`.)
         """
@@ -213,13 +213,13 @@ class WorkerConnection:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return b""
-        if not data:  # nobody is left who could print
+        if not data:  # no process is left that could print
             self._loop.remove_reader(fd)
             os.close(self._outputs.pop(stream))
         return data
 
     def _claim(self, stream: int) -> list[Output]:
-        """Return what was read of a stream as output of the attempt that runs."""
+        """Return the unclaimed output of a stream as that of the running attempt."""
         if not self.ready:
             self._unclaimed[stream] = self._unclaimed[stream][-_WORDS_BYTES:]
             return []

@@ -1,6 +1,6 @@
-"""The worker pool of a node carries out what the scheduler decides, and passes on to it what workers report.
+"""The worker pool of a node: carries out the scheduler's decisions, and passes workers' reports on to it.
 
-Nothing here waits, but for `WorkerPool.close`.
+Nothing here waits, except `WorkerPool.close`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ToClient = wire.Message | bytes  # a message, or the body of one
 class WorkerPool:
     """The workers of a node, behind the control socket of their fork server.
 
-    ``send`` is called once per event with all that the client is to be sent, ``failed`` with the reason when the fork
+    ``send`` is called once per event with all messages to the client, ``failed`` with the reason when the fork
     server has ended or the pool cannot go on.
     """
 
@@ -78,15 +78,15 @@ class WorkerPool:
         self._timer: asyncio.TimerHandle | None = None
         self._listening, self._threads = True, False
         self._worker_threads = 1
-        self._logged_at: dict[int, float] = {}  # attempt -> when its processes have what nobody keeps
-        self._starts_at: asyncio.TimerHandle | None = None  # the workers, which are not there before
+        self._logged_at: dict[int, float] = {}  # attempt -> when its processes last logged records that are not kept
+        self._starts_at: asyncio.TimerHandle | None = None  # the timer for the start of the workers
         self._closing = False
         self._loop.add_reader(forks, self._on_fork_server_readable)
 
     # --- from the client ---------------------------------------------------------------------------------------------
 
     def open(self, setup: dict[str, Any], *, cwd: str, address: str, after_s: float = 0.0) -> None:
-        """Start the workers in ``after_s``, or when the first task comes: later ones find one that is ready."""
+        """Start the workers in ``after_s``, or when the first task comes, so that later tasks find ready workers."""
         slots, threads = setup["slots"], setup["kind"] == "thread"
         self._threads = threads
         order = {
@@ -108,7 +108,7 @@ class WorkerPool:
         self._starts_at = self._loop.call_later(after_s, self._start_workers)
 
     def _start_workers(self) -> None:
-        """Have the workers forked. They have been already where a task came first."""
+        """Have the workers forked, unless an early task has done so."""
         self._open_slots()
         self.act()
 
@@ -153,13 +153,13 @@ class WorkerPool:
         return True
 
     def _pass_on(self, message: wire.Input | wire.Credit, body: bytes) -> None:
-        """Pass a stream's message on to its task, as soon as that has a worker; to nobody if the task has ended."""
+        """Pass a stream's message on to its task, as soon as that has a worker; dropped if the task has ended."""
         worker = self._scheduler.worker_of(message.attempt)
         if worker is not None:
             self._deliveries.pass_on(self._connections.get(worker), message, body)
 
     def drop(self, blobs: tuple[str, ...]) -> None:
-        """Tell workers that were given these blobs to drop them, as the store has."""
+        """Have workers that have these blobs drop them, as the store has."""
         for connection in self._connections.values():
             if connection.shared:
                 held = tuple(name for name, blob in connection.shared.items() if blob in blobs)
@@ -169,7 +169,7 @@ class WorkerPool:
                     connection.send(codec.body(wire.Drop(held)))
 
     def moved(self, blob: str) -> None:
-        """Give workers that hold a blob its bytes in their new place, so that the memory becomes free."""
+        """Send workers that hold a blob its new descriptor, so that the old memory becomes free."""
         for connection in self._connections.values():
             self._deliveries.renew(connection, blob)
 
@@ -194,10 +194,10 @@ class WorkerPool:
                 connection.read_outputs(listening)
 
     def act(self) -> None:
-        """Carry out what the scheduler decides after the latest events, and send the client all that has come of them.
+        """Carry out the scheduler's decisions after the latest events, and send the client the resulting messages.
 
-        An error is a defect of ours, or the host lacks descriptors or ports. With half of it done somebody would wait
-        for ever: the node ends, and what it had runs elsewhere.
+        An error is a defect of ours, or the host lacks descriptors or ports. Half of the work done would leave a client
+        waiting for ever: so the node ends, and its attempts run elsewhere.
         """
         try:
             self._carry_out()
@@ -237,7 +237,7 @@ class WorkerPool:
                         self._outbox.append(message)
                     case Steal(worker):
                         self._take_back(self._connections[worker])
-                        more = True  # it may go elsewhere
+                        more = True  # it may go to another worker
                     case Fork(worker, slot, fresh, attempt):
                         try:
                             self._fork(worker, slot, self._holdings.allotment(worker, attempt), fresh=fresh)
@@ -270,7 +270,7 @@ class WorkerPool:
             self._forks.shutdown(socket.SHUT_WR)
         except OSError:  # it has ended itself
             self.ended.set()
-        with suppress(TimeoutError):  # it hangs in the kernel; its workers die with it, whenever that is
+        with suppress(TimeoutError):  # it hangs in the kernel; its workers die with it, at some time
             async with asyncio.timeout(within_s):
                 await self.ended.wait()
         self._loop.remove_reader(self._forks)
@@ -305,7 +305,7 @@ class WorkerPool:
                 os.close(fd)
 
     def _not_forked(self, worker: int, error: OSError, effects: list[Effect]) -> None:
-        """Handle a worker that could not be forked: take back the attempts that the same turn was to deliver to it."""
+        """Handle a worker that could not be forked: take back the attempts for it from the same turn."""
         if (connection := self._connections.pop(worker, None)) is not None:
             connection.close()
         self._holdings.gone(worker)
@@ -320,14 +320,14 @@ class WorkerPool:
         self._deliveries.deliver(connection, run, body)
 
     def _forget(self, *attempts: int) -> None:
-        """Forget what is kept for attempts that are over and never ran."""
+        """Forget the state of attempts that are over and never ran."""
         for attempt in attempts:
             self._deliveries.forget(attempt)
             self._holdings.ended(attempt)
             self._free_ports.book.close_for(attempt)
 
     def _take_back(self, connection: WorkerConnection) -> None:
-        """Take back what a worker has not read, then receive its results: what is left has begun and has not ended."""
+        """Take back a worker's unread messages, then receive its results: the remaining attempts are running."""
         unread = list(connection.take_back())
         self._receive(connection)
         attempts: list[int] = []
@@ -371,14 +371,14 @@ class WorkerPool:
                 case wire.Yield() | wire.Credit():
                     self._outbox.append(body)
                 case wire.Output() | wire.Logged() | wire.Profiled() | Kept() | Stored() | Joined():
-                    self._outbox.append(message)  # as messages they count among what is kept while the client is away
-                case _:  # user code that knows how to
+                    self._outbox.append(message)  # as messages they count towards the limits while the client is away
+                case _:  # user code that uses our pipe on purpose
                     pass
 
     def _answered(
         self, connection: WorkerConnection, message: wire.Done | wire.Failed, body: bytes, now: float
     ) -> None:
-        if self._threads:  # which do not wait as a `Worker` does
+        if self._threads:  # they do not wait as a `Worker` does
             connection.receive_logged()
         connection.owes -= 1
         self._deliveries.answered(message.attempt)
@@ -392,11 +392,11 @@ class WorkerPool:
     def _decode(
         self, connection: WorkerConnection, body: bytes, fds: list[int] | None
     ) -> tuple[wire.Message, bytes] | None:
-        """Return the message and its body; None if it was a mark, or is of no use.
+        """Return the message and its body; None: a mark, or an unusable message.
 
         Without their descriptors (``fds`` None) values are lost.
         """
-        if fds is None and body == pipes.SPILLED:  # whose attempt is unknown: the message is in the descriptor
+        if fds is None and body == pipes.SPILLED:  # its attempt is unknown: the message is in the lost descriptor
             self._tell_fork_server(fork_orders.KILL, connection.worker)
             return None
         if len(body) == 1:
@@ -435,7 +435,7 @@ class WorkerPool:
         self._outbox.append(self._blobs.named(message, fds) if fds else message)
 
     def _on_dropped(self, message: wire.Logged, fds: list[int]) -> None:
-        """Note that an attempt's processes have logged what nobody keeps: it is a sign of life all the same."""
+        """Note records of an attempt's processes that are not kept: they are a sign of life all the same."""
         for fd in fds:
             os.close(fd)
         logged_at = self._logged_at | {message.attempt: self._loop.time()}
@@ -466,7 +466,7 @@ class WorkerPool:
         if connection is None:
             return
         if held_bytes:
-            self._receive(connection)  # what it had not read ends as well: it would take as much in another process
+            self._receive(connection)  # its unread attempts end as well: they would take as much in another process
         else:
             self._take_back(connection)
         connection.receive_logged()
@@ -484,7 +484,7 @@ class WorkerPool:
         connection.close()
 
     def look_at_kills(self) -> None:
-        """See how many processes the kernel has killed for memory up to now."""
+        """Read how many processes the kernel has killed for memory so far."""
         self._oom.look(self._loop.time())
 
     def _cause_of_death(self, status: int) -> tuple[wire.Cause, int]:

@@ -1,4 +1,4 @@
-"""The executor's decisions: which attempt runs in which worker, when it is ended, and what the client is told. No I/O.
+"""The executor's decisions: which attempt runs in which worker, when it is ended, and what the client gets. No I/O.
 
 Events come in as calls with the time, effects go out of `decide`. The invariants; a test breaks the code once for each:
 
@@ -32,10 +32,10 @@ from .slot_table import SlotTable
 from .slots import TRIES, Attempt, Recall, Slot, StartFailures, Worker
 
 PATIENCE_S = 1.0  # for a thread to react to its interruption
-SETTLED_S = 1.0  # a worker that has waited for work for so long has started, whatever ends it then
+SETTLED_S = 1.0  # a worker that has waited for work for so long counts as started, however it ends
 FAREWELL_S = 10.0  # for a fresh process to end by itself: destructors (`after_call.FREE_S`), then atexit
 START_S = 60.0  # for a worker to be ready: the fork server waits 20 s for its template to import, and 10 s for a fork
-END_S = 75.0  # more than the fork server gives what does not end (`forkserver.ENDS_S` and `STRAYS_S`)
+END_S = 75.0  # more than the fork server's limits for processes that do not end (`forkserver.ENDS_S` and `STRAYS_S`)
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
 
 # Plain numbers: an enumeration's & costs 1 us, and each task pays for three.
@@ -48,7 +48,7 @@ class WorkerScheduler:
         self._queue: deque[Attempt] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._table = SlotTable()
-        self._ranks: deque[Attempt] = deque()  # of broadcasts: the client has made room for them
+        self._ranks: deque[Attempt] = deque()  # of broadcasts, which have seats at the client
         self._workers: dict[int, Worker] = {}
         self._recalls: list[Recall] = []
         self._last_worker = 0
@@ -150,7 +150,7 @@ class WorkerScheduler:
         worker = self._workers.get(worker_id)
         if worker is None:
             return
-        asked, worker.stealing = worker.stealing, False
+        was_stealing, worker.stealing = worker.stealing, False
         for attempt_id in reversed(attempt_ids):
             attempt = self._attempts.get(attempt_id)
             if attempt is not None and attempt.slot is not None:
@@ -163,11 +163,12 @@ class WorkerScheduler:
                     attempt.recall = None
                 if not slot.pipe:
                     if worker.fresh:
-                        if attempt_ids and (asked or not self._attempts.keys() & attempt_ids):  # it was made for these
+                        # A fresh worker was made for the attempts that were taken back.
+                        if attempt_ids and (was_stealing or not self._attempts.keys() & attempt_ids):
                             self._end_worker(worker, now)
-                    elif attempt_ids:  # else it was empty before, and is free already
+                    elif attempt_ids:  # else its pipe was empty, and it is free already
                         self._table.release(slot)
-                        self._table.free.sort(key=lambda slot: not slot.stuck)  # a worker that does not read comes last
+                        self._table.free.sort(key=lambda slot: not slot.stuck)  # workers that do not read come last
                 elif slot.pipe[0].kill_cause is not None and not self._is_shared(worker):
                     self._end_worker(worker, now)
         for recall in self._recalls:
@@ -175,15 +176,15 @@ class WorkerScheduler:
         self._answer_recalls()
 
     def gone(self, worker_id: int, cause: Cause, code: int, detail: str, now: float, *, ago_us: int = 0) -> None:
-        """Handle the end of a worker's process tree: it died ``ago_us`` ago. `finished` has had its results, `stolen`
-        what it had not read.
+        """Handle the end of a worker's process tree: it died ``ago_us`` ago. `finished` has handled its results,
+        `stolen` its unread attempts.
         """
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
         worker.stealing = False
         self._due.pop(worker_id, None)
-        # No request to it: its last result may have made an attempt that is to be ended the first in its pipe.
+        # No kill request: its last result may have moved an attempt that is to be ended to the head of its pipe.
         self._effects = [
             effect
             for effect in self._effects
@@ -217,7 +218,7 @@ class WorkerScheduler:
         self._answer_recalls()
 
     def ticked(self, now: float) -> None:
-        """Handle everything whose time has come; called when `due` has passed."""
+        """Handle everything that is due; called when `due` has passed."""
         if any(at <= now for at in self._due.values()):
             self._give_up("its fork server does not answer")
         if self._starts.pause_until is not None and self._starts.pause_until <= now:
@@ -232,7 +233,7 @@ class WorkerScheduler:
 
     def decide(self, now: float) -> list[Effect]:
         """Place the attempts that can be placed; return everything that must now happen, in order."""
-        if self._gave_up:  # no attempt begins any more, and those that have ended are reported
+        if self._gave_up:  # no attempt begins any more, and ends are reported
             effects, self._effects = self._effects, []
             return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
         while self._ranks and not self._awaits_start(self._ranks[0].run):
@@ -277,7 +278,7 @@ class WorkerScheduler:
                 continue
             head = slot.pipe[0]
             if head.kill_cause is not None and self._is_shared(slot.worker):
-                times.append(head.kill_asked_at + PATIENCE_S)
+                times.append(head.kill_requested_at + PATIENCE_S)
             elif (times_out_at := head.times_out_at) is not None:
                 times.append(times_out_at)
             if len(slot.pipe) > 1 and not slot.stuck and not slot.worker.stealing:
@@ -299,16 +300,16 @@ class WorkerScheduler:
 
     def running(self, worker_id: int) -> int:
         """Return the attempt that a worker runs (the latest, where it runs several); 0: none."""
-        found, latest = 0, -1.0
+        attempt, latest = 0, -1.0
         for slot in self._table.slots:
             if slot.worker is not None and slot.worker.id == worker_id and slot.pipe:
                 head = slot.pipe[0]
                 if head.started is not None and head.started > latest:
-                    found, latest = head.run.attempt, head.started
-        return found
+                    attempt, latest = head.run.attempt, head.started
+        return attempt
 
     def heads(self) -> list[tuple[int, int, float]]:
-        """Return what runs: each attempt, its worker, and when it began."""
+        """Return the running attempts, each with its worker and the time when it began."""
         heads = [(slot.pipe[0], slot.worker) for slot in self._table.slots if slot.pipe]
         return [(head.run.attempt, of.id, head.started) for head, of in heads if of and head.started is not None]
 
@@ -338,7 +339,7 @@ class WorkerScheduler:
             self._check_slot(slot, attempt, now)
 
     def _seat(self, now: float) -> Slot:
-        """Return a slot for a rank, whatever else runs; make one if none is free."""
+        """Return a slot for a rank, even if all are busy: make one then."""
         slot = self._table.take_any()
         if slot is None:
             slot = self._table.add()
@@ -356,16 +357,16 @@ class WorkerScheduler:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     def _mark_for_kill(self, attempt: Attempt, cause: Cause, now: float) -> None:
-        """Have an attempt that was delivered ended, wherever in a pipe it is. The first cause stays."""
+        """Mark a delivered attempt to be ended, wherever in a pipe it is. The first cause stays."""
         if attempt.kill_cause is None and attempt.slot is not None and attempt.slot.worker is not None:
-            attempt.kill_cause, attempt.kill_asked_at = cause, now
+            attempt.kill_cause, attempt.kill_requested_at = cause, now
             if self._is_shared(attempt.slot.worker):
                 self._effects.append(Interrupt(attempt.slot.worker.id, attempt.run.attempt))
             else:
                 self._check_slot(attempt.slot, attempt.slot.pipe[0], now)
 
     def _check_slot(self, slot: Slot, head: Attempt, now: float) -> None:
-        """Do in a slot that runs ``head`` what is due: a timeout, the end of its worker, work stealing."""
+        """Carry out what is due in a slot that runs ``head``: a timeout, the end of its worker, work stealing."""
         worker = slot.worker
         if worker is None or worker.ending:
             return
@@ -373,7 +374,7 @@ class WorkerScheduler:
             self._mark_for_kill(head, Cause.TIMEOUT, now)
             return
         if self._is_shared(worker):
-            if head.kill_cause is not None and head.kill_asked_at + PATIENCE_S <= now:
+            if head.kill_cause is not None and head.kill_requested_at + PATIENCE_S <= now:
                 self._end_worker(worker, now)
         elif any(attempt.kill_cause for attempt in slot.pipe):
             self._steal(slot)  # first take back the other attempts; then `stolen` ends the worker
@@ -393,7 +394,7 @@ class WorkerScheduler:
             self._effects.append(EndWorker(worker.id))
 
     def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str, *, ago_us: int) -> None:
-        """Empty the pipe of a slot whose worker is gone: the first attempt ends with it, the others had not begun."""
+        """Empty the pipe of a slot whose worker is gone: the first attempt ends, the others had not begun."""
         slot.leaves_by, slot.stuck = None, False
         if not slot.pipe:
             return
@@ -451,7 +452,7 @@ class WorkerScheduler:
         return worker
 
     def _record_use(self, worker: Worker, slot: Slot) -> None:
-        """Record that a worker has taken an attempt: it has answered one, or has died with one that it had read."""
+        """Record that a worker has taken an attempt: it has answered an attempt, or has died with a read one."""
         self._has_run = self._has_run or not slot.beside
         if not worker.used:
             worker.used = True

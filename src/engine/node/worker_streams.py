@@ -24,14 +24,14 @@ class Streams:
     def __init__(self, attempt: int, send: Callable[[Message], None]) -> None:
         self._attempt = attempt
         self._send = send
-        self._lock = threading.RLock()  # entered as itself: into a condition's __enter__ an interruption may fall
+        self._lock = threading.RLock()  # entered directly: an interruption may hit a condition's __enter__
         self._changed = threading.Condition(self._lock)
         self._watchers: list[Callable[[], None]] = []
         self._items: defaultdict[int, deque[tuple[Input, list[int]]]] = defaultdict(deque)
-        self._asked: defaultdict[int, int] = defaultdict(int)  # items credited and not taken yet
-        self._over: dict[int, BaseException] = {}  # inputs that ended, and with what
+        self._credited: defaultdict[int, int] = defaultdict(int)  # items credited and not taken yet
+        self._over: dict[int, BaseException] = {}  # inputs that ended, with their exception
         self._credit = 0
-        self._closed = False  # the receiver of the output takes no more
+        self._closed = False  # whether the receiver of the output takes no more
 
     def put(self, message: Input | Credit, fds: list[int]) -> None:
         with self._lock:
@@ -43,7 +43,7 @@ class Streams:
         self.wake()
 
     def wake(self) -> None:
-        """Have every waiting thread look again: at what has come, or that it is interrupted."""
+        """Wake every waiting thread, to check for new messages or an interruption."""
         with self._lock:
             self._changed.notify_all()
             watchers, self._watchers = self._watchers, []
@@ -61,11 +61,11 @@ class Streams:
         with self._lock:
             self._ask(stream)
             self._changed.wait_for(lambda: self._has_next(stream))
-            found = self._take(stream)
-        return self._unpack(stream, *found)
+            entry = self._take(stream)
+        return self._unpack(stream, *entry)
 
     async def anext(self, stream: int) -> Any:
-        import asyncio  # only tasks that are async themselves pay for it
+        import asyncio  # needed only by async tasks
 
         loop = asyncio.get_running_loop()
         try:
@@ -73,12 +73,12 @@ class Streams:
                 with self._lock:
                     self._ask(stream)
                     if self._has_next(stream):
-                        found = self._take(stream)
+                        entry = self._take(stream)
                         break
                     changed = loop.create_future()
                     self._watchers.append(_waker(loop, changed))
                 await changed
-            return self._unpack(stream, *found)
+            return self._unpack(stream, *entry)
         except StopIteration:
             raise StopAsyncIteration from None
 
@@ -89,7 +89,7 @@ class Streams:
                 self._send(Credit(self._attempt, stream, 0))
 
     def discard(self) -> None:
-        """Release what came too late: the task is over."""
+        """Release messages that came after the task's end."""
         for items in self._items.values():
             for _, fds in items:
                 for fd in fds:
@@ -98,9 +98,9 @@ class Streams:
 
     def _ask(self, stream: int) -> None:
         """Refill the window when half of it is used: one message for many items."""
-        if stream not in self._over and self._asked[stream] <= WINDOW // 2:
-            count = WINDOW - self._asked[stream]
-            self._asked[stream] += count
+        if stream not in self._over and self._credited[stream] <= WINDOW // 2:
+            count = WINDOW - self._credited[stream]
+            self._credited[stream] += count
             self._send(Credit(self._attempt, stream, count))
 
     def _has_next(self, stream: int) -> bool:
@@ -109,7 +109,7 @@ class Streams:
     def _take(self, stream: int) -> tuple[Input, list[int]]:
         if stream in self._over:
             raise self._over[stream]
-        self._asked[stream] -= 1
+        self._credited[stream] -= 1
         return self._items[stream].popleft()
 
     def _unpack(self, stream: int, message: Input, fds: list[int]) -> Any:
@@ -123,7 +123,7 @@ class Streams:
 
 def _waker(loop: Any, future: Any) -> Callable[[], None]:
     def wake() -> None:
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits there
+        with suppress(RuntimeError):  # the loop has been closed: no task waits there
             loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     return wake

@@ -14,25 +14,25 @@ from ..wire import messages as wire
 
 T = TypeVar("T")
 
-CHANNEL_TRIES = 8  # for one blob that comes no further: sshd has its MaxSessions, an executor its memory
-CHANNEL_PAUSE_S = 0.1  # after the first under a connection that stays, and so much longer after each
+CHANNEL_TRIES = 8  # for a blob without progress: sshd has its MaxSessions, an executor its memory
+CHANNEL_PAUSE_S = 0.1  # after the first lost channel of a live connection; longer by as much after each further one
 
 
 class TransferProgress:
-    """Counts the tries to transfer a blob, and how far they came.
+    """A counter of the tries to transfer a blob, and of their progress.
 
-    TRANSFER-1: after ``tries`` tries in a row of which none came further than those before, there is no other.
+    TRANSFER-1: after ``tries`` tries in a row without progress there is no other.
     """
 
     def __init__(self, tries: int, most_bytes: int | None = None) -> None:
-        """``most_bytes``: that the blob may have; None: any number."""
+        """Set the limits. ``most_bytes``: the largest size that the blob may have; None: any."""
         self._most, self._most_bytes = tries, most_bytes
         self._farthest = 0
-        self.tries = 0  # begun since it came further than ever
+        self.tries = 0  # since the last progress
         self.at_bytes = 0  # of the present try
 
     def begin(self, last: BaseException | None) -> None:
-        """Begin another try; a RuntimeError says that there have been enough. ``last``: the error of the one before."""
+        """Begin another try; a RuntimeError: there were enough. ``last``: the error of the try before."""
         if self.at_bytes > self._farthest:
             self._farthest, self.tries = self.at_bytes, 0
         if self.tries == self._most:
@@ -42,7 +42,7 @@ class TransferProgress:
         self.at_bytes = 0
 
     def expect(self, size_bytes: int) -> None:
-        """Raise a ValueError if so much is too much, before there is room for it."""
+        """Raise a ValueError if the size is above the limit, before memory is reserved for it."""
         check_size(size_bytes, self._most_bytes)
 
     def moved(self, count: int) -> None:
@@ -50,7 +50,7 @@ class TransferProgress:
 
 
 class Bulk(Protocol):
-    """The way in which large data crosses, bounded by the connection's life. ``progress`` counts what has moved."""
+    """A carrier of large data over one connection, until that is lost. ``progress`` counts the moved bytes."""
 
     async def put(self, blob: Blob, progress: TransferProgress, at: int, /) -> None:
         """Send a blob, from byte ``at`` on."""
@@ -65,7 +65,7 @@ class BlobTransfers:
     def __init__(self, bulk: Bulk, *, same_host: bool, send: Callable[[wire.Message], None]) -> None:
         self._bulk, self._same_host, self.send = bulk, same_host, send
         self._attached = self._closed = False
-        self._change: asyncio.Future[None] | None = None  # of these two, if a transfer waits for that
+        self._change: asyncio.Future[None] | None = None  # of the two fields above, if a transfer waits for it
         self.placed: dict[str, asyncio.Task[None]] = {}  # blobs that are on the node, or on their way there, by name
         self.tasks: dict[asyncio.Task[None], None] = {}  # dicts without values take less than sets while they are empty
         self.moving: dict[asyncio.Task[Any], None] = {}  # transfers that have a channel, or are about to have one
@@ -75,13 +75,13 @@ class BlobTransfers:
         self._changed()
 
     def detach(self) -> None:
-        """End what moves, as its connection is lost: it starts over on the next."""
+        """End the running transfers, as their connection is lost: they start over on the next."""
         self._attached = False
         for moving in self.moving:
             moving.cancel()
 
     def close(self) -> None:
-        """Cancel the transfers for good; those who wait for a connection get a ConnectionError."""
+        """Cancel the transfers for good; callers that wait for a connection get a ConnectionError."""
         self.detach()
         self._closed = True
         self._changed()
@@ -98,12 +98,12 @@ class BlobTransfers:
         return _kept(self.tasks, work)
 
     async def ensure_placed(self, blob: Blob) -> None:
-        """Return when the node has the blob, whoever brought it there. What it raises, no other connection mends."""
+        """Return when the node has the blob, whichever call sent it. No other connection would mend its errors."""
         while True:
             placing = self.placed.get(blob.name)
             if placing is None:
                 placing = self.placed[blob.name] = self.spawn(self.place(blob))
-            await asyncio.wait([placing])  # leaves it alone when we are cancelled: others wait for it too
+            await asyncio.wait([placing])  # not cancelled with this call: other calls wait for it too
             error = None if placing.cancelled() else placing.exception()
             if not placing.cancelled() and error is None:
                 return
@@ -118,7 +118,7 @@ class BlobTransfers:
         return placing is not None and placing.done() and not placing.cancelled() and placing.exception() is None
 
     async def place(self, blob: Blob, at: int = 0) -> None:
-        """Have the node have a blob, of which it has ``at`` bytes already."""
+        """Send the node a blob, of which it has ``at`` bytes already."""
         await self._across_losses(lambda progress: self._place(blob, at, progress))
 
     async def _place(self, blob: Blob, at: int, progress: TransferProgress) -> None:
@@ -136,8 +136,8 @@ class BlobTransfers:
             self.send(wire.Drop((blob.name,)))
 
     def arrived(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
-        """Return a value that is here, or on this computer. A ConnectionError: its executor has gone, with what it had.
-        Any other error: there is no room for it here.
+        """Return a value that is here, or on this computer. A ConnectionError: its executor has gone, with the value.
+        Any other error: there is no room for the value here.
         """
         if value.blob is None:
             return Received(value.data, value.sizes, duration_us / 1e6)
@@ -150,13 +150,13 @@ class BlobTransfers:
         return Received(mapping, value.sizes, duration_us / 1e6)
 
     async def bring(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
-        """Return a value, wherever it is: here, on this computer, or on the node. A ValueError: it has more bytes."""
+        """Return a value, wherever it is: here, on this computer, or on the node. A ValueError: it is too large."""
         if value.blob is None or self._same_host:
             return self.arrived(value, duration_us, most_bytes)
         return await self.fetch(value, duration_us, most_bytes)
 
     async def bring_kept(self, value: wire.Value) -> Received:
-        """Return a value that stays where it is. A ConnectionError: the node is lost."""
+        """Return a copy of a value that stays on the node. A ConnectionError: the node is lost."""
         name = value.blob
         assert name is not None, "only what lies in a blob is kept"
         if self._same_host:
@@ -183,7 +183,7 @@ class BlobTransfers:
         while True:
             while not self._attached and not self._closed:
                 self._change = self._change or asyncio.get_running_loop().create_future()
-                await asyncio.wait([self._change])  # which others may wait for as well
+                await asyncio.wait([self._change])  # other transfers may wait for it as well
             if self._closed:
                 raise ConnectionResetError("the node is lost")
             progress.begin(last)
@@ -200,7 +200,7 @@ class BlobTransfers:
 
 
 def _kept(tasks: dict[Any, None], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run ``work`` as one of ``tasks``, until it ends. asyncio logs errors that nobody asks for: this one is seen."""
+    """Run ``work`` as one of ``tasks``, until it ends. Marks its error as retrieved: asyncio would log it."""
     task = asyncio.ensure_future(work)
     tasks[task] = None
 
@@ -219,6 +219,6 @@ def is_lost(fetched: asyncio.Task[Received]) -> bool:
 
 
 def refuse_lost(name: str) -> None:
-    """Raise an OSError if the node could not keep a value: it says why in place of the blob's name."""
+    """Raise an OSError if the node could not keep a value: then ``name`` is the reason."""
     if name.startswith(wire.LOST):
         raise OSError(errno.EMFILE, plain(name.removeprefix(wire.LOST)))

@@ -1,4 +1,4 @@
-"""The way to a machine that has no executor before it is reached: what is done there first, whatever leads there."""
+"""The way to a machine that has no executor before it is reached: its bootstrap, over any kind of connection."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BootstrappedRoute(Route):
             self._renewal = LeaseRenewal(shell, self._machine.lease, self._settings.lease_s, checked=checked)
 
     async def _bootstrap(self, shell: CommandRunner) -> bool:
-        """Put the image and an executor there, unless that was done. Return whether it was done now.
+        """Put the image and an executor there, unless they are there. Return whether this call did it.
 
         Raises:
             BootstrapError: says on which machine it failed.
@@ -53,7 +53,7 @@ class BootstrappedRoute(Route):
             return False
         async with self._settings.bootstraps:
             bootstrap = self._bootstrapped(shell)
-            if self._renewal is not None:  # beside it, not before it: the check takes no time of its own
+            if self._renewal is not None:  # beside the bootstrap, so that the check takes no time of its own
                 bootstrap = self._renewal.during(bootstrap, self._machine.id)
             self._executor = await bootstrap
         return True
@@ -99,7 +99,7 @@ class BridgeOutput:
         return self._skipped is None
 
     def begun(self, data: bytes) -> bytes:
-        """Return what of ``data`` comes from the socket."""
+        """Return the part of ``data`` that comes from the socket."""
         if self._skipped is None:
             return data
         self._skipped += data

@@ -20,15 +20,15 @@ from .send_ahead import SILENT_S, SendAhead
 # Of a blob, between two looks at whether the channel still takes more. sshd takes no larger packets: asyncssh would cut
 # a longer slice, and copy what is left of it each time.
 SLICE_BYTES = 32 << 10
-FILLING_S = 0.001  # until more of a blob is looked for that is still being copied
+FILLING_S = 0.001  # between looks for more of a blob that is still being copied
 STEP_BYTES = 512 << 10  # in one step of the loop, at 2 ms of encryption
-ANSWER_S = 10.0  # for a node to say that it has a blob, which takes it no time
-STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same connection
-TAKEN_S = 300.0  # of a blob to a node: what is on its way, up to 2 MiB, is seen to move only when the node has it all
+ANSWER_S = 10.0  # for a node to acknowledge a blob, which takes it no time
+STALL_S = 60.0  # without a byte of a blob, while the node's heartbeats come over the same connection
+TAKEN_S = 300.0  # of a blob to a node: progress of the last 2 MiB shows only when the node has them all
 
 
 class Channel(ByteStream):
-    """Either kind: bytes in and out."""
+    """A channel of either kind: bytes in and out."""
 
     # While it is open: a unix socket's transport, or a channel of an SSH connection, which has the same methods.
     _carrier: asyncio.Transport | None = None
@@ -42,7 +42,7 @@ class Channel(ByteStream):
 
     @property
     def takes(self) -> bool:
-        """Return whether what is written goes anywhere; else its end is on the way to us."""
+        """Return whether written bytes go anywhere; if not, the notice of the channel's end is on its way."""
         return self._carrier is not None and not self._carrier.is_closing()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -54,7 +54,7 @@ class Channel(ByteStream):
             self._carrier.close()
 
     def abort(self) -> None:
-        """Close it, and let what is not written yet go."""
+        """Close the channel, and drop the bytes that are not written yet."""
         if self._carrier is not None:
             self._carrier.abort()
 
@@ -67,7 +67,7 @@ class Channel(ByteStream):
 
 
 class Listener(Protocol):
-    """Whoever a control channel is attached to."""
+    """The owner of a control channel."""
 
     def received(self, data: bytes, /) -> None: ...
 
@@ -80,7 +80,7 @@ class Control(Channel):
 
     def __init__(self) -> None:
         super().__init__()
-        # Both until the session begins: the first message has all that a node says of itself.
+        # Both until the session begins: the first message has all facts of the node.
         self.first: asyncio.Future[wire.Message] | None = asyncio.get_running_loop().create_future()
         self._splitter: Splitter | None = Splitter()
         self.rest = b""
@@ -115,7 +115,7 @@ class Control(Channel):
             self._listener.cut(cause)
         elif self.first is not None and not self.first.done():
             self.first.set_exception(ConnectionResetError(cause))
-            self.first.exception()  # seen: asyncio would complain where who opened the channel was cancelled
+            self.first.exception()  # retrieved, or asyncio would log it if the opening call was cancelled
 
 
 class Farewell:
@@ -132,10 +132,10 @@ class Farewell:
 
 
 class Transfer(Channel):
-    """One blob: the node's answer is one frame, and what it sends behind that is the blob."""
+    """A channel for one blob: the node's answer is one frame, and the bytes behind it are the blob."""
 
-    stall_s: float  # without a byte, and its channel is given up
-    answer_s: float  # without an answer, likewise
+    stall_s: float  # seconds without a byte until the channel is given up
+    answer_s: float  # seconds without an answer until then
 
     def __init__(self, progress: TransferProgress) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Transfer(Channel):
 
     @property
     def has_answer(self) -> bool:
-        """Return whether what comes is the blob itself."""
+        """Return whether the answer is complete: further bytes are the blob itself."""
         return self._answer is None
 
     def begin(self) -> None:
@@ -177,7 +177,7 @@ class Transfer(Channel):
         self.finish(ConnectionResetError(plain(str(exc or "the channel was closed"))))
 
     async def wait(self) -> None:
-        """Return when the transfer has succeeded, and raise what it failed with, or that nothing of it comes."""
+        """Return when the transfer has succeeded; raise its error, or that it stalls."""
         while not self.done.done():
             before = self._answer, self._progress.at_bytes
             limit_s = self.stall_s if self._answer is None else self.answer_s
@@ -192,7 +192,7 @@ class Transfer(Channel):
                 self.done.set_result(None)
             else:
                 self.done.set_exception(error)
-                self.done.exception()  # seen: asyncio would complain where who waited was cancelled
+                self.done.exception()  # retrieved, or asyncio would log it if the waiting call was cancelled
 
 
 class Sending(Transfer):
@@ -203,7 +203,7 @@ class Sending(Transfer):
     def __init__(
         self, parts: Sequence[Part], progress: TransferProgress, at: int = 0, filled: Filled | None = None
     ) -> None:
-        """Begin with byte ``at``. ``filled``: how far the parts are there; None: they are."""
+        """Begin with byte ``at``. ``filled``: how many bytes of the parts are there; None: all."""
         super().__init__(progress)
         self._at, self._filled = at, filled
         self._parts = [memoryview(part).cast("B") for part in parts]
@@ -216,12 +216,12 @@ class Sending(Transfer):
         self._silence: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Send it, now that the node was told what comes."""
+        """Begin to send; the message that announces the blob was written before."""
         self._begun = True
         self._pump()
 
     def limit(self, ahead: SendAhead) -> None:
-        """Send no more than this allows: `taken` is called with what the other end has passed on."""
+        """Send no more than ``ahead`` allows. Call `taken` for bytes that the other end has passed on."""
         self._ahead = ahead
 
     def taken(self, count: int) -> None:
@@ -254,10 +254,10 @@ class Sending(Transfer):
         self._pump()
 
     def _pump(self) -> None:
-        """Write until the channel takes no more. What has a connection alone may take megabytes at once: the rest of
-        them waits for the loop's next step.
+        """Write until the channel takes no more, and at most one step's bytes: a channel with a connection of its own
+        may take megabytes at once.
         """
-        if not self._begun:  # the channel takes something, or more than before: what tells of the blob comes first
+        if not self._begun:  # the channel takes bytes; but the message that announces the blob comes first
             return
         left = STEP_BYTES
         while self._parts and not self._paused and left > 0:
@@ -325,5 +325,5 @@ class Receiving(Transfer):
             self.finish()
 
     def finish(self, error: Exception | None = None) -> None:
-        self._view.release()  # or whoever has the buffer could not close it
+        self._view.release()  # or the buffer could not be closed
         super().finish(error)

@@ -2,9 +2,9 @@
 
 A ping that was sent at ``s`` and answered at ``r`` has met the node in between. So the node's time in the answer, less
 the middle of the two, is the difference of the clocks, and wrong by half of the round trip at most, however much longer
-one way took than the other (RFC 5905, section 8, says so of NTP). Of several pings that with the shortest round trip
-says most, as long as it is new. One that a later ping beats is forgotten: errors grow alike, so it will never say more.
-So few are kept, and a heartbeat compares no more than these.
+one way took than the other (RFC 5905, section 8, says so of NTP). Of several pings the one with the shortest round trip
+is the most exact, as long as it is new. A ping that is less exact than a later one is forgotten: errors grow alike, so
+it will never be better. So few are kept, and a heartbeat compares no more than these.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from ...lazy_named_tuple import NamedTuple
 
 KEPT = 64  # pings back that are looked at: two minutes when there is one each 2 s
-UNANSWERED = 256  # that may be
-DRIFT = 100e-6  # by which two clocks part, at most: NTP takes 15 ppm for a clock that nobody sets, and slews by 500
+UNANSWERED = 256  # most pings without an answer that are remembered
+DRIFT = 100e-6  # largest drift between two clocks: NTP assumes 15 ppm for a clock that is not set, and slews by 500
 
 
 class Offset(NamedTuple):
@@ -41,7 +41,7 @@ class ClockOffset:
         self._sent: dict[int, float] = {}  # number of a ping -> when it was sent
         self._last = 0
         self._turns = 0  # pings that were answered
-        self._seen: list[_Seen] = []  # newest last, and each says more than those after it
+        self._seen: list[_Seen] = []  # newest last; each is more exact than the later ones
 
     def ping(self, now: float) -> int:
         """Note a ping that is sent now; return its number, which no other has."""
@@ -52,11 +52,11 @@ class ClockOffset:
         return self._last
 
     def pong(self, number: int, clock_s: float, now: float) -> None:
-        """Handle the answer to a ping, with the node's time; of one that was not sent it is ignored."""
+        """Handle the answer to a ping, with the node's time; an answer to a ping that was not sent is ignored."""
         sent = self._sent.pop(number, None)
         if sent is None or not clock_s:
             return
-        for earlier in [each for each in self._sent if each < number]:  # they were lost with a connection
+        for earlier in [each for each in self._sent if each < number]:  # their answers were lost with a connection
             del self._sent[earlier]
         self._turns += 1
         seen = _Seen(Offset(clock_s - (sent + now) / 2, (now - sent) / 2), sent, self._turns)

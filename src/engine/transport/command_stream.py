@@ -1,10 +1,10 @@
-"""SSH over the standard streams of a command, as ``srun -u --overlap`` and ``docker exec`` give them to a program.
+"""SSH over the standard streams of a command, such as ``srun -u --overlap`` or ``docker exec``.
 
 The command runs on this computer, or on the last host of the login's jump, over a connection that machines share. Its
 streams are the connection's transport: nothing here copies bytes between the two.
 
 asyncssh writes an empty packet before each other one, and Slurm's sockets keep the second of two small pieces until the
-first is acknowledged, which takes 40 ms. So what is written in one turn of the loop is sent together.
+first is acknowledged, which takes 40 ms. So all writes of one turn of the loop are sent together.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .ssh import (
 )
 from .unix_route import Interpose
 
-ENDS_S = 1.0  # for a command that carries nothing any more to end, and say why
+ENDS_S = 1.0  # for a command that carries nothing any more to end, with its reason
 REUSE_S = 1.0  # for a shared connection to open a session: a dead one never does
-TRIES = 4  # shared connections that are full or dead, before one has to do
+TRIES = 4  # full or dead shared connections that are tried; the next one has to do
 TOGETHER_BYTES = 256 << 10
 SHOWN = 160  # characters of the command, in an error
 _ITS_OWN = (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied, asyncssh.KeyImportError)
 
 
 class CommandFailed(ConnectionError):
-    """The command has carried no connection to an SSH server; the text says how it ended, and what it said."""
+    """The error for a command that has carried no connection to an SSH server: how it ended, and its stderr."""
 
 
 async def connect(
@@ -112,7 +112,7 @@ async def _here(
         sock.close()
         try:
             raise await _story(machine, error, command, "") from error
-        finally:  # also of one who is cancelled meanwhile
+        finally:  # also if this call is cancelled meanwhile
             command.end()
     except BaseException:
         sock.close()
@@ -141,7 +141,7 @@ def _once(call: Callable[[], object]) -> Callable[[], None]:
 
 
 class _Together:
-    """A transport that sends together what is written in one turn of the loop."""
+    """A transport that sends all writes of one turn of the loop together."""
 
     def __init__(self, carrier: Any) -> None:
         self._carrier = carrier
@@ -246,21 +246,21 @@ class _Session:
 
     async def _opened(self, factory: Callable[[], Any], carriers: list[_Carrier]) -> tuple[Any, _Carrier]:
         def carrier() -> _Carrier:
-            carriers.append(made := _Carrier(factory))
-            return made
+            carriers.append(new := _Carrier(factory))
+            return new
 
-        found: tuple[Any, Any] = await self._shared.connected.connection.create_session(
+        opened: tuple[Any, Any] = await self._shared.connected.connection.create_session(
             carrier,
             shlex.join(self._argv),
             encoding=None,
             window=WINDOW_BYTES,
             max_pktsize=PACKET_BYTES,
         )
-        return found
+        return opened
 
     @property
     def said(self) -> bytes:
-        return b"" if self._carrier is None else bytes(self._carrier.said)
+        return b"" if self._carrier is None else bytes(self._carrier.stderr)
 
     async def status(self, within_s: float) -> int | None:
         """Return as `LocalCommand.status` does."""
@@ -281,8 +281,8 @@ class _SessionTransport(_Together):
 
 
 def _hang_up(channel: Any) -> None:
-    """Close a session, and have its command end. Without the signal one that waits for a host without power would stay
-    on the login host: it reads nothing, so that it hears nothing of the end of its streams.
+    """Close a session, and have its command end. Without the signal a command that waits for a host without power would
+    stay on the login host: it reads nothing, so it does not notice the end of its streams.
     """
     with suppress(OSError):  # the session is closed already
         channel.send_signal("TERM")
@@ -290,16 +290,16 @@ def _hang_up(channel: Any) -> None:
 
 
 class _Carrier(asyncssh.SSHClientSession[bytes]):
-    """The session of a command, between the login host's connection and the one that it carries. This one is made when
-    the command has been started: it has a time-out of its own from then on, whose error somebody has to wait for.
+    """The session of a command, between the login host's connection and the one that it carries. The inner connection
+    is made when the command has been started: its time-out begins then, and its error has to be awaited.
     """
 
-    wanted = True  # somebody waits for it
+    wanted = True  # the opening call still waits for it
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         self._factory = factory
         self.connection: Any = None
-        self.said = bytearray()
+        self.stderr = bytearray()
         self.status: int | None = None
         self.over = asyncio.Event()
         self._channel: Any = None
@@ -313,7 +313,7 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
         self.data_received(bytes(data))
 
     def session_started(self) -> None:
-        """Speak from now on: what comes before the command was started would be dropped."""
+        """Begin the inner connection: bytes from before the command was started would be dropped."""
         if not self.wanted:
             return
         self.connection = self._factory()
@@ -324,11 +324,11 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
             if self.connection is not None:
                 self.connection.data_received(data)
         else:
-            self.said += data
-            del self.said[:-SAID_BYTES]
+            self.stderr += data
+            del self.stderr[:-SAID_BYTES]
 
     def eof_received(self) -> bool:
-        """Hear how the command ended, which comes next, before the connection takes it for lost."""
+        """Keep the channel open: the command's exit status comes next, before the connection counts as lost."""
         return True
 
     def exit_status_received(self, status: int) -> None:
@@ -352,8 +352,8 @@ async def _story(machine: Machine, error: Exception, command: LocalCommand | _Se
     shown = f"`{_shown(machine.address.command)}`{where}"
     lost = not isinstance(error, TimeoutError) and "timeout" not in str(error)
     status = await command.status(ENDS_S if lost else 0.0)
-    said = one_line(command.said.decode(errors="replace"))
-    words = f", and said: {said}" if said else ", and said nothing"
+    output = one_line(command.said.decode(errors="replace"))
+    words = f", and said: {output}" if output else ", and said nothing"
     if status is not None:
         how = f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
         return CommandFailed(f"{shown} {how} before an SSH server was reached{words}")

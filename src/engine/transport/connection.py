@@ -37,20 +37,20 @@ from .route import ExecutorGone, Route
 from .sample_intake import SampleIntake
 from .unix_route import UnixRoute
 
-AGAIN_S = 0.7  # between two tries to resume a node whose plugins are being set up
+AGAIN_S = 0.7  # seconds between tries to resume a node whose plugins are being set up
 GREETING_S = 10.0
 EVICT_AGAIN_S = 2.0
-UNFIT_S = 10.0  # for an executor that has said so to have ended: its workers have 6 s
+UNFIT_S = 10.0  # for an executor that has reported itself unfit to end: its workers have 6 s
 FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its executor
 
 
 class Connector:
-    """Implements `actors.interfaces.Connect` for one pool."""
+    """The `actors.interfaces.Connect` of one pool."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._connections: dict[NodeId, NodeConnection] = {}
-        self._opening: dict[NodeId, NodeConnection] = {}  # tried and not reached: what was agreed on there stays agreed
+        self._opening: dict[NodeId, NodeConnection] = {}  # tried and not reached: what was negotiated there stays valid
         self._evictions: set[asyncio.Task[None]] = set()
         self._forwards = Forwards()
 
@@ -81,14 +81,14 @@ class Connector:
         task.add_done_callback(self._evictions.discard)
 
     async def close(self) -> None:
-        """Nodes that were given up and not reached since end with their lease."""
+        """Close what is open. Nodes that were given up and not reached since end with their lease."""
         await self._forwards.close()
         for task in self._evictions:
             task.cancel()
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
     async def stop_forwarding(self) -> None:
-        """Close all ports that `forward` has opened here, and what goes through them."""
+        """Close all ports that `forward` has opened here, with the connections through them."""
         await self._forwards.close()
 
     async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
@@ -119,7 +119,7 @@ class Connector:
             connection.cut(cause)
 
     def forget(self, function: bytes) -> None:
-        """Nobody has this function any more, and no attempt of it is under way."""
+        """Forget a function that no caller has any more, and of which no attempt is under way."""
         for connection in self._connections.values():
             connection.link.forget(function)
 
@@ -128,7 +128,7 @@ class Connector:
         return self._settings.checkpoints
 
     def drop(self, blob: Blob) -> None:
-        """No attempt will read this blob any more, on any node."""
+        """Drop a blob that no attempt will read any more, on all nodes."""
         for connection in self._connections.values():
             connection.link.drop(blob)
         blob.close()
@@ -147,16 +147,16 @@ def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Ro
 
 
 class ConnectionOwner(Protocol):
-    """The owner of a pool's connections, as each of these sees it."""
+    """The owner of a pool's connections, as each connection sees it."""
 
     def closed(self, node: NodeId, /) -> None: ...
 
     def evict(self, connection: NodeConnection, /) -> None:
-        """See to it that what was given up while out of reach ends when it is reached again."""
+        """Register a node that was given up while out of reach: it is ended as soon as it is reached again."""
 
 
 class NodeConnection:
-    """Implements `actors.interfaces.Connection`."""
+    """The `actors.interfaces.Connection` of one node."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class NodeConnection:
         self.link.sampled = SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
-        self._lost: Lost | None = None  # how the present connection was
+        self._lost: Lost | None = None  # how the present connection was lost
         self._watcher: Callable[[Lost], object] | None = None
         self.link.profiles.observe = settings.observe
         self._heartbeat = Heartbeat(self._route, self, same_host=self.on_this_computer, beats=settings.beats)
@@ -197,7 +197,7 @@ class NodeConnection:
         self._facts: NodeFacts | None = None
         self._uploads = 0  # under way
         self._gone = False  # the executor, for certain
-        self._errs = ""  # how, where it did: it is given up
+        self._errs = ""  # its protocol error, for which the node is given up; empty: none
 
     @property
     def facts(self) -> NodeFacts:
@@ -210,7 +210,7 @@ class NodeConnection:
         except ValueError as error:
             raise ConnectFailed(str(error), systematic=True) from SpecError(f"notices: {error}.")
         welcome = await self._greet(answered)
-        said = welcome.facts
+        raw_facts = welcome.facts
         try:
             self._facts = facts = requirement_check.facts(welcome)
         except ValueError as error:
@@ -219,12 +219,10 @@ class NodeConnection:
         self.link.objects.address = facts.address
         self.link.objects.limit(facts.memory_bytes, *self._settings.object_bytes)
         if not self.on_this_computer:
-            await self._check(facts, said)
+            await self._check(facts, raw_facts)
 
     async def set_up_plugins(self) -> None:
-        """Set up the pool's plugins once on each node, through a loss of the connection. If cancelled or failed, it
-        leaves nothing open.
-        """
+        """Set up the pool's plugins once, through losses of the connection. If that fails, nothing stays open."""
         plugins = self._settings.plugins
         starting: asyncio.Future[Any] = asyncio.ensure_future(
             plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer)
@@ -243,7 +241,7 @@ class NodeConnection:
             raise
 
     async def _resumed(self) -> bool:
-        """Tried until it is known. Another connection in its place would be another session, which is refused."""
+        """Resume the session, trying until the result is known. A new session in its place would be refused."""
         while True:
             try:
                 return await self.resume()
@@ -261,10 +259,10 @@ class NodeConnection:
             return f"{host}:{port}"
         return await forwards.open(self._route.open_connection, host, port)
 
-    async def _check(self, facts: NodeFacts, said: Mapping[str, Any]) -> None:
-        node, settings, packages = self._node, self._settings, said.get("packages", {})
+    async def _check(self, facts: NodeFacts, raw_facts: Mapping[str, Any]) -> None:
+        node, settings, packages = self._node, self._settings, raw_facts.get("packages", {})
         wanted, mismatches = settings.wanted(self._machine), requirement_check.differences(packages)
-        objection = requirement_check.too_small(facts, said, wanted) or requirement_check.misfit(
+        objection = requirement_check.too_small(facts, raw_facts, wanted) or requirement_check.misfit(
             facts, mismatches, node
         )
         if objection is not None:
@@ -289,20 +287,20 @@ class NodeConnection:
         return welcome.resumed
 
     def watch(self, lost: Callable[[Lost], object]) -> None:
-        """See `actors.interfaces.Connection.watch`. Whoever has watched before is told of nothing any more."""
+        """See `actors.interfaces.Connection.watch`. A second watcher replaces the first."""
         if self._lost is None:
             self._watcher = lost
         else:
             lost(self._lost)
 
     def _losing(self) -> asyncio.Future[Any]:
-        """Return what has a result when the present connection is lost. It may be cancelled."""
+        """Return a future that has a result when the present connection is lost. It may be cancelled."""
         losing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.watch(lambda lost: None if losing.done() else losing.set_result(lost))
         return losing
 
     async def close(self) -> None:
-        """Say goodbye. Nobody waits for a machine that is a process of ours: its provider ends it right after."""
+        """End the session in order. For a process of ours, do not wait: its provider ends it right after."""
         self._watcher = None
         lost, control = not self._route.reached or self._lost is not None, self._control
         try:
@@ -312,7 +310,7 @@ class NodeConnection:
                 self.link.flush()
                 if not self.on_this_computer:
                     await asyncio.wait([self._losing()], timeout=FAREWELL_S)
-                    lost = control is None or not control.ended  # else it may not have heard that
+                    lost = control is None or not control.ended  # else the executor may not have received the farewell
         finally:
             self.link.close()
             self._owner.closed(self._node)
@@ -322,9 +320,7 @@ class NodeConnection:
             self._owner.evict(self)
 
     async def evict(self) -> None:
-        """End what runs on a node that was given up while out of reach, as soon as it is reached. After its lease the
-        node ends itself.
-        """
+        """End the tasks of a node that was given up while out of reach, as soon as it is reached (or by its lease)."""
         until = time.monotonic() + self._settings.lease_s
         while time.monotonic() < until:
             if await self._evicted():
@@ -332,7 +328,7 @@ class NodeConnection:
             await asyncio.sleep(EVICT_AGAIN_S)
 
     async def _evicted(self) -> bool:
-        """Return whether the executor is gone, ended by this client or not. What it may still say is ignored."""
+        """Return whether the executor is gone, ended by this client or not. Its further messages are ignored."""
         control, farewell = Control(), Farewell()
         try:
             await self._route.reach(again=False)
@@ -352,7 +348,7 @@ class NodeConnection:
     # --- the control channel ------------------------------------------------------------------------------------
 
     async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
-        """Connect, say hello, and attach the session to what answers. Failed or cancelled, it leaves nothing open."""
+        """Connect, send the hello, and attach the session to the executor. If that fails, nothing stays open."""
         self.cut("reconnecting")
         self._lost = None
         try:
@@ -367,21 +363,21 @@ class NodeConnection:
             self._route.greeted()
         except Exception as error:  # noqa: BLE001  the edge
             self.cut("not reached")
-            if self._facts is None:  # nor was it before: whether there still is an executor is seen to again
+            if self._facts is None:  # the node was never reached: check again whether there still is an executor
                 self._route.forget()
             failed = await self._route.refused(error)
             raise failed from failed.__cause__ or error
         except BaseException:
             self.cut("not reached")
             raise
-        if self._facts is not None and not welcome.resumed:  # what the one before had been sent is not for this one
+        if self._facts is not None and not welcome.resumed:  # messages to the earlier executor are not for this one
             self.cut("its executor started anew")
             return welcome
         control.attach(self)
         self._control = control
         self._answered()
         self.link.attach(control.write)
-        self.ping()  # from which on it is known how far off its clock is
+        self.ping()  # the first measurement of its clock's offset
         if control.rest:
             self.received(control.rest)
         self._heartbeat.start()
@@ -421,14 +417,14 @@ class NodeConnection:
         self.link.ping()
 
     def received(self, data: bytes) -> None:
-        if self._silence.said(len(data), math.inf if self._uploads else self._session.kept_bytes):
+        if self._silence.received(len(data), math.inf if self._uploads else self._session.kept_bytes):
             self._answered()
         try:
             self.link.received(data)
-        except ProtocolError as error:  # nothing is garbled on its way, and it would say the same again
+        except ProtocolError as error:  # no byte is garbled on its way, so the node would send the same again
             self._errs = f"it sent what is not the protocol: {error}"
             self.cut(self._errs)
-        if self.link.unfit and not self._errs:  # it is about to end, and is not waited for without end
+        if self.link.unfit and not self._errs:  # it is about to end; bound the wait for that
             self._errs = self.link.unfit
             asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
 
@@ -440,7 +436,7 @@ class NodeConnection:
             self._reports(others)
 
     def cut(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
-        """Let go of the present connection, whatever state it is in.
+        """Drop the present connection, whatever state it is in.
 
         Where the way to the machine is lost, the machine counts as silent from now on: nothing more is known of it.
         """

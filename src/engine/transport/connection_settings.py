@@ -35,7 +35,7 @@ class ConnectionSettings:
     pool: str
     views: InstanceViews
     key: PoolKey | None  # None: no machine is reached by SSH
-    setup: dict[str, Any]  # as in `Hello`
+    setup: dict[str, Any]  # the `Hello` message's field
     wanted: Callable[[Machine], requirement_check.Wanted]
     lease_s: float
     image: Callable[[], Awaitable[Prepared]]  # made once, when the first machine needs it
@@ -55,4 +55,4 @@ class ConnectionSettings:
     peers: PeerTransfers | None = None  # None: no object goes from node to node
     turn: str = ""  # which of the pool's clients this is, where one took it over from another
     pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()  # keys that its host may show, where it was replaced
-    rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None  # told of them before they are in use
+    rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None  # called before they are in use

@@ -1,7 +1,7 @@
-"""The way into a container: each program there, and each channel to its executor, is a command of the container's host.
+"""The way into a container: each program in it, and each channel to its executor, is a command on the container's host.
 
-Nothing is spoken but the streams of ``docker exec -i`` and ``podman exec -i``: the container needs no network, no port
-and no SSH server. The host is this computer, or one that the user's login leads to by SSH.
+All data goes over the streams of ``docker exec -i`` or ``podman exec -i``: the container needs no network, no port and
+no SSH server. The host is this computer, or one that the user's login reaches by SSH.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .ssh_route import BRIDGES, SSHRoute
 if TYPE_CHECKING:
     import asyncssh
 
-# What Docker and Podman say of a container in which nothing can be run any more.
+# Errors of Docker and Podman for a container in which nothing can be run any more.
 GONE = re.compile(r"no such container|no container with name|is not running|container state improper", re.IGNORECASE)
 
 
@@ -78,9 +78,9 @@ class ContainerShell:
         output: Callable[[bytes], None] | None = None,
     ) -> CommandResult:
         ended = await self._runner.run(argv, stdin=stdin, output=output)
-        if ended.status and (said := said_gone(ended.stderr)):
+        if ended.status and (line := gone_line(ended.stderr)):
             await self._check_paused()
-            raise gone(self._machine, said)
+            raise gone(self._machine, line)
         return ended
 
     async def _check_paused(self) -> None:
@@ -93,18 +93,18 @@ class ContainerShell:
             raise ConnectionRefusedError(text)
 
 
-def said_gone(stderr: bytes) -> str:
-    """Return the last line, if it says that the container is gone."""
-    said = one_line(stderr.decode(errors="replace").strip().rpartition("\n")[2])
-    return said if GONE.search(said) else ""
+def gone_line(stderr: bytes) -> str:
+    """Return the last line of ``stderr`` if it means that the container is gone; else ""."""
+    line = one_line(stderr.decode(errors="replace").strip().rpartition("\n")[2])
+    return line if GONE.search(line) else ""
 
 
-def gone(machine: Machine, said: str) -> ConnectFailed:
-    return ConnectFailed(f"container {machine.id} is gone: {said}", fatal=True)
+def gone(machine: Machine, reason: str) -> ConnectFailed:
+    return ConnectFailed(f"container {machine.id} is gone: {reason}", fatal=True)
 
 
 class HostContainerRoute(SSHRoute):
-    """The host's SSH connection is this route's own, and carries nothing else."""
+    """The way into a container on another host, over an SSH connection of its own to that host."""
 
     def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
         super().__init__(node, machine, settings)
@@ -131,7 +131,7 @@ class HostContainerRoute(SSHRoute):
 
 
 class LocalContainerRoute(BootstrappedRoute):
-    """The commands are processes of this computer, one for each channel."""
+    """The way into a container on this computer: one process here for each channel."""
 
     def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
         super().__init__(node, machine, settings)
@@ -148,7 +148,7 @@ class LocalContainerRoute(BootstrappedRoute):
         return ContainerShell(LocalShell, self._machine, self._paused)
 
     async def reach(self, *, again: bool) -> None:
-        if again:  # one that was never met shows by its bootstrap whether it is there
+        if again:  # a first bootstrap itself shows whether the container is there
             await self._shell.run(["true"])
         self._channels = []
 
@@ -223,8 +223,8 @@ class _Carrier(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None and not self._output.has_begun:
-            said = one_line(self._command.said.decode(errors="replace"))
-            exc = ConnectionResetError(said or "nothing is run in the container any more")
+            reason = one_line(self._command.said.decode(errors="replace"))
+            exc = ConnectionResetError(reason or "nothing is run in the container any more")
         self._command.end()
         self._channel.connection_lost(exc)
 

@@ -1,8 +1,8 @@
-"""The keys by which nodes are known to have an object: the SHA-256 of its bytes, or at first one of its own.
+"""The keys of the objects that nodes have: the SHA-256 of the bytes, or at first a provisional key.
 
-The SHA-256 of a gigabyte takes most of a second. A large blob that looks like none before is on no node, so it is sent
-at once by a key of its own, while it is copied. Its SHA-256 is taken when it has been sent, or somebody asks for it,
-and from then on it is known by that.
+The SHA-256 of a gigabyte takes most of a second. A large blob with a new fingerprint is on no node, so it is sent at
+once by a provisional key, while it is copied. Its SHA-256 is taken when it has been sent, or when a caller needs it,
+and is its key from then on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .peer_transfers import PeerTransfers
 
 LARGE_BYTES = 16 << 20  # of a smaller blob the SHA-256 takes 10 ms
-SEEN = 4096  # looks that are remembered: what looks like a forgotten one is sent again
+SEEN = 4096  # remembered fingerprints: a blob with a forgotten one is sent again
 
 
 class Keyed(Protocol):
-    """Whoever has objects by keys."""
+    """A holder of objects by key: a node."""
 
     def rekeyed(self, before: str, key: str) -> None: ...
 
@@ -35,23 +35,23 @@ class ContentKeys:
     """The keys of a pool's objects. It is for the thread of the pool's loop."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[bytes, weakref.ref[Blob]] = OrderedDict()  # the first blob of each look
+        self._seen: OrderedDict[bytes, weakref.ref[Blob]] = OrderedDict()  # the first blob of each fingerprint
         self._numbers = itertools.count(1)
-        self._settling: dict[str, asyncio.Task[str]] = {}  # by the key that a blob has until then
-        self._own: set[str] = set()  # keys that are no SHA-256
+        self._settling: dict[str, asyncio.Task[str]] = {}  # by provisional key
+        self._own: set[str] = set()  # provisional keys
         self._copying: set[asyncio.Task[None]] = set()
         self.nodes: weakref.WeakSet[Keyed] = weakref.WeakSet()
         self.peers: PeerTransfers | None = None
 
     async def key_of(self, blob: Blob) -> str:
-        """Return the key by which nodes have a blob, if they have it; empty: it has none."""
+        """Return the key by which nodes have a blob, if they have it; empty: the blob has none."""
         if blob.known_key is None:
             if blob.size_bytes > KEYED_BYTES:
                 return ""
             if blob.size_bytes <= AT_ONCE_BYTES:
                 blob.known_key = blob.key()
             elif blob.size_bytes >= LARGE_BYTES and await self._is_new(blob):
-                return self._given(blob)
+                return self._own_key(blob)
             else:
                 key = await in_thread(blob.key, abandon=True)
                 if blob.known_key is None:
@@ -62,13 +62,13 @@ class ContentKeys:
         return key in self._own
 
     async def settle(self, blob: Blob) -> str:
-        """Return the SHA-256 of a blob, by which it is known from then on."""
+        """Return the SHA-256 of a blob, which is its key from then on."""
         self.begin_to_settle(blob)
         settling = self._settling.get(blob.known_key or "")
         return await (self.key_of(blob) if settling is None else asyncio.shield(settling))
 
     def begin_to_settle(self, blob: Blob) -> None:
-        """Have a blob be known by its SHA-256 soon."""
+        """Begin to replace a blob's provisional key by its SHA-256."""
         key = blob.known_key
         if key in self._own and key not in self._settling:
             self._settling[key] = settling = asyncio.ensure_future(self._settled(blob, key))
@@ -77,17 +77,17 @@ class ContentKeys:
     def _over(self, key: str, settling: asyncio.Task[str]) -> None:
         del self._settling[key]
         if not settling.cancelled():
-            settling.exception()  # seen: perhaps nobody waits for it
+            settling.exception()  # retrieved, or asyncio would log it
 
     def left(self, node: Keyed) -> None:
-        """Note that a node is lost. Behind the last one nobody asks for keys any more."""
+        """Note that a node is lost. After the last node no key is needed any more."""
         self.nodes.discard(node)
         if not self.nodes:
             for task in (*self._settling.values(), *self._copying):
                 task.cancel()
 
     async def _is_new(self, blob: Blob) -> bool:
-        """Return whether a blob looks like none before."""
+        """Return whether a blob's fingerprint is new."""
         look = blob.look()
         if look not in self._seen:
             self._seen[look] = weakref.ref(blob)
@@ -99,7 +99,7 @@ class ContentKeys:
             await self.settle(first)
         return False
 
-    def _given(self, blob: Blob) -> str:
+    def _own_key(self, blob: Blob) -> str:
         key = blob.known_key = f"{next(self._numbers)} of this pool"
         self._own.add(key)
         blob.begin_copy()

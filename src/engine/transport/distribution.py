@@ -1,13 +1,13 @@
-"""The way of one large object to the nodes that need it: which of them gets it from which. No I/O, no clock.
+"""The way of one large object to the nodes that need it: which node gets it from which. No I/O, no clock.
 
-Nodes hand an object on while they receive it, so that it leaves the client's computer once. Those that need it at the
+Nodes hand an object on while they receive it, so that it leaves the client's computer once. Nodes that need it at the
 same time form a chain; where they are many, a tree, which is less deep.
 
 CHAIN-1: from any node that receives, the way from source to source ends at the client or at a node that has the object.
 CHAIN-2: a node that others could hand the object to does not get it from the client, until `TRIES` hops have broken.
-CHAIN-3: a node hands an object to one other at a time while at most `CHAIN_NODES` take part, and to two above, but for
-    those that take a broken hop around.
-CHAIN-4: a hop that has broken is not tried again for the object; between nodes that could not connect, for none.
+CHAIN-3: a node hands an object to one other at a time while at most `CHAIN_NODES` take part, and to two if there are
+    more, besides nodes that bypass a broken hop.
+CHAIN-4: a broken hop is not tried again for the object; a hop between nodes that could not connect, for no object.
 CHAIN-5: where `APART` hops could not connect and none ever did, the pool's nodes do not reach each other: all get all
     from the client.
 """
@@ -68,7 +68,7 @@ class Distribution:
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
         self._members: dict[NodeId, _Member] = {}
-        self._places: list[tuple[int, int, NodeId]] = []  # a heap of what is free, or was: the least deep first
+        self._places: list[tuple[int, int, NodeId]] = []  # a heap of nodes that have or had room: the least deep first
         self._turn = self._here = 0
         self._each = 1  # receivers of a node at a time
 
@@ -97,7 +97,7 @@ class Distribution:
     def broke(self, node: NodeId, *, more: bool = True) -> NodeId | None:
         """Note that a node gets no more from its source; return its next one. ``more`` False: it is to be the client.
 
-        The broken one is bypassed: its own source comes first.
+        The broken source is bypassed: its own source comes first.
         """
         member = self._members[node]
         broken = member.source
@@ -156,19 +156,19 @@ class Distribution:
     def _free(self, node: NodeId, member: _Member) -> NodeId | None:
         """Return the least deep node that has room and may hand the object to this one."""
         passed: list[tuple[int, int, NodeId]] = []
-        found: NodeId | None = None
-        while self._places and found is None:
+        source: NodeId | None = None
+        while self._places and source is None:
             place = heapq.heappop(self._places)
             candidate = self._members[place[2]]
             if candidate.gone or len(candidate.receivers) >= self._each:
                 continue
             passed.append(place)
             if self._may(node, member, place[2]):
-                found = place[2]
+                source = place[2]
         for place in passed:
-            if place[2] != found or len(self._members[place[2]].receivers) + 1 < self._each:
+            if place[2] != source or len(self._members[place[2]].receivers) + 1 < self._each:
                 heapq.heappush(self._places, place)
-        return found
+        return source
 
     def _may(self, node: NodeId, member: _Member, source: NodeId) -> bool:
         candidate = self._members[source]
@@ -177,7 +177,7 @@ class Distribution:
         return node not in self._way(source)
 
     def _way(self, node: NodeId) -> Iterator[NodeId]:
-        """Give the nodes that the object passes until it is at a node. One that is gone passes nothing on."""
+        """Yield the nodes that the object passes on its way to a node, up to the first that is gone."""
         at: NodeId | None = node
         while at is not None:
             yield at

@@ -14,8 +14,9 @@ Dial = Callable[[str, int], Awaitable[tuple[Any, Any]]]
 
 
 class Forwards:
-    """Listens only while it is open, and only where somebody asked for it. A connection lives as long as the SSH
-    connection under it; the next one takes that which is there then."""
+    """The open forwarded ports: one listens for each request, until `close`. A connection lives as long as the SSH
+    connection under it; the next one takes the SSH connection of that time.
+    """
 
     def __init__(self) -> None:
         self._servers: list[asyncio.Server] = []
@@ -30,7 +31,7 @@ class Forwards:
             await asyncio.wait(self._piping)
 
     async def open(self, dial: Dial, host: str, port: int) -> str:
-        """The address of a new port here that leads to ``host:port`` there."""
+        """Return the address of a new port here that leads to ``host:port`` there."""
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -53,7 +54,7 @@ async def _joined(near_in: Any, near_out: Any, dial: Dial, host: str, port: int)
 
     try:
         far_in, far_out = await dial(host, port)
-    except (OSError, asyncssh.Error):  # to whoever connected: a connection that is closed at once
+    except (OSError, asyncssh.Error):  # the connecting program sees a connection that is closed at once
         return
     try:
         async with asyncio.TaskGroup() as both:

@@ -1,7 +1,7 @@
-"""Heartbeats of a connection: the node is pinged, and what its silence leads to is done.
+"""Heartbeats of a connection: ping the node, and act on its silence.
 
-After `QUIET_S` of silence another connection is begun beside the one there is; after `SILENCE_S` that one is cut. What
-counts as silence, `silence` decides; what a cut connection means for the node, `actors.failure_detector`.
+After `QUIET_S` of silence another connection is begun beside the present one; after `SILENCE_S` the present one is cut.
+`silence` defines silence; `actors.failure_detector` decides what a cut connection means for the node.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .route import Route
 from .silence import SilenceClock
 
 HEARTBEAT_S = 2.0  # between two pings
-QUIET_S = 3.5  # TCP's own pauses double, so another connection may get through where this one does not
-SILENCE_S = 6.0  # with the time for reconnecting, a black hole is seen in 9 s; a stall of 3 s is nothing
+QUIET_S = 3.5  # TCP's own pauses double, so a new connection may get through earlier
+SILENCE_S = 6.0  # with the time for reconnecting, a black hole is detected in 9 s; a stall of 3 s has no effect
 TOGETHER_S = 0.125  # beats of all nodes fall on its multiples: for 1,000 nodes the loop wakes up eight times a second
 
 
 class Pinged(Protocol):
-    """The connection that a heartbeat is of."""
+    """The connection of a heartbeat."""
 
     def ping(self) -> None: ...
 
@@ -28,7 +28,7 @@ class Pinged(Protocol):
 
 
 class Heartbeat:
-    """``same_host``: the node is on this very computer, so it is not the network that is silent."""
+    """The heartbeat of one connection. ``same_host``: the node is on this computer, so the network is not the cause."""
 
     def __init__(self, route: Route, connection: Pinged, *, same_host: bool, beats: Beats) -> None:
         self.silence = SilenceClock()
@@ -54,7 +54,7 @@ class Heartbeat:
             self._route.begin_no_other()
         else:
             self._route.begin_another(self._reached_anew)
-        if now + TOGETHER_S > self._ping_at:  # else it is early, and looks at the silence alone
+        if now + TOGETHER_S > self._ping_at:  # else it is too early for a ping: check the silence alone
             self._connection.ping()
             self._ping_at = now + HEARTBEAT_S
         limit_s = QUIET_S if silent_s < QUIET_S else SILENCE_S
@@ -66,7 +66,7 @@ class Heartbeat:
         self._beats.add(self, at)
 
     def _reached_anew(self) -> None:
-        """Change over, unless the present connection has come back or was dropped."""
+        """Switch to the new connection, unless the present one has come back or was dropped."""
         silent_s = self.silence.lasts(time.monotonic())
         if silent_s < QUIET_S:
             self._route.begin_no_other()
@@ -75,13 +75,13 @@ class Heartbeat:
 
 
 class Beats:
-    """The beats of a pool's connections that are due. Those of one moment have one timer of the loop."""
+    """The due beats of a pool's connections. Beats of one moment share one timer of the loop."""
 
     def __init__(self) -> None:
         self._due: dict[float, list[Heartbeat]] = {}
 
     def add(self, heartbeat: Heartbeat, at: float) -> None:
-        """Have it beat at that time of the loop, unless its `beats_at` is another by then."""
+        """Have a heartbeat beat at that time of the loop, unless its `beats_at` has changed by then."""
         if (due := self._due.get(at)) is None:
             self._due[at] = due = []
             asyncio.get_running_loop().call_later(at - time.monotonic(), self._ring, at)
@@ -94,10 +94,10 @@ class Beats:
             try:
                 heartbeat.beat()
             except Exception as error:  # noqa: BLE001  the others of this moment beat all the same
-                told = {"message": "a heartbeat of a connection failed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(told)
+                context = {"message": "a heartbeat of a connection failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
 
 def together(at: float, now: float) -> float:
-    """Return when a beat that is due ``at`` is made: with those of other nodes and not later, unless it is due soon."""
+    """Return when a beat due ``at`` happens: together with other nodes' and not later, unless it is due soon."""
     return at if at - now < 2 * TOGETHER_S else at - at % TOGETHER_S

@@ -1,7 +1,7 @@
-"""A machine's first host key is replaced by one that is made on the machine and never leaves it.
+"""The replacement of a machine's first host key by one that is made on the machine and never leaves it.
 
-Whoever may read the machine's launch data has seen the first one. The new key is first made and told, then put in
-place: a connection that is lost between the two finds one of two keys that are both pinned.
+The first key is in the machine's launch data, which others may be able to read. The new key is first made and reported,
+then put in place: a connection that is lost between the two finds one of two keys that are both pinned.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def make_host_key(shell: CommandRunner, machine: Machine) -> str:
 
 
 async def use_host_key(shell: CommandRunner, machine: Machine) -> None:
-    """Have the new key answer from the next connection on, or raise a BootstrapError."""
+    """Put the new key in use, from the next connection on, or raise a BootstrapError."""
     ended = await _as_root(shell, _PLACE)
     if ended.status != 0:
         raise _failed("the new host key could not be put in place", ended, machine)

@@ -1,4 +1,4 @@
-"""Pack what nodes are told of each other. The part that is the same for all of them is packed once."""
+"""Pack the views of each other that nodes get. The part that all share is packed once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Members = Sequence[tuple[NodeId, NodeFacts]]
 
 
 class InstanceViews:
-    """One per pool, shared by its links; remembers the last view and the last world."""
+    """The packer of a pool's views, shared by its links; remembers the last view and the last world."""
 
     def __init__(self, pool: str, slots: int) -> None:
         self._pool, self._slots = pool, slots
@@ -25,13 +25,13 @@ class InstanceViews:
         self._by_node: dict[NodeId, tuple[int, NodeFacts]] = {}
         self._packed: dict[tuple[int, NodeId], bytes] = {}  # peers by rank: most are in the next view as well
         self.names_peers = True  # whether the last view of `view` does
-        self._placed = False  # a node was told of its place alone since
+        self._placed = False  # since then a node got its place alone
         self._world: World | None = None
         self._shared_worlds: dict[bool, bytes] = {}  # of it, without the peers that the view names, and with them
 
     @property
     def facts(self) -> list[NodeFacts] | None:
-        """The facts of the ready nodes, by rank; None: they are so many that most were told of no others."""
+        """The facts of the ready nodes, by rank; None: they are so many that most have no list of the others."""
         return None if self._placed else [facts for _, facts in self._members]
 
     def view(self, node: NodeId, members: Members) -> tuple[bytes, bytes] | None:
@@ -42,7 +42,7 @@ class InstanceViews:
         if members is not self._members:
             self._members = members
             self._by_node = {each: (rank, facts) for rank, (each, facts) in enumerate(members)}
-            self._world = None  # it is packed without what the view names
+            self._world = None  # worlds are packed without the peers that the view names
             self.names_peers = len(members) <= NAMED_MOST
             accelerators = sum([len(facts.accelerators) for _, facts in members])
             self._shared_view = _pack(self._counts(len(members), accelerators))
@@ -119,7 +119,7 @@ def _place(rank: int, each: int) -> bytes:
 
 
 def _joined(a: bytes, b: bytes) -> bytes:
-    """Two packed maps as one; up to 15 items a map's header is one byte, 0x80 and their number."""
+    """Join two packed maps; up to 15 items a map's header is one byte, 0x80 + their number."""
     return _header(a, b) + a[1:] + b[1:]
 
 

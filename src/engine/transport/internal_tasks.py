@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def internal_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
-    """``code``: the `serialization.program` of the call's function. ``output``: takes what it yields."""
+    """Return a payload. ``code``: the `serialization.program` of its function. ``output``: takes yielded values."""
     args, kwargs, inputs = call.detach()
     flags = RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE | (RunFlag.STREAM if output is not None else 0)
     return Payload(

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from ...actors.interfaces import ConnectFailed
 from ..image.commands import CommandRunner
 
-RENEWALS = 4  # in the time of one lease: some may fail
-MOST_S = 15.0  # between two: a machine that a dead client has left may have a shorter lease than this pool's
-CHECK_S = 10.0  # for an answer that comes before that of a bootstrap, unless tries at it fail
+RENEWALS = 4  # renewals in the time of one lease: some may fail
+MOST_S = 15.0  # between renewals: a machine of a dead client may have a shorter lease than this pool's
+CHECK_S = 10.0  # for the answer, which comes before that of a bootstrap unless tries fail
 
 # The watch makes the file when it is armed, and sees a renewal by the file's inode and time. The argument is the file.
 CHECK_LEASE = """\
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 
 class LeaseRenewal:
-    """Touches ``file`` there at once, and again and again until closed. A failure is silent, and tried again: the work
-    that goes over the same connection meets it too.
+    """The renewal of a lease: touch ``file`` on the machine at once, and repeatedly until closed. A failure is silent,
+    and tried again: other work on the same connection will report it.
 
     ``checked``: the first touch must have an effect. LEASE-1: a machine that cannot end itself is not used.
     """
@@ -46,15 +46,15 @@ class LeaseRenewal:
         self._task.cancel()
 
     async def during(self, work: Coroutine[Any, Any, T], machine: str) -> T:
-        """Return the result of ``work``. As soon as it is known that the lease is not armed, the work is cancelled, and
-        the machine is not used: nothing would end it. A TimeoutError: it could not be seen.
+        """Return the result of ``work``. If the lease turns out not to be armed, cancel the work and refuse the
+        machine: nothing would end it. A TimeoutError: the state of the lease could not be read.
         """
         doing = asyncio.ensure_future(work)
         try:
             either: list[asyncio.Future[Any]] = [doing, self._armed]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not self._armed.done():
-                doing.result()  # what went wrong there comes first
+                doing.result()  # an error of the work comes first
             async with asyncio.timeout(CHECK_S):
                 armed = await asyncio.shield(self._armed)
             if not armed:
@@ -69,7 +69,7 @@ class LeaseRenewal:
             doing.cancel()
             await asyncio.wait([doing])
             if not doing.cancelled():
-                doing.exception()  # it was told, or comes second
+                doing.exception()  # retrieved: it was raised, or comes second
 
     async def _run(self) -> None:
         while True:

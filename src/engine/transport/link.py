@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 from ...actors.interfaces import (
-    Asked,
     AttemptId,
     Finished,
     JobId,
@@ -19,6 +18,7 @@ from ...actors.interfaces import (
     Report,
     Returned,
     Started,
+    StopChecks,
     Task,
     TaskId,
     Unfit,
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 # Plain numbers: an enumeration's operators cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
-FIRST_BESIDE = 1 << 62  # attempts of Outrider's own: the pool actor, which never hears of these, counts its own from 1
+FIRST_BESIDE = 1 << 62  # Outrider's own attempts, unknown to the pool actor, whose numbers begin at 1
 
 
 class NodeLink(PlainOrders):
-    """Implements `actors.interfaces.Link`. It survives reconnects: the session sends again what was not confirmed."""
+    """The `actors.interfaces.Link` of one node. It survives reconnects: unconfirmed messages are sent again."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class NodeLink(PlainOrders):
         # does not go through. Most are empty for good, and a pool may have a thousand nodes.
         self._defined: dict[bytes, None] = {}
         self.orders = self._orders = dict[int, Order]()
-        send = self.send  # one object for all that use it
+        send = self.send  # one bound method for all users
         self.stacks = NodeStacks(self._orders, send)
         self._recalled: dict[int, None] = {}  # of them, and may come back
         self._awaited: dict[int, None] = {}  # attempts whose end `kill_all` waits for
@@ -135,7 +135,7 @@ class NodeLink(PlainOrders):
         if at_once and (not payload.objects or self.objects.refer_at_once(order.attempt, payload.objects)):
             self._send_run(run)
             if idle:
-                self.flush()  # it begins while we are still at it; what a busy node is sent gathers for a tick
+                self.flush()  # it begins while we work on; messages to a busy node gather for a tick
             else:
                 self._schedule()
         else:
@@ -149,13 +149,13 @@ class NodeLink(PlainOrders):
             self._loop.call_soon(ended, None)
             return attempt
         self._beside[attempt] = ended
-        self._reports = self._told_apart
+        self._reports = self._separate
         task = Task(TaskId(0), JobId(0), payload.function, payload, retries=0, at_most_once=True)
         self.run(Order(attempt, task, 1))
         return attempt
 
-    def _told_apart(self, reports: Sequence[Report]) -> None:
-        """Tell the pool what is its own, as long as something else runs beside it."""
+    def _separate(self, reports: Sequence[Report]) -> None:
+        """Pass the pool's own reports on, while internal tasks run beside its tasks."""
         others: list[Report] = []
         for report in reports:
             ended = self._beside.pop(report.attempt, None) if isinstance(report, Finished) else None
@@ -177,7 +177,7 @@ class NodeLink(PlainOrders):
         held_back = self._held_back.pop(attempt, None)
         if held_back is None:
             self.send(wire.Kill(attempt))
-        else:  # the node never heard of it
+        else:  # the order was never sent
             held_back.cancel()
             if attempt in self._orders:
                 self._over(attempt)
@@ -212,7 +212,7 @@ class NodeLink(PlainOrders):
     # --- the connection's side ----------------------------------------------------------------------------------
 
     def attach(self, write: Callable[[bytes], object]) -> None:
-        """Handle that a connection is there (again), on which the session has been resumed."""
+        """Handle a (new) connection on which the session has been resumed."""
         self._write = write
         self._transfers.attach()
         self._schedule()
@@ -257,12 +257,12 @@ class NodeLink(PlainOrders):
                 self.sent_bytes += len(data)
                 try:
                     self._write(data)
-                except ConnectionError:  # the channel has just closed, as we shall hear: the next one carries it
+                except ConnectionError:  # the channel has just closed: the next one carries it
                     pass
 
     def received(self, data: bytes) -> None:
-        """Handle one read of the control channel: everything in it is one batch of reports. A ProtocolError says that
-        these bytes break the protocol, or that a message in them is none that this node may send.
+        """Handle one read of the control channel: everything in it is one batch of reports. A ProtocolError: these
+        bytes break the protocol, or have a message that this node may not send.
         """
         self.received_bytes += len(data)
         reports: list[Report] = []
@@ -280,7 +280,7 @@ class NodeLink(PlainOrders):
                 self._reports(reports)
 
     def _runs(self, attempt: int) -> bool:
-        """Return whether the node was given the attempt and has not answered: what it says of others is ignored."""
+        """Return whether the node has the attempt and has not answered: messages about others are ignored."""
         return attempt in self._orders and attempt not in self._held_back and attempt not in self._fetching
 
     def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911, PLR0912 (a table)
@@ -308,8 +308,8 @@ class NodeLink(PlainOrders):
                 return PreemptionNotice(self._machine, source, seconds)
             case wire.PreemptionNotice():
                 raise ProtocolError(f"node {self.node} speaks of another's machine")
-            case wire.Asked(job, generation, number, asked):
-                return Asked(JobId(job), generation, number, asked)
+            case wire.StopChecks(job, generation, number, checks):
+                return StopChecks(JobId(job), generation, number, checks)
             case wire.Stacks():
                 self.stacks.received(message)
             case wire.NotMoved(blob):
@@ -376,7 +376,7 @@ class NodeLink(PlainOrders):
             return None
         try:
             received = None if value is None else self._transfers.arrived(value, message.duration_us)
-        except ConnectionError:  # that the node is lost follows
+        except ConnectionError:  # the report of the node's loss follows
             return None
         except Exception as error:  # noqa: BLE001  no memory, say: this task's, and no other's of the same read
             return self._failed(attempt, "fetch", error)
@@ -405,7 +405,7 @@ class NodeLink(PlainOrders):
         return Finished(AttemptId(attempt), Verdict.RETURNED, stored, message.duration_us / 1e6)
 
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
-        """Return the report of a result. Its outcome is what was received alone: ten thousand of them may wait."""
+        """Return the report of a result. Its outcome holds the received value alone: ten thousand may wait."""
         self._over(message.attempt)
         busy_s = message.duration_us / 1e6
         if isinstance(message, wire.Done) and received is not None:
@@ -464,7 +464,7 @@ class NodeLink(PlainOrders):
         self, message: wire.Done | wire.Failed, value: wire.Value | None, items: set[asyncio.Task[Received]]
     ) -> None:
         """Report how an attempt ended when its value, and a generator's items, are here. If the node is lost before,
-        that is how it ended, which is told by itself.
+        its loss is reported instead.
         """
         try:
             if items:

@@ -15,7 +15,7 @@ ENDS_S = 30.0  # for the command to end once its output has
 
 
 class LocalShell:
-    """Implements `engine.image.commands.CommandRunner`: ``inside`` runs each command."""
+    """An `engine.image.commands.CommandRunner` that runs each command by the command ``inside``."""
 
     def __init__(self, inside: Sequence[str]) -> None:
         self._inside = tuple(inside)
@@ -27,7 +27,7 @@ class LocalShell:
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
     ) -> CommandResult:
-        """See `CommandRunner.run`. A signal that ends a command there is told as the status 128 + its number."""
+        """See `CommandRunner.run`. If a signal ends a command there, the status is 128 + its number."""
         try:
             command = LocalCommand([*self._inside, *argv])
         except OSError as error:

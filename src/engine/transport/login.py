@@ -22,12 +22,12 @@ from ..api.printable import plainly
 from . import unreached
 from .route import because, refusal
 
-CONNECT_S = 10.0  # for each host on the way, where the machine has no patience of its own
+CONNECT_S = 10.0  # for each host on the way, if the machine has no ``patience_s``
 ASK_METHODS_S = 5.0
 
 
 async def stops(address: Address, way: Login, host_key: str) -> Sequence[Stop]:
-    """Do as `ssh_stops.stops`, with the error that a user gets for a mistake of theirs.
+    """Do as `ssh_stops.stops`, with errors for users' mistakes.
 
     Raises:
         SpecError: the configuration, or a host key that was given, cannot work.
@@ -121,15 +121,15 @@ async def _unreached(  # noqa: PLR0911  a table
     assert machine.login is not None
     try:
         way = await _way(machine)
-    except (OSError, ValueError, asyncssh.Error):  # perhaps the very error: a file cannot be read any more
+    except (OSError, ValueError, asyncssh.Error):  # perhaps the same error: a file cannot be read any more
         return refusal(machine, error, place)
     at = stop or way[-1]
     if unreached.no_such_name(error):
         return _futile(_name_story(at.host, machine.login))
     if isinstance(error, asyncssh.ChannelOpenError) and len(way) > 1:
         return ConnectFailed(f"{place} is not reached from the jump host before it: {error.reason}")
-    if told := unreached.story(error, place, at.host, at.port):
-        return ConnectFailed(told, refused=unreached.is_refused(error))
+    if reason := unreached.story(error, place, at.host, at.port):
+        return ConnectFailed(reason, refused=unreached.is_refused(error))
     direct = at.place == way[0].place and not at.proxy_command
     if direct and (other := await _no_server(at, error, place)) is not None:
         return other
@@ -143,14 +143,14 @@ async def _unreached(  # noqa: PLR0911  a table
 
 
 async def _no_server(at: Stop, error: BaseException, place: str) -> ConnectFailed | None:
-    """Ask the port once more what listens there; return None where it may be an SSH server."""
+    """Connect to the port once more, to see what listens there; return None if it may be an SSH server."""
     if not isinstance(error, ConnectionError | TimeoutError | asyncssh.ConnectionLost):
         return None
-    said = await unreached.said_instead(at.host, at.port)
-    if said:
+    greeting = await unreached.read_greeting(at.host, at.port)
+    if greeting:
         how = f"give the port of that host's, as in Host({at.host!r}, port=22)"
-        return _futile(f"{place} is no SSH server, as what listens there says {said!r}: {how}.")
-    if said is None:
+        return _futile(f"{place} is no SSH server, as what listens there says {greeting!r}: {how}.")
+    if greeting is None:
         return None
     return ConnectFailed(
         f"{place} takes connections and says nothing, where an SSH server would say that it is one: see whether the "
@@ -179,13 +179,13 @@ def _key_story(machine: Machine, place: str, error: str) -> str:
 
 
 def _by_the_pool(machine: Machine, stop: Stop | None) -> bool:
-    """Return whether the host that an error is about is let in by, and known by, the pool's own keys."""
+    """Return whether the failed host is one that the pool logs in to by its own keys and host keys."""
     address = machine.address
     return machine.login is None or address is None or (bool(address.command) and stop is None)
 
 
 def _place(machine: Machine, stop: Stop | None) -> str:
-    """The machine; or the host on the way to it that an error is about."""
+    """Return the name of the machine, or of the failed host on the way to it."""
     if machine.login is None or machine.address is None:
         return f"machine {machine.id}"
     address = machine.address
@@ -199,7 +199,7 @@ def _place(machine: Machine, stop: Stop | None) -> str:
 async def _host_key_story(machine: Machine, stop: Stop | None, error: BaseException) -> str:
     if _by_the_pool(machine, stop):
         return f"Machine {machine.id} shows another host key than the one pinned for it, and is not trusted: {error}"
-    place, given = _place(machine, stop), "." if stop else ", or give Host(..., host_key=...)."
+    place, advice = _place(machine, stop), "." if stop else ", or give Host(..., host_key=...)."
     if machine.host_key and stop is None:
         return (
             f"{place} shows another host key than the one that Host(..., host_key=...) gives. Either that is of "
@@ -221,7 +221,7 @@ async def _host_key_story(machine: Machine, stop: Stop | None, error: BaseExcept
     port = "" if stop.port == 22 else f"-p {stop.port} "
     return (
         f"The host key of {place} is not known here, so it is not trusted: log in once with "
-        f"`ssh {port}{stop.host}`{given}"
+        f"`ssh {port}{stop.host}`{advice}"
     )
 
 
@@ -231,7 +231,7 @@ async def _login_story(machine: Machine, stop: Stop | None, error: BaseException
     assert machine.login is not None
     way = await _way(machine)
     place, stop = _place(machine, stop), stop or way[-1]
-    methods = await _methods(stop) if stop.place == way[0].place else ()  # others are not reached from here
+    methods = await _methods(stop) if stop.place == way[0].place else ()  # the others cannot be reached from here
     who = f"{stop.options.username}@{place}"
     if methods and "publickey" not in methods:
         return (

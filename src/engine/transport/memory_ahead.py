@@ -1,4 +1,4 @@
-"""The memory of a blob that comes, which the kernel gives a little ahead of its bytes, in a thread.
+"""The memory of an incoming blob: a thread has the kernel allocate it a little ahead of the bytes.
 
 A kernel clears memory when it is touched first, 0.1 s for 1 GB in huge pages. In a virtual machine that gives back what
 it does not use, such pages have to be found by the hypervisor first: up to 3 s for 1 GB, where small pages, of which
@@ -16,8 +16,8 @@ from contextlib import suppress
 from ...providers.threads import hand
 from ..serialization.own_memory import huge_buffer
 
-READY_BYTES = 32 << 20  # ahead of what was written
-STEP_BYTES = 4 << 20  # at a time: whatever else needs the kernel for this program's memory waits meanwhile
+READY_BYTES = 32 << 20  # ahead of the written bytes
+STEP_BYTES = 4 << 20  # at a time: other memory calls of this program wait meanwhile
 SLOW = 1e-9  # seconds for a byte: ten times what huge pages take, and twice what small ones do
 _SMALL = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
@@ -27,7 +27,7 @@ class PageChoice:
 
     def __init__(self) -> None:
         self.huge = True
-        self._slow_s = 0.0  # what a byte took in huge pages that were slow; 0: none were
+        self._slow_s = 0.0  # seconds for a byte in slow huge pages; 0: none were slow
         self._chosen = False
 
     def took(self, size_bytes: int, seconds: float) -> None:
@@ -41,8 +41,8 @@ class PageChoice:
 
 
 class MemoryAhead:
-    """A `huge_buffer` that is written to from its beginning on. When that is done nothing here refers to its memory, so
-    that whoever has the buffer can close it.
+    """The allocation of a `huge_buffer` that is written from its beginning on. When all is written, nothing here refers
+    to its memory, so that the buffer can be closed.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -54,7 +54,7 @@ class MemoryAhead:
         self._busy = False
 
     def written(self, at_bytes: int) -> None:
-        """Handle that it is written to up to here."""
+        """Handle that the buffer is written up to ``at_bytes``."""
         self._written = at_bytes
         if self._ready < self._wanted() and not self._busy:
             self._busy = True
@@ -66,7 +66,7 @@ class MemoryAhead:
     def _make_ready(self) -> None:
         from ..wire import large_copy  # ctypes, which few programs need
 
-        with suppress(ValueError):  # all of it was written meanwhile, and read, and it was closed
+        with suppress(ValueError):  # the buffer was filled, read and closed meanwhile
             while (at := self._next()) < self._wanted():
                 with memoryview(self.buffer)[at : at + STEP_BYTES] as step:
                     if not self._choice.huge and _SMALL is not None:
@@ -78,5 +78,5 @@ class MemoryAhead:
         self._busy = False
 
     def _next(self) -> int:
-        """Return where what is not there yet begins; who writes may have been faster."""
+        """Return where the memory that is not allocated yet begins; the writer may have been faster."""
         return max(self._ready, self._written // STEP_BYTES * STEP_BYTES)

@@ -21,9 +21,9 @@ from .blob_transfers import BlobTransfers
 from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
 from .node_objects import NodeObjects
 
-WAIT_S = 600.0  # at most for a node to have a part, verified: the client itself may be away for minutes
-BYTES_PER_S = 10e6  # and so much longer for a large one
-PREFIX = "checkpoint:"  # of the names by which an attempt is given what it resumes from
+WAIT_S = 600.0  # for a node to get and verify a part: the client itself may be away for minutes
+BYTES_PER_S = 10e6  # and as much longer for a large part
+PREFIX = "checkpoint:"  # prefix of the blob names from which an attempt resumes
 
 
 class Place(NamedTuple):
@@ -34,11 +34,11 @@ class Place(NamedTuple):
 
 
 class Unavailable(Exception):
-    """A copy of a part is not there, or is damaged, or does not come."""
+    """The error for a copy of a part that is missing or damaged, or does not come."""
 
 
 class NodeReplicas:
-    """One node's end of it."""
+    """The copies in memory of one node."""
 
     def __init__(
         self,
@@ -51,18 +51,18 @@ class NodeReplicas:
     ) -> None:
         self.node, self.objects, self.send = node, objects, send
         self._checkpoints, self._transfers = checkpoints, transfers
-        self._asked: dict[str, asyncio.Future[parts.Replicated]] = {}
+        self._pending: dict[str, asyncio.Future[parts.Replicated]] = {}
         self._paths: dict[str, str] = {}  # of copies of this computer, by blob
         self.closed = False
 
     # --- from the node --------------------------------------------------------------------------------------------
 
     def received(self, message: parts.Kept | parts.Stored | parts.Replicated, order: Order | None) -> None:
-        """Handle what the node says. ``order``: of the attempt of which it speaks, if it runs that."""
+        """Handle a node's message. ``order``: of the message's attempt, if the node runs it."""
         match message:
             case parts.Replicated(blob):
-                if (asked := self._asked.pop(blob, None)) is not None and not asked.done():
-                    asked.set_result(message)
+                if (reply := self._pending.pop(blob, None)) is not None and not reply.done():
+                    reply.set_result(message)
             case parts.Stored():
                 if order is not None and order.world is not None:
                     self._checkpoints.stored(order, order.world, message)
@@ -77,14 +77,14 @@ class NodeReplicas:
     def close(self) -> None:
         """Handle that the node is lost."""
         self.closed = True
-        for asked in self._asked.values():
-            asked.cancel()
+        for reply in self._pending.values():
+            reply.cancel()
         self._checkpoints.gone(self.node)
 
     # --- to the node ----------------------------------------------------------------------------------------------
 
     async def get(self, name: str, source: NodeReplicas, blob: str, part: Part, *, verify: bool) -> Place:
-        """Have the node have a copy as ``name`` of what ``source`` has as ``blob``.
+        """Copy the ``blob`` of ``source`` to this node as ``name``.
 
         Raises:
             Unavailable
@@ -105,7 +105,7 @@ class NodeReplicas:
         return await self._ask(parts.Replicate(name, "", part.size_bytes, digest))
 
     async def verify(self, blob: str, part: Part) -> Place:
-        """Have the node verify what it has.
+        """Have the node verify its copy.
 
         Raises:
             Unavailable
@@ -116,7 +116,7 @@ class NodeReplicas:
         return await self._transfers.bring_kept(wire.Value(b"", None, blob))
 
     def path(self, blob: str) -> str:
-        return self._paths.get(blob, blob)  # of what a rank has left, the name is its path
+        return self._paths.get(blob, blob)  # the name of a rank's own copy is its path
 
     def drop(self, blob: str) -> None:
         self._paths.pop(blob, None)
@@ -129,16 +129,16 @@ class NodeReplicas:
     async def _ask(self, order: parts.Replicate) -> Place:
         if self.closed:
             raise Unavailable("its node is lost")
-        asked = self._asked[order.blob] = asyncio.get_running_loop().create_future()
+        reply = self._pending[order.blob] = asyncio.get_running_loop().create_future()
         self.send(order)
         try:
-            answer = await asyncio.shield(asked)
+            answer = await asyncio.shield(reply)
         except asyncio.CancelledError:
-            if asked.cancelled():
+            if reply.cancelled():
                 raise Unavailable("its node is lost") from None
             raise
-        if answer.said:
-            raise Unavailable(answer.said)
+        if answer.problem:
+            raise Unavailable(answer.problem)
         self._paths[order.blob] = answer.path
         return Place(order.blob, answer.path)
 
@@ -170,14 +170,14 @@ class MemoryCheckpoints:
             self.versions.lost(node)
 
     def expect(self, job: JobId) -> None:
-        """Keep what the ranks of a job leave: it runs again on all of them when one is lost."""
+        """Keep the states of a job's ranks: all ranks run again when one is lost."""
         self._expected.add(job)
 
     def expects(self, job: JobId) -> bool:
         return job in self._expected
 
     def over(self, job: JobId) -> None:
-        """Drop all that is kept of a job, which has ended."""
+        """Drop all copies of a job that has ended."""
         self._expected.discard(job)
         if (restoring := self._restoring.pop(job, None)) is not None:
             restoring[1].cancel()
@@ -238,7 +238,7 @@ class MemoryCheckpoints:
         except Unavailable:
             to.drop(name)
             self.versions.copied(copy.of, copy.to, None)
-        except asyncio.CancelledError:  # what it copies is dropped: a node would wait without end to be given it
+        except asyncio.CancelledError:  # the copy is dropped: a node would wait for it without end
             to.drop(name)
             raise
         else:
@@ -248,16 +248,16 @@ class MemoryCheckpoints:
     # --- what a new generation resumes from -----------------------------------------------------------------------
 
     def may_offer(self, order: Order) -> bool:
-        """Return whether the attempt's generation may resume from memory: `offer` says."""
+        """Return whether the attempt's generation may resume from memory; if so, call `offer`."""
         return order.world is not None and order.world.generation > 1 and order.task.job in self.versions.jobs
 
     async def offer(self, order: Order) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return names and blobs of what a rank resumes from, when all of it is on the nodes of its generation."""
+        """Return the names and blobs from which a rank resumes, once its generation's nodes have all of them."""
         world, job = order.world, order.task.job
         assert world is not None, "it is a rank"
         generation, restoring = self._restoring.get(job, (0, None))
         if restoring is None or generation != world.generation:
-            if restoring is not None:  # it would drop what this generation resumes from
+            if restoring is not None:  # it would drop the copies from which this generation resumes
                 restoring.cancel()
             restoring = asyncio.ensure_future(self._restore(job, world))
             self._restoring[job] = world.generation, restoring
@@ -268,7 +268,7 @@ class MemoryCheckpoints:
                 raise
             offers = []  # the job is over, or this generation
         return (
-            tuple(f"{PREFIX}{order.attempt}:{_told(each, order.rank)}" for each in offers),
+            tuple(f"{PREFIX}{order.attempt}:{_offer_text(each, order.rank)}" for each in offers),
             tuple(each.blobs[order.rank] for each in offers),
         )
 
@@ -287,8 +287,8 @@ class MemoryCheckpoints:
         return offers
 
     async def _place(self, job: JobId, run: str, version: Version, world: World) -> list[str] | None:
-        """Have each node of a generation have its ranks' parts, verified; return their blobs by rank, fewer if a copy
-        is of no use, which is then no longer among them; None: a node is lost.
+        """Bring each node of a generation its ranks' parts, verified; return their blobs by rank. Fewer blobs: a copy
+        was unusable, and is dropped. None: a node is lost.
         """
         wanted = [(world.nodes[rank // world.ranks_per_node], rank % version.ranks) for rank in range(world.size)]
         places = dict.fromkeys(wanted, "")
@@ -305,10 +305,10 @@ class MemoryCheckpoints:
         return [places[each] for each in wanted if places[each]]
 
     async def _have(self, part_id: PartId, part: Part, node: NodeReplicas) -> str:
-        """Have a node have a part, verified; return its blob, "" if that could not be.
+        """Bring a node a part, verified; return its blob, or "" if that failed.
 
-        A node that says nothing more of it, and is not lost, holds up all ranks of the generation for a time, and no
-        longer: then it is as if the part were damaged.
+        A connected node that does not answer holds up all ranks of the generation for a limited time: then the part
+        counts as damaged.
         """
         if (mine := part.at.get(node.node)) is not None:
             try:
@@ -318,7 +318,7 @@ class MemoryCheckpoints:
                 return ""
         source = next((each for at in part.at if (each := self._nodes.get(at)) is not None), None)
         if source is None:
-            for at in [*part.at]:  # which nobody knows: the version would be chosen again and again
+            for at in [*part.at]:  # on unknown nodes: else the version would be chosen again and again
                 self.versions.damaged(part_id, at)
             return ""
         name = f"{PREFIX}{next(self._numbers)}"
@@ -336,7 +336,7 @@ class MemoryCheckpoints:
 
 
 async def _in_time(getting: Coroutine[Any, Any, Place], part: Part) -> Place:
-    """Raises `Unavailable` also where it takes too long."""
+    """Return the result of ``getting``; raise `Unavailable` also if it takes too long."""
     try:
         async with asyncio.timeout(WAIT_S + part.size_bytes / BYTES_PER_S):
             return await getting
@@ -344,8 +344,8 @@ async def _in_time(getting: Coroutine[Any, Any, Place], part: Part) -> Place:
         raise Unavailable("it did not come in time") from None
 
 
-def _told(offer: Offer, rank: int) -> str:
+def _offer_text(offer: Offer, rank: int) -> str:
     version = offer.version
     size_bytes = version.parts[rank % version.ranks].size_bytes
-    told = {"run": offer.run, "step": version.id.step, "sharded": version.sharded, "size_bytes": size_bytes}
-    return json.dumps(told)
+    fields = {"run": offer.run, "step": version.id.step, "sharded": version.sharded, "size_bytes": size_bytes}
+    return json.dumps(fields)

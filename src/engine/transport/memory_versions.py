@@ -1,19 +1,18 @@
-"""The versions of checkpoints that nodes keep in memory: which is kept, where, and from which a training resumes.
+"""The versions of checkpoints that nodes keep in memory: which ones are kept, where, and from which a training resumes.
 
-No I/O, no clock. A rank leaves its part of a version in its node's memory; copies of the part go to the nodes that
-follow that one in the generation. A version is *safe* when each rank's part has as many copies as were asked for, or as
-there are nodes.
+No I/O, no clock. A rank leaves its part of a version in its node's memory; copies of the part go to the next nodes in
+the generation. A version is *safe* when each rank's part has as many copies as requested, or as there are nodes.
 
 MEMORY-1: the newest safe version is dropped only when a newer one is safe, or when a new generation resumes elsewhere.
 MEMORY-2: all ranks of a generation are offered the same version of a run, and each part of it is on the rank's node,
     verified there; or none is offered.
-MEMORY-3: what is offered is the newest version of which there is a copy of each part; nothing older than the newest
-    checkpoint in the storage of which a rank has told, and no sharded one where the number of ranks has changed.
+MEMORY-3: the offer is the newest version with a copy of each part; nothing older than the newest checkpoint in the
+    storage that a rank has reported, and no sharded version if the number of ranks has changed.
 MEMORY-4: the copies of a part are on different nodes.
 MEMORY-5: of one rank in one generation a node keeps at most `MOST` parts: a version that a rank has passed by can never
     become complete, and is dropped.
 MEMORY-6: each copy is dropped once. When a job is over, none of its copies is left.
-MEMORY-7: a rank is told once that the version is safe of which it has left a part, and not before.
+MEMORY-7: a rank gets one message that its part's version is safe, once it is.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ class PartId(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The part that a rank has left on its node, as `wire.messages.Kept` tells of it."""
+    """The part that a rank has left on its node, as `wire.messages.Kept` reports it."""
 
     blob: str
     size_bytes: int
     digest: int
     sharded: bool  # it has shards of tensors, of which other ranks have the rest
-    copies: int  # that are asked for, its own among them
+    copies: int  # requested copies, the rank's own included
 
 
 class CopyPart(NamedTuple):
-    """Have ``to`` get a copy of what ``source`` has as ``blob``; `copied` says how that went."""
+    """A decision: copy the ``blob`` of ``source`` to ``to``; `copied` gets the result."""
 
     of: PartId
     source: NodeId
@@ -70,7 +69,7 @@ class DropCopy(NamedTuple):
 
 
 class TellSafe(NamedTuple):
-    """Tell the rank that has left ``blob`` on a node that its version is safe."""
+    """A decision: send the rank that has left ``blob`` on a node the message that its version is safe."""
 
     node: NodeId
     blob: str
@@ -91,7 +90,7 @@ class Version:
     ranks: int
     sharded: bool = False
     parts: dict[int, Part] = field(default_factory=dict)
-    told_safe: bool = False
+    is_reported_safe: bool = False
 
     @property
     def safe(self) -> bool:
@@ -107,10 +106,10 @@ class Version:
 
 @dataclass(slots=True, eq=False)
 class RunVersions:
-    """The versions of one run of a job, and the newest that each rank of the present generation has told of."""
+    """The versions of one run of a job, and the latest that each rank of the present generation has reported."""
 
     versions: dict[VersionId, Version] = field(default_factory=dict)
-    told: dict[int, VersionId] = field(default_factory=dict)
+    latest: dict[int, VersionId] = field(default_factory=dict)
     stored: VersionId | None = None  # the newest one that is complete in the storage, as far as is known
 
 
@@ -134,12 +133,12 @@ class MemoryVersions:
             self.decisions.append(DropCopy(node, part.blob))
             return
         of = runs.setdefault(run, RunVersions())
-        of.told = {rank: told for rank, told in of.told.items() if told.generation == version.generation}
-        of.told[rank] = max(version, of.told.get(rank, version))
+        of.latest = {rank: latest for rank, latest in of.latest.items() if latest.generation == version.generation}
+        of.latest[rank] = max(version, of.latest.get(rank, version))
         mine = [known.id for known in of.versions.values() if rank in known.parts]
         mine = [known for known in mine if known.generation == version.generation]
-        if of.told[rank] != version or version in mine or len(mine) == self.most:
-            self.decisions.append(DropCopy(node, part.blob))  # its node tells what cannot be
+        if of.latest[rank] != version or version in mine or len(mine) == self.most:
+            self.decisions.append(DropCopy(node, part.blob))  # the report of its node is impossible
         else:
             known = of.versions.setdefault(version, Version(version, len(nodes) * each))
             known.sharded = known.sharded or part.sharded
@@ -156,7 +155,7 @@ class MemoryVersions:
             of.stored = max(version, of.stored or version)
 
     def copied(self, part_id: PartId, node: NodeId, blob: str | None) -> None:
-        """Note that a node has a copy of a part as ``blob``; None: it could not get one, and the others must do."""
+        """Note that a node has a copy of a part as ``blob``; None: it could not get one."""
         of, part = self.jobs.get(part_id.job, {}).get(part_id.run), self._part(part_id)
         if of is None or part is None or node in part.at:
             if blob is not None:
@@ -185,14 +184,14 @@ class MemoryVersions:
     # --- a new generation -----------------------------------------------------------------------------------------
 
     def chosen(self, job: JobId, run: str, ranks: int) -> Version | None:
-        """Return the version that so many ranks resume from; None: from the storage, if from anything."""
+        """Return the version from which so many ranks resume; None: from the storage, or from the beginning."""
         of = self.jobs[job][run]
         newest_first = sorted(of.versions.values(), key=lambda version: version.id, reverse=True)
-        found = next((version for version in newest_first if version.gives(ranks)), None)
-        return None if found is None or (of.stored is not None and found.id < of.stored) else found
+        choice = next((version for version in newest_first if version.gives(ranks)), None)
+        return None if choice is None or (of.stored is not None and choice.id < of.stored) else choice
 
     def damaged(self, part_id: PartId, node: NodeId) -> None:
-        """Note that the copy on a node is not what the rank had left, or cannot be had: it is dropped."""
+        """Note that the copy on a node is damaged or cannot be read: it is dropped."""
         part = self._part(part_id)
         if part is not None and (blob := part.at.pop(node, None)) is not None:
             self.decisions.append(DropCopy(node, blob))
@@ -200,7 +199,7 @@ class MemoryVersions:
     def placed(self, part_id: PartId, node: NodeId, blob: str) -> bool:
         """Note a verified copy of a part, for a rank on that node; return False if the part is wanted no more.
 
-        It takes the place of a copy that has come there meanwhile, which nobody has verified.
+        It replaces an unverified copy that has come there meanwhile.
         """
         part = self._part(part_id)
         before = blob if part is None else part.at.get(node)
@@ -211,7 +210,7 @@ class MemoryVersions:
         return part is not None
 
     def resumed(self, job: JobId, run: str, version: VersionId | None) -> None:
-        """Note what the ranks of a new generation resume from. All other versions are dropped."""
+        """Note the version from which a new generation resumes. All other versions are dropped."""
         of = self.jobs.get(job, {}).get(run)
         if of is not None:
             for each in [each for each in of.versions if each != version]:
@@ -221,8 +220,8 @@ class MemoryVersions:
 
     def _settle(self, of: RunVersions) -> None:
         for version in of.versions.values():
-            if version.safe and not version.told_safe:
-                version.told_safe = True
+            if version.safe and not version.is_reported_safe:
+                version.is_reported_safe = True
                 self.decisions += [part.left for part in version.parts.values() if part.left is not None]
         newest = max((version.id for version in of.versions.values() if version.safe), default=None)
         for version in [*of.versions.values()]:
@@ -231,10 +230,10 @@ class MemoryVersions:
                 self._drop(version)
 
     def _is_passed_by(self, of: RunVersions, version: Version) -> bool:
-        """Return whether a rank has told of a newer version of its generation, and never of this one."""
+        """Return whether a rank has reported a newer version of its generation, and never this one."""
         return any(
-            told > version.id and told.generation == version.id.generation and rank not in version.parts
-            for rank, told in of.told.items()
+            latest > version.id and latest.generation == version.id.generation and rank not in version.parts
+            for rank, latest in of.latest.items()
         )
 
     def _part(self, part_id: PartId) -> Part | None:

@@ -1,8 +1,8 @@
-"""The large objects of one node: what its attempts are sent and refer to, and what they leave there.
+"""The large objects of one node: arguments of its attempts, and results that stay there.
 
-`object_memory` decides what the node remembers; this brings it there, and has the node drop it or move it to its disk.
-A node of this computer maps the memory that the client or another node has, and remembers nothing. Others are brought
-large objects by other nodes, where these have them and are reached: see `peer_transfers`.
+`object_memory` decides what the node remembers; this module sends it there, and has the node drop it or move it to its
+disk. A node of this computer maps the memory that the client or another node has, and remembers nothing. Others are
+brought large objects by other nodes, where these have them and are reached: see `peer_transfers`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ DISK_TIMES = 4  # as much on its disk
 
 
 class ObjectLost(Exception):
-    """The object that an attempt refers to is nowhere any more: the node that kept it is lost."""
+    """The error for an object that exists nowhere any more: the node that kept it is lost."""
 
 
 class NodeObjects:
-    """Implements `serialization.stored_objects.Home`."""
+    """The `serialization.stored_objects.Home` of one node."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class NodeObjects:
     ) -> None:
         self.node, self.same_host = node, same_host
         self._transfers, self._send = transfers, send
-        # Most nodes of a large pool have no large objects, and do without what these need.
+        # Created on first use: most nodes of a large pool have no large objects.
         self._memory: ObjectMemory | None = None
         self._limits = 0, 0  # of it
         self._end: PeerEnd | None = None
@@ -93,7 +93,7 @@ class NodeObjects:
     # --- to the node ----------------------------------------------------------------------------------------------
 
     async def place_arguments(self, attempt: int, args: wire.Value, blob: Blob) -> wire.Value:
-        """Have the node have a call's large arguments while the attempt runs; return them as the node knows them.
+        """Send the node a call's large arguments, for as long as the attempt runs; return their references.
 
         Large buffers, such as arrays, are sent each by itself: another call with one of them finds it there.
         """
@@ -113,7 +113,7 @@ class NodeObjects:
         return wire.Value(pickle.dumps(_Pieces(named, args.sizes), 5))
 
     async def place(self, attempt: int, blob: Blob) -> str:
-        """Have the node have a blob while the attempt runs; return its name there."""
+        """Send the node a blob, for as long as the attempt runs; return its name there."""
         key = "" if self.same_host else await self._keys.key_of(blob)
         if not key:
             await self._transfers.ensure_placed(blob)
@@ -150,14 +150,14 @@ class NodeObjects:
         settle: Callable[[], Awaitable[str]] | None = None,
     ) -> str:
         """Begin to bring an object there, unless the node has it or it is on its way; return its name there.
-        ``send_rest`` sends it from here, as a blob of that name, from a byte on. ``settle`` says its SHA-256.
+        ``send_rest`` sends it from here, as a blob of that name, from a byte on. ``settle`` returns its SHA-256.
         """
-        found = self.memory.find(key)
-        if found is not None:
-            name = found
+        known = self.memory.find(key)
+        if known is not None:
+            name = known
         else:
             self._number += 1
-            name = f"{name}#{self._number}"  # what was dropped may still be on its way there
+            name = f"{name}#{self._number}"  # a dropped object of the same name may still be on its way there
             self.memory.sent(name, size_bytes, key)
             if self._peers is None or not self.serves(size_bytes):
                 bringing = send_rest(name, 0)
@@ -183,7 +183,7 @@ class NodeObjects:
         self._carry_out()
 
     def refer_at_once(self, attempt: int, stored: Sequence[StoredObject]) -> bool:
-        """Lend the attempt what its arguments refer to; return False if the node has yet to be given some of it."""
+        """Lend the attempt the objects of its arguments; return False if the node has yet to get one of them."""
         blobs = [self._there_at_once(each.at) for each in stored]
         if None in blobs:
             return False
@@ -196,9 +196,9 @@ class NodeObjects:
     def _refer(
         self, attempt: int, stored: Sequence[StoredObject], places: Sequence[Whereabouts], blobs: Sequence[str | None]
     ) -> None:
-        """Lend the attempt the blobs, each with the sizes of the value that was brought: another one may follow it."""
-        found = (wire.Value(b"", at.sizes, blob) for at, blob in zip(places, blobs, strict=True))
-        self._send(wire.Refer(attempt, tuple(each.name for each in stored), tuple(found)))
+        """Lend the attempt the blobs, each with the sizes of the present value: another value may replace it."""
+        values = (wire.Value(b"", at.sizes, blob) for at, blob in zip(places, blobs, strict=True))
+        self._send(wire.Refer(attempt, tuple(each.name for each in stored), tuple(values)))
 
     def _there_at_once(self, at: Whereabouts) -> str | None:
         """Return the object's name on the node; None: it is not there, or that is not known without waiting."""
@@ -214,7 +214,7 @@ class NodeObjects:
         return None if name in self._placing else name
 
     async def refer(self, attempt: int, stored: Sequence[StoredObject]) -> None:
-        """Have the node have what the attempt's arguments refer to.
+        """Bring the node the objects of the attempt's arguments.
 
         Raises:
             ObjectLost
@@ -236,7 +236,7 @@ class NodeObjects:
         return await self.place(attempt, at.blob)
 
     async def _bring_from(self, home: NodeObjects, peers: PeerTransfers, attempt: int, at: Whereabouts) -> str:
-        """Bring what another node keeps straight from there, and through here only if that does not work."""
+        """Bring an object of another node straight from there, and through this program only if that fails."""
 
         async def send_rest(name: str, offset: int) -> None:
             await self._bring_here(at)
@@ -252,10 +252,10 @@ class NodeObjects:
         return name
 
     async def _bring_here(self, at: Whereabouts) -> None:
-        """Bring what another node keeps to where this node can be given it. Whoever else waits for it has it too."""
+        """Fetch an object of another node to this computer, for this node and all others that wait for it."""
         home = at.home
         if self.same_host and isinstance(home, NodeObjects) and home.same_host:
-            try:  # its memory stays for as long as somebody has it open
+            try:  # its memory stays for as long as a process has it open
                 at.blob = Blob.opened(at.name, at.size_bytes, at.kept_as)
             except (FileNotFoundError, ProcessLookupError):
                 at.lose(home)
@@ -280,17 +280,17 @@ class NodeObjects:
     # --- from the node --------------------------------------------------------------------------------------------
 
     def kept(self, at: Whereabouts, name: str) -> Whereabouts:
-        """Note what a task has left there under a name, until it is let go."""
+        """Note an object that a task has left there under a name, until it is let go."""
         at.home, at.kept_as = self, name
         if self._kept is None:
             self._kept = WeakSet()
         self._kept.add(at)
-        self.memory.made(name, at.size_bytes)
+        self.memory.created(name, at.size_bytes)
         self._carry_out()
         return at
 
     async def bring(self, at: Whereabouts) -> Received:
-        """Return what the node keeps. A ConnectionError: the node is lost. A LookupError: it says that it has not."""
+        """Return an object that the node keeps. A ConnectionError: the node is lost. A LookupError: it has none."""
         return await self._transfers.bring_kept(wire.Value(b"", at.sizes, at.kept_as))
 
     def let_go(self, name: str) -> None:
@@ -302,20 +302,20 @@ class NodeObjects:
         self._carry_out()
 
     def serves(self, size_bytes: int) -> bool:
-        """Return whether other nodes may be brought objects of this size from this one."""
+        """Return whether this node may send other nodes objects of this size."""
         return self._peers is not None and size_bytes >= LEAST_BYTES
 
     async def copy(self, home: NodeObjects, blob: str, name: str, size_bytes: int) -> bool:
         """Have the node get a blob straight from another one, as ``name``, which is not remembered here.
 
-        Return whether it has it: where nodes do not reach each other it has not.
+        Return whether that succeeded: it fails where nodes do not reach each other.
         """
         if self._peers is None or home._peers is None:
             return False
         return await self._peers.copy(home, blob, self, name, size_bytes)
 
     def share(self, key: str, name: str) -> None:
-        """Note that other nodes may be brought what this one keeps."""
+        """Note that this node may send other nodes an object that it keeps."""
         self._shared[name] = key
 
     def rekeyed(self, before: str, key: str) -> None:
@@ -326,7 +326,7 @@ class NodeObjects:
                 self._shared[name] = key
 
     def hold(self, name: str) -> None:
-        """Keep an object there until `release`, as another node gets it."""
+        """Keep an object there until `release`, while another node gets it."""
         self.memory.used(name)
 
     def release(self, name: str) -> None:
@@ -336,7 +336,7 @@ class NodeObjects:
     # --- the node's life ------------------------------------------------------------------------------------------
 
     def over(self, attempt: int) -> None:
-        """Handle that an attempt has ended, which had something in use."""
+        """Handle the end of an attempt that used objects."""
         for name in self.users.pop(attempt, ()):
             self.memory.unused(name)
             placing = self._placing.get(name)
@@ -349,7 +349,7 @@ class NodeObjects:
         self._carry_out()
 
     def close(self) -> None:
-        """Handle the node's end: what it kept is lost, but for copies of it."""
+        """Handle the node's end: its objects are lost, except copies elsewhere."""
         self.closed = True
         self._keys.left(self)
         if self._end is not None:
@@ -380,7 +380,7 @@ class NodeObjects:
 
 
 class _Pieces:
-    """Is unpickled by a worker as what the pieces are together."""
+    """A sequence of pieces that a worker unpickles as the whole value."""
 
     def __init__(self, pieces: list[tuple[bytes | str, tuple[int, ...]]], sizes: tuple[int, ...]) -> None:
         self._pieces, self._sizes = pieces, sizes
@@ -398,6 +398,6 @@ def size_of(sizes: tuple[int, ...]) -> int:
 
 
 def _retrieve(fetching: asyncio.Future[Received]) -> None:
-    """Take note of an error: asyncio logs those of which every waiter has been cancelled."""
+    """Retrieve an error: asyncio would log it if every waiter was cancelled."""
     if not fetching.cancelled():
         fetching.exception()

@@ -1,4 +1,4 @@
-"""The client's side of profiles: requests to one node, what comes of these, and how far off the node's clock is."""
+"""The client's side of profiles: requests to one node, their results, and the offset of the node's clock."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
     from ..serialization.payload import Payload, Received
 
-MARGIN_S = 80.0  # beyond its time, for a node to say something; it gives its tasks 70
-PINGS, PING_S = 8, 0.05  # at the beginning and the end of a profile: the shortest round trip of these says most
-SAID_CHARS = 2000
+MARGIN_S = 80.0  # beyond a profile's time, for a node to answer; it gives its tasks 70
+PINGS, PING_S = 8, 0.05  # at the beginning and the end of a profile: that with the shortest round trip counts
+PROBLEM_CHARS = 2000
 
 
 class NodeProfiles:
-    """``orders``: the attempts that the node has. ``fetches``: by attempt, what of it is on its way from the node."""
+    """The profiles of one node. ``orders``: its attempts. ``fetches``: running fetches from it, by attempt."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class NodeProfiles:
         self.clock.pong(pong.sent_ms, pong.clock_us / 1e6, time.monotonic())
 
     async def take(self, attempt: int, profile: str, steps: int, seconds: float) -> ev.ProfileTaken:
-        """Have a profile taken of an attempt that is here, and return what has come of it."""
+        """Take a profile of an attempt that runs on the node, and return its result."""
         order = self._orders[attempt]
         future: asyncio.Future[ev.ProfileTaken] = asyncio.get_running_loop().create_future()
         self._waiting[attempt, profile] = order, future
@@ -60,7 +60,7 @@ class NodeProfiles:
             self._waiting.pop((attempt, profile), None)
 
     def received(self, message: wire.Profiled) -> None:
-        """Handle the end of a profile, of one as well that a task has taken by itself."""
+        """Handle the end of a profile, also of one that a task has taken by itself."""
         waiting = self._waiting.get((message.attempt, message.profile))
         if waiting is not None:
             task = asyncio.get_running_loop().create_task(self._arrive(waiting[0], message))
@@ -78,7 +78,7 @@ class NodeProfiles:
                 future.set_result(self._of(order, profile, "", "its node was lost"))
 
     async def _arrive(self, order: Order, message: wire.Profiled) -> None:
-        """Tell of it when its artifact is in the record."""
+        """Report the profile when its artifact is in the record."""
         if fetching := {*self._fetches.get(message.attempt, ())}:
             await asyncio.wait(fetching)
         await self._look_at_clock()
@@ -86,7 +86,7 @@ class NodeProfiles:
         self._arrived(order, message)
 
     def _arrived(self, order: Order, message: wire.Profiled) -> None:
-        taken = self._of(order, message.profile, message.artifact, message.said)
+        taken = self._of(order, message.profile, message.artifact, message.problem)
         self.observe(taken)
         _, future = self._waiting.get((message.attempt, message.profile), (None, None))
         if future is not None and not future.done():
@@ -97,7 +97,7 @@ class NodeProfiles:
             self._send(self.ping())
             await asyncio.sleep(PING_S)
 
-    def _of(self, order: Order, profile: str, artifact: str, said: str) -> ev.ProfileTaken:
+    def _of(self, order: Order, profile: str, artifact: str, problem: str) -> ev.ProfileTaken:
         payload, world, now = cast("Payload", order.task.content), order.world, time.monotonic()
         offset = self.clock.estimate(now)
         return ev.ProfileTaken(
@@ -106,7 +106,7 @@ class NodeProfiles:
             order.rank,
             one_line(profile),
             one_line(artifact),
-            one_line(said[:SAID_CHARS]),
+            one_line(problem[:PROBLEM_CHARS]),
             one_line(payload.name),
             ranks=1 if world is None else world.size,
             generation=0 if world is None else world.generation,

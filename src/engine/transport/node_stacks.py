@@ -1,4 +1,4 @@
-"""The client's side of stacks: questions to one node, their answers, and the signs of life of what runs there."""
+"""The client's side of stacks: questions to one node, their answers, and the signs of life of its attempts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class _Question:
 
 
 class NodeStacks:
-    """``orders``: the attempts that the node has. What it says of others is ignored."""
+    """The stacks of one node. ``orders``: its attempts; its messages about others are ignored."""
 
     def __init__(self, orders: Mapping[int, Order], send: Callable[[wire.Message], object]) -> None:
         self._orders, self._send = orders, send
         self._loop = asyncio.get_running_loop()
-        self._asked = 0  # questions
+        self._last = 0  # number of the last question
         self._questions: dict[int, _Question] = {}
         self._closed = False
         self.signs: dict[int, float] = {}  # attempt that is not over -> when it has printed something
@@ -42,15 +42,15 @@ class NodeStacks:
             self.signs[attempt] = self._loop.time()
 
     def ask(self, answered: Callable[[Mapping[AttemptId, AttemptSeen]], object], *, quiet_s: float = 0.0) -> None:
-        """Ask for the stacks of all that runs on the node. Of what has taken a step within ``quiet_s`` none is taken.
+        """Ask for the stacks of all attempts on the node, except those that have taken a step within ``quiet_s``.
 
         ``answered`` is called once, by the loop: when all have answered, after `WITHIN_S`, or when the node is lost.
         """
         if self._closed:
             self._loop.call_soon(answered, {})
             return
-        self._asked += 1
-        number = self._asked
+        self._last += 1
+        number = self._last
         timer = self._loop.call_later(WITHIN_S, self._finish, number)
         self._questions[number] = _Question(answered, timer)
         self._send(wire.ShowStacks(number, int(quiet_s * 1e6)))
@@ -58,7 +58,7 @@ class NodeStacks:
     def received(self, message: wire.Stacks) -> None:
         question = self._questions.get(message.number)
         if question is None:
-            return  # it is late, or was never asked for
+            return  # the answer is late, or has no question
         if message.attempt is None:
             self._finish(message.number)
         elif message.attempt in self._orders:
@@ -84,7 +84,7 @@ class NodeStacks:
 
 
 def _safe(text: str) -> str:
-    """Return a text of a node as one that may be shown and kept. A node of ours has seen to it already."""
+    """Return a node's text in a form that is safe to show and keep. An honest node has made it safe already."""
     from ..node.stack_text import bounded  # which few programs need
 
     return bounded(plain(bounded(text)))

@@ -1,13 +1,13 @@
-"""The large objects that a node has: what it uses, keeps or remembers, in its memory or on its disk. No I/O, no clock.
+"""The large objects of a node: those it uses, keeps or remembers, in memory or on disk. No I/O, no clock.
 
-A node remembers what it was sent, so that it is not sent again, within bounds: what was used longest ago goes from its
-memory to its disk, and from there it is dropped. Only the client decides this, and so each end knows what is there.
+A node remembers the objects it was sent, so that none is sent twice, within bounds: the least recently used moves from
+memory to disk, and from there it is dropped. Only the client decides this, so both ends know what is there.
 
-OBJECT-1: what an attempt uses, or is on its way, is neither dropped nor moved to the disk; what is kept is not dropped.
+OBJECT-1: an object in use by an attempt, or on its way, is neither dropped nor moved; a kept one is not dropped.
 OBJECT-2: objects in memory take at most ``memory_bytes``, but for those in use, and kept ones for which the disk has no
     room.
 OBJECT-3: objects on the disk take at most ``disk_bytes``; none are moved there after the node has said that it is full.
-OBJECT-4: of those that may go, the one that was used longest ago goes first.
+OBJECT-4: the least recently used goes first.
 OBJECT-5: at most ``most`` objects are there that are neither in use nor kept: each takes a descriptor of the node.
 OBJECT-6: an object is told to be there until it is dropped or has failed to come, and each is dropped once.
 OBJECT-7: a kept object that is let go is dropped when no attempt uses it any more.
@@ -22,7 +22,7 @@ from itertools import islice
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 128  # objects that are only remembered: a process has 1024 descriptors, as a rule
+MOST = 128  # objects that are only remembered: most processes may have 1024 descriptors
 
 
 class MoveToDisk(NamedTuple):
@@ -37,11 +37,11 @@ class DropObject(NamedTuple):
 class HeldObject:
     name: str
     size_bytes: int
-    key: str | None  # by which it is found again; None: it is not remembered
-    kept: bool  # there is no other copy of it, and somebody refers to it
+    key: str | None  # to find it again; None: it is not remembered
+    kept: bool  # the only copy of an object that is still referenced
     uses: int = 0  # by attempts, and by its own transfer
     on_disk: bool = False
-    idle_since: int = 0  # counted, and not timed
+    idle_since: int = 0  # a counter, not a time
 
 
 class ObjectMemory:
@@ -56,7 +56,7 @@ class ObjectMemory:
         self._turn = 0
         self._idle_in_memory: OrderedDict[str, HeldObject] = OrderedDict()  # used longest ago first
         self._idle_on_disk: OrderedDict[str, HeldObject] = OrderedDict()
-        self._remembered = 0  # idle ones that are not kept
+        self._remembered = 0  # number of idle objects that are not kept
         self._bytes = [0, 0]  # in memory, on disk
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class ObjectMemory:
         return self._bytes[1]
 
     def limit(self, memory_bytes: int, disk_bytes: int) -> None:
-        """Set the bounds anew, as the node has said how large it is."""
+        """Set the bounds anew, when the node has reported its size."""
         self._limits = memory_bytes, disk_bytes
         self._settle()
 
@@ -90,16 +90,16 @@ class ObjectMemory:
         self._settle()
 
     def rekeyed(self, before: str, key: str) -> None:
-        """Note that an object is found by another key from now on, unless another is found by that."""
+        """Change an object's key, unless another object has the new key."""
         if before in self._by_key and key not in self._by_key:
             name = self._by_key[key] = self._by_key.pop(before)
             self._objects[name].key = key
 
-    def made(self, name: str, size_bytes: int) -> None:
-        """Note an object that a task has made there, and that is kept until it is let go."""
-        self._objects[name] = made = HeldObject(name, size_bytes, None, kept=True)
+    def created(self, name: str, size_bytes: int) -> None:
+        """Note an object that a task has created there, and that is kept until it is let go."""
+        self._objects[name] = created = HeldObject(name, size_bytes, None, kept=True)
         self._bytes[0] += size_bytes
-        self._idle_in_memory[name] = made
+        self._idle_in_memory[name] = created
         self._settle()
 
     def used(self, name: str) -> None:
@@ -125,7 +125,7 @@ class ObjectMemory:
             self._settle()
 
     def let_go(self, name: str) -> None:
-        """Note that nobody refers to a kept object any more."""
+        """Note that nothing refers to a kept object any more."""
         held = self._objects.get(name)
         if held is None or not held.kept:
             return
@@ -150,7 +150,7 @@ class ObjectMemory:
             self._settle()
 
     def failed(self, name: str) -> None:
-        """Note that an object has not come; what came of it is dropped."""
+        """Note that an object has not arrived; its part is dropped."""
         if (held := self._objects.get(name)) is not None:
             if not held.uses:
                 self._no_longer_idle(held)
@@ -169,7 +169,7 @@ class ObjectMemory:
         self._bytes[0] += held.size_bytes
         if not held.uses:
             self._idle_in_memory[name] = held
-            self._idle_in_memory.move_to_end(name, last=False)  # it was the one to go
+            self._idle_in_memory.move_to_end(name, last=False)  # it was the next to go
         self._settle()
 
     # --- bounds ---------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class ObjectMemory:
         return True
 
     def _droppable(self) -> Iterator[HeldObject]:
-        """Give the oldest of those on the disk, and of those in memory, that are only remembered."""
+        """Yield the oldest of the only remembered objects: on the disk, then in memory."""
         for idle in (self._idle_on_disk, self._idle_in_memory):
             yield from islice((held for held in idle.values() if not held.kept), 1)
 

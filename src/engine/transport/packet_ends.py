@@ -1,9 +1,9 @@
-"""The ends of packets in what comes over an SSH connection (RFC 4253, 6). No I/O.
+"""The ends of packets in the data that arrives over an SSH connection (RFC 4253, 6). No I/O.
 
-asyncssh keeps what has come in one buffer, and copies what is left of it twice for each packet that it takes out. A
+asyncssh keeps received data in one buffer, and copies the rest of it twice for each packet that it takes out. A
 read of 256 KiB has eight of sshd's packets: each byte is copied nine times. If a packet comes alone, nothing is left.
 
-PACKETS-1: the pieces are what came, in order and without a gap. If ends are not seen, what came goes on as it came.
+PACKETS-1: the pieces are the received data, in order and without a gap. If ends cannot be found, data passes unchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 TAG_BYTES = 16  # RFC 5647, 5.1
-HANDSHAKE_BYTES = 1 << 18  # a server that says more before it encrypts has its packets not cut
+HANDSHAKE_BYTES = 1 << 18  # data of a server that sends more before it encrypts is not cut
 _NEWKEYS = 21  # RFC 4253, 7.3
 
 
@@ -19,17 +19,15 @@ class PacketEnds:
     """One direction of a connection, from its first byte on."""
 
     def __init__(self, cipher: Callable[[], str | None]) -> None:
-        """``cipher``: returns the name of the connection's cipher. It is asked when a piece that agrees on it was
-        taken.
-        """
+        """Set ``cipher``, which returns the name of the connection's cipher. It is called once the cipher is agreed."""
         self._cipher = cipher
         self._handshake: bytes | None = b""  # None: it is over
-        self._seen = True  # the ends of packets
+        self._seen = True  # whether the ends of packets can be found
         self._head = b""  # the beginning of a packet, while its length is not complete
         self._left = 0  # bytes of the present packet
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Cut what came. Each piece is to be taken before the next is asked for."""
+        """Cut received data into pieces. Process each piece before the next is requested."""
         if self._handshake is not None:
             yield data
             self._handshake += data
@@ -72,7 +70,7 @@ class PacketEnds:
 
 
 def handshake_end(data: bytes) -> int | None:
-    """Return where the packet ends behind which all packets are encrypted; None: that has not come yet."""
+    """Return where the last unencrypted packet ends; None: it has not come yet."""
     at = 0
     while not data.startswith(b"SSH-", at):  # RFC 4253, 4.2: other lines may come before that of the version
         at = data.find(b"\n", at) + 1

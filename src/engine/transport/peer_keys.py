@@ -1,4 +1,4 @@
-"""The key by which the nodes of a pool know each other: one pair for all, made here, in memory alone."""
+"""The key with which the nodes of a pool authenticate each other: one pair for all, made here, in memory alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 from ..wire import messages as wire
 
-_FROM = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # nodes' clocks may be off; it ends with its pool
+_FROM = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # nodes' clocks may be wrong; the certificate ends with its pool
 _UNTIL = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
 
 
@@ -19,11 +19,11 @@ def new_keys() -> wire.Keys:
     """Return a certificate that is signed by its own key, and that key, as PEM. It takes 1 ms."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "outrider")])
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    made = made.serial_number(x509.random_serial_number()).not_valid_before(_FROM).not_valid_after(_UNTIL)
-    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(_FROM).not_valid_after(_UNTIL)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    certificate = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     return wire.Keys(certificate, private)

@@ -1,4 +1,4 @@
-"""The orders to a node that become one message each, whatever runs there."""
+"""The orders to a node that become one message each, whatever the node runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlainOrders:
-    """A part of `NodeLink`."""
+    """The base of `NodeLink` with these orders."""
 
     node: NodeId
     stacks: NodeStacks
@@ -78,15 +78,15 @@ class PlainOrders:
         self.send(wire.PortsTaken(taken, tuple(port for port in ports if port)))
 
     def ping(self, number: int | None = None) -> None:
-        """Send a ping, by a number that no other has (default: one by which the node's clock is known)."""
+        """Send a ping, by a unique number (default: one of the clock's measurement)."""
         number = self.profiles.ping().sent_ms if number is None else number
         self._pinged[number] = tuple(self._sent_attempts())
         self.session.send(wire.Ping(number, self.session.sent))
         self.flush()
 
     def ponged(self, pong: wire.Pong) -> None:
-        """Compare the attempts that a node has with those that it was sent before the ping, without those that have
-        ended by now: what had ended before the pong came before it. Where the digests differ, send the node the list.
+        """Compare the node's attempts with those it was sent before the ping, without those that have ended by now:
+        earlier ends arrive before the pong. Where the digests differ, send the node the list.
         """
         self.profiles.ponged(pong)
         sent = self._pinged.pop(pong.sent_ms, None)

@@ -1,7 +1,7 @@
 """The client's end of the plugin hosts: processes that run the plugins' halves on the nodes, one for each node.
 
 A plugin host (see `runtime.plugin_host`) is a task beside the slots, which the pool's actor does not know: it is
-started, messages are passed, and it is ended in order. See `api.plugin` for what both halves are given.
+started, messages are passed, and it is ended in order. `api.plugin` has the interfaces of both halves.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KILL_S = 5.0  # for the tasks of a node to be gone
 STOP_S = 20.0  # for all halves of a node to be taken down
 RETIRE_S = 4.5  # for tasks and halves of a node that the pool does not want any more
 AHEAD = 256  # messages of one node that are not read yet; the largest that plugins here send has a few hundred bytes
-AHEAD_BYTES = 1 << 20  # of them all, as they came; one that is larger comes alone
+AHEAD_BYTES = 1 << 20  # of all unread messages, as received; a larger message comes alone
 _END: Any = object()
 
 
@@ -52,7 +52,7 @@ class PluginHosts:
     def __init__(
         self, pool: str, plugins: Sequence[Plugin], node_modules: Callable[[], ImportableModules | None]
     ) -> None:
-        """``node_modules``: the modules that nodes can import; asked when the first node is connected."""
+        """Set the plugins. ``node_modules``: the modules that nodes can import; called at the first connection."""
         self._pool = pool
         self._node_modules = node_modules
         self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
@@ -65,8 +65,8 @@ class PluginHosts:
         return bool(self._plugins)
 
     async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts:
-        """Set up every half on a node that is connected: its facts as they are then. Cancelled, it leaves what has
-        begun to the end of the executor. ``systematic``: what fails here would fail on every node.
+        """Set up every half on a connected node; return its facts after that. After a cancellation, started halves end
+        with the executor. ``systematic``: an error here would occur on every node.
 
         Raises:
             ConnectFailed: (``fatal``) a plugin cannot be set up there.
@@ -93,9 +93,9 @@ class PluginHosts:
             del self._by_node[node]
             host.abandon()
             raise
-        found = replace(facts, variables=tuple(env.items()), accelerators=tuple(map(tuple, accelerators)))
-        self.publish(Joined(node, found))
-        return found
+        full_facts = replace(facts, variables=tuple(env.items()), accelerators=tuple(map(tuple, accelerators)))
+        self.publish(Joined(node, full_facts))
+        return full_facts
 
     def reported(self, reports: Sequence[Report]) -> Sequence[Report]:
         return [] if self._stopped else reports
@@ -108,14 +108,14 @@ class PluginHosts:
         self.publish(Left(node))
 
     async def stop(self) -> None:
-        """End what runs on the nodes, then take all halves down: the pool ends. Bounded."""
+        """End the tasks of all nodes, then all halves, as the pool ends. Bounded."""
         self._stopped = bool(self._plugins)
         for inbox in self.inboxes.values():
             inbox.close()
         await asyncio.gather(*(host.stop() for host in self._by_node.values()))
 
     async def retire(self, node: NodeId) -> None:
-        """Do the same on one node, which the pool leaves, in the time that the end of one connection has."""
+        """Do the same on one node that the pool drops, within the time for the end of one connection."""
         host = self._by_node.get(node)
         if host is not None:
             await asyncio.wait([asyncio.ensure_future(host.stop())], timeout=RETIRE_S)
@@ -126,7 +126,7 @@ class PluginHosts:
             host.outbox.put_nowait((plugin, message))
 
     def publish(self, news: Joined | Left) -> None:
-        """Tell all plugins of a node that has joined or left, or whose plugin host has ended by itself."""
+        """Send all plugins the news of a node that has joined or left, or whose plugin host has ended by itself."""
         for inbox in self.inboxes.values():
             inbox.put(news)
 
@@ -167,8 +167,8 @@ class PluginHost:
             yield item
 
     def ended(self, report: Finished | None) -> None:
-        """Note that the plugin host's process is over, for whatever reason. That is acted on once everything that it
-        had sent before is read. None: its node is lost, which `abandon` follows.
+        """Note that the plugin host's process is over, for whatever reason. It takes effect once all its messages are
+        read. None: its node is lost, and `abandon` follows.
         """
         if report is None:
             return
@@ -196,10 +196,10 @@ class PluginHost:
         failed = ConnectFailed(message, fatal=True, systematic=self._systematic or systematic)
         failed.__cause__ = reason
         self.ready.set_exception(failed)
-        self.ready.exception()  # whoever waited may have gone
+        self.ready.exception()  # retrieved, or asyncio would log it
 
     def abandon(self) -> None:
-        """Forget the process: its connection is closed for good."""
+        """Forget the process, as its connection is closed for good."""
         self._output.end()
         self.outbox.put_nowait(_END)
         for feed in self._payload.inputs:
@@ -228,12 +228,12 @@ class PluginHost:
         cannot = f"cannot be read by the client ({type(error).__name__}: {plainly(error)})"
         mend = "a half may send only what can be imported here as well"
         if self.ready.done():
-            said = f"A message of a plugin's half on node {int(self._node)} {cannot}, and all halves there are ended"
-            warnings.warn(f"{said}: {mend}.", RuntimeWarning, stacklevel=2)
+            story = f"A message of a plugin's half on node {int(self._node)} {cannot}, and all halves there are ended"
+            warnings.warn(f"{story}: {mend}.", RuntimeWarning, stacklevel=2)
         else:
             message = f"the plugin {self._setting_up} could not be set up: its message {cannot}; {mend}"
             self._fail(message, BootstrapError(message, phase="plugins"), error)
-        self._link.kill(self._attempt)  # it waits for room in what nobody reads any more
+        self._link.kill(self._attempt)  # it waits for room in an inbox that is not read any more
 
     async def _receive(self) -> None:
         async for received in self._output:
@@ -251,7 +251,7 @@ class PluginHost:
 class _Unread:
     count: int = 0
     size_bytes: int = 0
-    room: asyncio.Future[None] | None = None  # somebody waits for it
+    room: asyncio.Future[None] | None = None  # set while a sender waits
 
     @property
     def is_full(self) -> bool:
@@ -265,9 +265,9 @@ class _Unread:
 class PluginInbox:
     """The news that a plugin's half at the client has not read yet. There is one reader.
 
-    INBOX-1: of each node's messages at most `AHEAD` are held, and of at most `AHEAD_BYTES` before the last of them. It
-    is back pressure and not a node's fault that more come: a sender cannot know how fast they are read. Nothing is
-    dropped as long as somebody may read it, and a node that sends more only fills its own memory.
+    INBOX-1: of each node's messages at most `AHEAD` are held, and of at most `AHEAD_BYTES` before the last of them.
+        More messages are held back at the node, which is no fault of the node: a sender cannot know how fast they are
+        read. Nothing is dropped as long as the inbox is open, and a node that sends more only fills its own memory.
     """
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class PluginInbox:
         self._news.put_nowait((news, 0))
 
     async def put_message(self, node: NodeId, message: object, size_bytes: int) -> None:
-        """Add a node's message when there is room; one call for a node at a time. If cancelled, it is not added."""
+        """Add a node's message when there is room; one call for a node at a time. Cancelled: not added."""
         while not self._closed and (full := self._unread.get(node)) is not None and full.is_full:
             full.room = asyncio.get_running_loop().create_future()
             await full.room
@@ -302,7 +302,7 @@ class PluginInbox:
         return news
 
     def close(self) -> None:
-        """Drop all further messages, and let those go on that wait for room: nobody reads any more."""
+        """Drop all further messages, and release waiting senders, as the inbox is not read any more."""
         self._closed = True
         for unread in self._unread.values():
             unread.wake()

@@ -14,7 +14,7 @@ from ...lazy_named_tuple import NamedTuple
 from ...providers.base import Address, Login, Machine
 
 ANSWER_S = 2.5  # TCP asks again after 1 s: one lost packet is no silence
-AT_MOST = 32  # places that are asked at a time
+AT_MOST = 32  # places that are probed at a time
 
 
 class Place(NamedTuple):
@@ -28,8 +28,8 @@ class Place(NamedTuple):
 async def anybody(machines: Sequence[Machine]) -> bool:
     """Return whether an SSH port of these machines or their witnesses answers, even with a refusal. Nobody logs in.
 
-    Where a machine is behind others, the first on the way is asked, and its refusal is no answer: it keeps this program
-    from all that is behind it. This computer's own addresses, as of a tunnel's end, say nothing of its network.
+    If a machine is behind others, the first host on the way is probed, and its refusal is no answer, as nothing behind
+    it can be reached. This computer's own addresses, such as a tunnel's end, prove nothing.
     """
     asking = [
         asyncio.ensure_future(answers(place.host, place.port, behind=place.behind)) for place in await _places(machines)
@@ -50,8 +50,8 @@ async def answers(host: str, port: int, *, behind: bool = False) -> bool:
     """Return whether there is a TCP answer from another computer; ``behind``: other than a refusal. Cancel-safe."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = addresses[0]
         if _is_here(family, address):
             return False
         with socket.socket(family, kind, protocol) as sock:
@@ -74,7 +74,7 @@ def _is_here(family: int, address: Any) -> bool:
 
 
 async def _places(machines: Sequence[Machine]) -> list[Place]:
-    """Return the places to ask, those that belong to no node first."""
+    """Return the places to probe, witnesses before nodes."""
     ways: dict[Address, Login | None] = {}
     for machine in machines:
         for address in machine.witnesses:
@@ -90,9 +90,7 @@ async def _places(machines: Sequence[Machine]) -> list[Place]:
 
 
 async def _first_stop(address: Address, way: Login | None) -> Place | None:
-    """Return the first host on the way; None: a command of this computer is the way, or the user's configuration cannot
-    be read any more.
-    """
+    """Return the first host on the way; None: it is a command of this computer, or the configuration is unreadable."""
     if address.command and (way is None or not way.jump):
         return None
     if way is None or not (way.config or way.jump):

@@ -1,7 +1,7 @@
-"""The part of a blob that a host may send before it hears that some was taken. No I/O, and no clock.
+"""The part of a blob that a host may send before an acknowledgement. No I/O, and no clock.
 
-It is enough for the network, and little to wait behind: whatever else comes over the connection, such as the result of
-a short task, comes behind what was sent before it. The window follows the rate, as `send_ahead` does the other way.
+It is enough for the network, and short as a queue: other data on the connection, such as the result of a short task,
+waits behind data that was sent before it. The window follows the rate; `send_ahead` does so for the other direction.
 
 AHEAD-4: once the rate is known, the window is `QUEUED_S` of it and twice the round trip, but no less than at first, and
     no more than `MOST_BYTES`, unless it was more at first.
@@ -17,14 +17,14 @@ MOST_BYTES = 4 << 20  # as `ssh.WINDOW_BYTES`: sshd copies its buffer whenever t
 
 class ReceiveWindow:
     def __init__(self, window_bytes: int, round_trip_s: float | None) -> None:
-        """``window_bytes``: what the host may send at first. ``round_trip_s``: None: it is not known."""
+        """Begin with ``window_bytes``, which the host may send at first. ``round_trip_s``: None: unknown."""
         self.bytes = self._least = window_bytes
         self._left = window_bytes  # of it
         self._round_trip_s = round_trip_s
         self._rate = Rate()
 
     def taken(self, count: int, now: float) -> int:
-        """Handle that so much was taken. Return how much more the host is told that it may send; 0: nothing yet."""
+        """Handle that ``count`` bytes were taken. Return how many more to grant the host; 0: none yet."""
         self._left -= count
         self._follow_rate(count, now)
         if 2 * self._left >= self.bytes:

@@ -1,4 +1,4 @@
-"""Check whether a host that answered can serve the pool: what it has, and whether both sides understand the data."""
+"""Check whether a host that answered can serve the pool: its hardware, and its versions of packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..wire.messages import Welcome
 NAME_CHARS = 255  # of a host's name (RFC 1035, 2.3.4)
 ACCELERATORS = 256  # of one machine
 MOST = 2**63 - 1
-SOLD_AS = 0.9  # a machine sold with 16 GB shows its system 15.3: firmware and kernel have taken theirs
+SOLD_AS = 0.9  # a machine sold with 16 GB reports 15.3: firmware and kernel use the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,17 @@ class Wanted:
 
 
 def facts(welcome: Welcome) -> NodeFacts:
-    """Return what a node says of itself, so far as other nodes are told it or it is compared with what is wanted. A
-    ValueError: it does not say that.
+    """Return the facts in a node's welcome that other nodes get, or that are compared with the requirements. A
+    ValueError: a fact is missing or wrong.
     """
-    said = welcome.facts
+    raw = welcome.facts
     try:
-        hostname, address = said["hostname"], said["addresses"][0]
-        accelerators = tuple((kind, memory_gb) for kind, memory_gb in said["accelerators"])
+        hostname, address = raw["hostname"], raw["addresses"][0]
+        accelerators = tuple((kind, memory_gb) for kind, memory_gb in raw["accelerators"])
         names = (hostname, address, *(kind for kind, _ in accelerators))
-        cpus, memory_bytes, sharing = said.get("cpus", 0), said.get("memory_bytes", 0), said.get("sharing", 1)
+        cpus, memory_bytes, sharing = raw.get("cpus", 0), raw.get("memory_bytes", 0), raw.get("sharing", 1)
         numbers = (cpus, memory_bytes, sharing, *(memory_gb for _, memory_gb in accelerators))
-        packages = said.get("packages", {}).items()
+        packages = raw.get("packages", {}).items()
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"a fact is missing: {error!r}") from error
     if (
@@ -51,22 +51,22 @@ def facts(welcome: Welcome) -> NodeFacts:
     return NodeFacts(hostname, address, tuple(welcome.ports), accelerators, (), 1000 * share[0], share[1])
 
 
-def too_small(facts: NodeFacts, said: Mapping[str, Any], wanted: Wanted) -> CapacityError | None:
-    """The error, if it has less than the pool asks for. ``said``: the node's own words."""
-    cpus, memory_gb = int(said.get("cpus", 0)), int(said.get("memory_bytes", 0)) / 1e9
+def too_small(facts: NodeFacts, raw_facts: Mapping[str, Any], wanted: Wanted) -> CapacityError | None:
+    """Return the error if the node has less than the pool asks for. ``raw_facts``: those of the welcome."""
+    cpus, memory_gb = int(raw_facts.get("cpus", 0)), int(raw_facts.get("memory_bytes", 0)) / 1e9
     if cpus < wanted.vcpus:
         return CapacityError(f"The pool asks for {wanted.vcpus} vCPUs per node; {facts.hostname} has {cpus}.")
     if memory_gb < SOLD_AS * wanted.memory_gb:
         return CapacityError(
             f"The pool asks for {wanted.memory_gb:g} GB of memory per node; {facts.hostname} has {memory_gb:.1f}."
         )
-    asked = wanted.accelerator
-    if asked is None or sum(asked.fits(*device) for device in facts.accelerators) >= asked.count:
+    accelerator = wanted.accelerator
+    if accelerator is None or sum(accelerator.fits(*device) for device in facts.accelerators) >= accelerator.count:
         return None
     has = ", ".join(f"{name} ({memory_gb:g} GB)" for name, memory_gb in facts.accelerators) or "none"
     return CapacityError(
-        f"The pool asks for {asked} per node; the driver of {facts.hostname} shows {has}. Ask for what the nodes have, "
-        "or have the provider choose others."
+        f"The pool asks for {accelerator} per node; the driver of {facts.hostname} shows {has}. Ask for what the nodes "
+        "have, or have the provider choose others."
     )
 
 
@@ -79,7 +79,7 @@ def differences(packages: Mapping[str, str]) -> list[versions.Mismatch]:
 
 
 def misfit(facts: NodeFacts, mismatches: Sequence[versions.Mismatch], node: NodeId) -> VersionMismatch | None:
-    """The error, if the node would not understand objects of a package that this program has imported."""
+    """Return the error if the node could not unpickle objects of a package that this program has imported."""
     serious = [each for each in mismatches if each.serious and each.what in versions.used([each.what])]
     if not serious:
         return None

@@ -1,4 +1,4 @@
-"""The way to one machine's executor: what all ways have in common, and why a machine could not be reached."""
+"""The way to one machine's executor: the base of all ways, and the errors for machines that cannot be reached."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..api.printable import plainly
 from ..wire.codec import ProtocolError
 from .channels import Channel
 
-TRANSFERS = 16  # at a time: each takes a descriptor of the executor and of what forwards to it, and they share one way
+TRANSFERS = 16  # at a time: each takes a descriptor of the executor and of its forwarder, and all share one way
 
 
 class ExecutorGone(ConnectionError):
-    """The machine is there, and nobody listens at its executor's socket any more, nor will again."""
+    """The error for a machine that is there while its executor has gone for good: nothing listens at its socket."""
 
 
 class Route:
-    """Has one connection at a time, at most. Each method raises ordinary errors, which `refused` puts into words."""
+    """The way to one machine, with one connection at most. Methods raise low-level errors, which `refused` explains."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -34,12 +34,12 @@ class Route:
 
     @property
     def bootstrapped(self) -> bool:
-        """Return whether the executor was put there, and might go on when it is out of reach."""
+        """Return whether the executor was started by a bootstrap, and may go on while out of reach."""
         return False
 
     @property
     def way_is_lost(self) -> bool:
-        """Return whether a host on the way let go of the connection, which says nothing of the machine."""
+        """Return whether a host on the way closed the connection, which proves nothing about the machine."""
         return False
 
     async def reach(self, *, again: bool) -> None:
@@ -47,13 +47,13 @@ class Route:
         raise NotImplementedError
 
     async def prepare(self) -> None:
-        """See to it that an executor is there. Failed or cancelled, it leaves that to `abort`."""
+        """Start an executor there unless one runs. After an error or a cancellation, call `abort`."""
 
     def greeted(self) -> None:
-        """The executor has answered: it renews the machine's lease itself from now on."""
+        """Handle that the executor has answered: it renews the machine's lease itself from now on."""
 
     def forget(self) -> None:
-        """The executor was never met, and may be gone: the next `prepare` sees to another one."""
+        """Forget an executor that never answered and may be gone: the next `prepare` starts another one."""
 
     def turn(self) -> AbstractAsyncContextManager[object]:
         """Enter before a channel for a blob is opened, and leave when it is closed: there may be few of them."""
@@ -62,17 +62,17 @@ class Route:
         return self._transfers
 
     async def open_channel(self, channel: Channel) -> None:
-        """Cancel-safe. It raises `ExecutorGone` or another OSError."""
+        """Open a channel to the executor. Cancel-safe. Raises `ExecutorGone` or another OSError."""
         raise NotImplementedError
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """Return a reader and a writer of a stream to what the node reaches there, over the present connection. An
-        OSError or an `asyncssh.Error` says why not.
+        """Return a reader and a writer of a stream to ``host:port`` as seen from the node, over the present connection.
+        Raises an OSError or an `asyncssh.Error`.
         """
         raise ConnectionRefusedError(f"{host}:{port} is reached from here as from a node on this computer")
 
     async def refused(self, error: BaseException) -> ConnectFailed:
-        """Return the error that is raised for ``error``, which one of these methods has raised."""
+        """Return the public error for ``error``, which one of these methods has raised."""
         return refusal(self._machine, error)
 
     def begin_another(self, reached: Callable[[], None]) -> None:
@@ -85,7 +85,7 @@ class Route:
 
 
 def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectFailed:  # noqa: PLR0911  a table
-    """Return the error that `actors.interfaces.Connect` raises for ``error``. Its cause, if any, is what users catch.
+    """Return the error that `actors.interfaces.Connect` raises for ``error``. Its cause, if any, is the public error.
 
     ``place``: how people call the machine.
     """
@@ -107,7 +107,7 @@ def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectF
             return ConnectFailed(f"{place} did not answer in time")
         case _ if _is_from_outside(error):
             return ConnectFailed(f"{place} cannot be reached: {error}")
-        case _:  # another try would meet it again
+        case _:  # another try would fail in the same way
             story = (
                 f"{place} could not be prepared, by a defect of Outrider: report it ({type(error).__name__}: {error})."
             )
@@ -122,7 +122,7 @@ def _is_from_outside(error: BaseException) -> bool:
     return isinstance(error, OSError | EOFError) or "asyncssh" in libraries
 
 
-def because(told: OutriderError, *, systematic: bool = False) -> ConnectFailed:
-    failed = ConnectFailed(str(told), fatal=True, systematic=systematic)
-    failed.__cause__ = told
+def because(error: OutriderError, *, systematic: bool = False) -> ConnectFailed:
+    failed = ConnectFailed(str(error), fatal=True, systematic=systematic)
+    failed.__cause__ = error
     return failed

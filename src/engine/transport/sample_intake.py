@@ -1,4 +1,4 @@
-"""Samples of a node as the pool's events. A node that sends more of them than it was asked for is not heard."""
+"""Samples of a node as the pool's events. Samples beyond the requested rate are dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BURST = 10  # samples that may come at once, as when a connection was slow
 
 
 class SampleIntake:
-    """``every_s``: how often the node was asked for one; None: never."""
+    """The intake of one node's samples. ``every_s``: the requested interval; None: no samples."""
 
     def __init__(
         self,
@@ -40,5 +40,5 @@ class SampleIntake:
 
 
 def event_of(node: NodeId, sampled: Sampled) -> NodeSampled:
-    told: dict[str, Any] = sampled._asdict() | {"gpus": tuple(GpuSample(*gpu) for gpu in sampled.gpus)}
-    return NodeSampled(node, **told)
+    fields: dict[str, Any] = sampled._asdict() | {"gpus": tuple(GpuSample(*gpu) for gpu in sampled.gpus)}
+    return NodeSampled(node, **fields)

@@ -1,12 +1,12 @@
-"""The part of a blob that is on its way to a host at a time: enough for the network, and little to wait behind.
+"""The part of a blob that is on its way to a host at a time: enough for the network, and short as a queue.
 
-Whatever else goes over the connection, such as the start of a short task, waits behind what was sent before it. An SSH
-server says how much of a channel's data it has passed on, by which its window grows again; that window alone, 2 MiB
+Other data on the connection, such as the start of a short task, waits behind data that was sent before it. An SSH
+server reports how much of a channel's data it has passed on, as it grows its window again; that window alone, 2 MiB
 with sshd, is 4 ms at 500 MB/s, and 160 ms at 100 Mbit/s. No I/O, and no clock.
 
 AHEAD-1: once the rate is known, what waits is `QUEUED_S` of it, and twice the round trip; but at least `LEAST_BYTES`,
-    for less of which a server may say nothing, and at most `MOST_BYTES` for a round trip of 0.
-AHEAD-2: for a server that says nothing for `SILENT_S` it is twice as much, and so on: it never stands still for this.
+    for less a server may report nothing, and at most `MOST_BYTES` for a round trip of 0.
+AHEAD-2: for a server that reports nothing for `SILENT_S` it is twice as much, and so on: it never stops for this.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import struct
 
 QUEUED_S = 0.002
 LEAST_BYTES, MOST_BYTES = 128 << 10, 512 << 10  # for a round trip of 0
-FASTEST = 600e6  # bytes per second, which a connection is taken to have before it is known
+FASTEST = 600e6  # bytes per second, assumed until the rate is known
 MEASURED_S = 0.02
 SILENT_S = 0.02
 _MIN_RTT_AT = 148  # <linux/tcp.h>: struct tcp_info, tcpi_min_rtt, microseconds
 
 
 class Rate:
-    """Measures how fast bytes are taken, over `MEASURED_S` at a time."""
+    """A meter of the rate at which bytes are taken, over `MEASURED_S` at a time."""
 
     def __init__(self) -> None:
         self._taken, self._since = 0, -1.0
@@ -40,7 +40,7 @@ class Rate:
         return rate
 
     def restart(self) -> None:
-        """Handle that nothing was taken for a while that is not to count."""
+        """Handle a pause that is not to count."""
         self._since = -1.0
 
 
@@ -59,7 +59,7 @@ class SendAhead:
         self.under_way += count
 
     def taken(self, count: int, now: float) -> None:
-        """Handle that the server has passed on so many bytes, or before the first of them that it takes so many."""
+        """Handle that the server has passed on so many bytes, or at first that its window has so many."""
         count = min(count, self.under_way)
         self.under_way -= count
         rate = self._rate.taken(count, now)
@@ -74,7 +74,7 @@ class SendAhead:
 
 
 def window(near_bytes: int, round_trip_s: float) -> int:
-    """Return how much is on its way at once over a connection of which only the round trip is known."""
+    """Return the bytes on their way at once over a connection of which only the round trip is known."""
     return int(near_bytes + 2 * FASTEST * round_trip_s)
 
 

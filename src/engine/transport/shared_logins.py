@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class SharedLogin:
-    """One connection, which closes when it has carried nothing for an instant."""
+    """A shared connection, which closes as soon as it carries nothing."""
 
     connected: Connected
     users: int = 0
     full: bool = False  # the host opens no other session at present: sshd's MaxSessions
-    silent: bool = False  # it has not answered: it may be dead, and is used by nobody else
+    silent: bool = False  # it has not answered: it may be dead, and gets no further users
 
     @property
     def usable(self) -> bool:
@@ -32,10 +32,10 @@ class SharedLogin:
         return self
 
     def leave(self, *, refused: bool = False) -> None:
-        """``refused``: no session was opened; else one has ended, and there is room for another."""
+        """End one use. ``refused``: no session could be opened; else one has ended, and there is room for another."""
         self.users -= 1
         self.full = refused and bool(self.users)
-        if not self.users:  # behind the end of the last session, which is on its way
+        if not self.users:  # the last session's end is still on its way: close after it
             asyncio.get_running_loop().call_soon(self._close)
 
     def _close(self) -> None:
@@ -45,7 +45,7 @@ class SharedLogin:
 
 @dataclass(slots=True)
 class _Place:
-    """The connections that there are for one login."""
+    """The connections of one login."""
 
     open: list[SharedLogin] = field(default_factory=list)
     dialling: asyncio.Task[Connected] | None = None
@@ -53,14 +53,14 @@ class _Place:
 
 
 class SharedLogins:
-    """Belongs to one pool."""
+    """The shared login connections of one pool."""
 
     def __init__(self) -> None:
         self._places: dict[Login, _Place] = {}
 
     async def take(self, way: Login, dial: Callable[[], Awaitable[Connected]]) -> SharedLogin:
-        """Return a connection that another command may be run over, until `SharedLogin.leave`. Where there is none,
-        one is dialled for all who ask meanwhile. Cancel-safe if ``dial`` is.
+        """Return a connection that can carry another command, until `SharedLogin.leave`. If there is none, dial one for
+        all callers that wait meanwhile. Cancel-safe if ``dial`` is.
 
         Raises:
             Exception: what ``dial`` raises.
@@ -77,7 +77,7 @@ class SharedLogins:
         try:
             connected = await asyncio.shield(dialling)
         except asyncio.CancelledError:
-            if place.waiting == 1 and place.dialling is dialling:  # nobody else wants it
+            if place.waiting == 1 and place.dialling is dialling:  # no other call waits for it
                 place.dialling = None
                 dialling.add_done_callback(_discard)
                 dialling.cancel()
@@ -88,7 +88,7 @@ class SharedLogins:
             raise
         finally:
             place.waiting -= 1
-        if place.dialling is dialling:  # the first to hear of it
+        if place.dialling is dialling:  # the first caller to see the result
             place.dialling = None
             place.open.append(SharedLogin(connected))
         for shared in place.open:

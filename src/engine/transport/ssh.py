@@ -29,7 +29,7 @@ from .unix_route import Interpose, connected
 # For downloads: 50 MB/s at 80 ms round trip, as much as Linux's TCP buffers allow. sshd fills it where the network is
 # slower than the executor, and copies its buffer whenever that grows: 16 MiB took it 3 s of its processor.
 WINDOW_BYTES = 4 << 20
-NEAR_WINDOW_BYTES = 768 << 10  # for a blob from a host without a round trip: what else comes waits behind it
+NEAR_WINDOW_BYTES = 768 << 10  # for a blob from a host with a round trip near 0: other data waits behind it
 PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
 ALIVE_S = 15.0  # between probes of a connection that says nothing, as in a long installation; three unanswered end it
 SLICE_BYTES = 256 << 10  # of a command's input and output
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Client(Dialling):
-    """Has asyncssh take what comes over its connection a packet at a time."""
+    """An asyncssh client that processes its connection's data a packet at a time."""
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         super().connection_made(conn)
@@ -51,12 +51,12 @@ class Client(Dialling):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Connected:
-    """A connection and those it goes through, which end with it. No child that is forked has it."""
+    """A connection and those it goes through, which end with it. Forked children do not inherit it."""
 
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
-    release: Callable[[], object] | None = None  # called once it is aborted: of what carries it and is not only its own
-    carrier: Connected | None = None  # to the host whose command carries it, and which may carry others
+    release: Callable[[], object] | None = None  # called once it is aborted: releases a shared carrier
+    carrier: Connected | None = None  # the connection to the host whose command carries this one, and perhaps others
 
     def __post_init__(self) -> None:
         keep_here(self)
@@ -69,7 +69,7 @@ class Connected:
 
     @property
     def way_is_lost(self) -> bool:
-        """Return whether the connection to a host on the way is closed, which says nothing of the machine."""
+        """Return whether the connection to a host on the way is closed, which proves nothing about the machine."""
         if any(hop.is_closed() for hop in self.hops):
             return True
         return self.carrier is not None and (self.carrier.connection.is_closed() or self.carrier.way_is_lost)
@@ -84,7 +84,7 @@ class Connected:
 
 def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> None:
     """Have each packet go out alone. asyncssh sends an SSH_MSG_IGNORE before each, which hides the initialization
-    vector of a cipher in CBC mode (RFC 4251, 9.3.1): those of `CIPHERS` have none that is to be hidden.
+    vector of a cipher in CBC mode (RFC 4251, 9.3.1): `CIPHERS` have none to hide.
     """
     if "cbc" in (connection.get_extra_info("send_cipher") or ""):  # of the user's own configuration
         return
@@ -99,23 +99,23 @@ def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> Non
 
 
 def take_packets_alone(connection: Any) -> None:
-    """Have the connection take a packet at a time of what comes: `packet_ends` says what for."""
+    """Have the connection process its data a packet at a time; `packet_ends` has the reason."""
     take, info = connection.data_received, connection.get_extra_info
-    if info("socket") is None:  # a ProxyCommand carries it: nothing would say that it is closed
+    if info("socket") is None:  # a ProxyCommand carries it: its end would not be noticed
         return
     ends = PacketEnds(partial(info, "recv_cipher"))
 
     def received(data: bytes, datatype: int | None = None) -> None:
         for piece in ends.pieces(data):
             take(piece, datatype)
-            if info("socket") is None:  # the connection is closed, also for what was wrong in this packet
+            if info("socket") is None:  # the connection is closed, perhaps for an error in this packet
                 return
 
     connection.data_received = received
 
 
 def round_trip_s(connection: asyncssh.SSHClientConnection) -> float | None:
-    """Return the shortest round trip of the connection so far; None: it is not known, as behind a jump host."""
+    """Return the shortest round trip of the connection so far; None: unknown, for example behind a jump host."""
     sock = connection.get_extra_info("socket")
     if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return None
@@ -123,26 +123,26 @@ def round_trip_s(connection: asyncssh.SSHClientConnection) -> float | None:
 
 
 def blob_window(connection: asyncssh.SSHClientConnection) -> int:
-    """Return the window for a blob that comes over the connection, whose round trip is known by then."""
+    """Return the window for an incoming blob of the connection, whose round trip is known by then."""
     trip_s = round_trip_s(connection)
     return WINDOW_BYTES if trip_s is None else min(WINDOW_BYTES, window(NEAR_WINDOW_BYTES, trip_s))
 
 
-def tell_taken(channel: Any, told: Callable[[int], object]) -> None:
-    """Have ``told`` be told how many bytes of what was written to a channel the server has passed on."""
+def tell_taken(channel: Any, taken: Callable[[int], object]) -> None:
+    """Call ``taken`` with the number of a channel's bytes that the server has passed on, at each report."""
     process = channel.process_packet
 
     def processed(kind: int, number: int, packet: Any) -> Any:
         result = process(kind, number, packet)
         if kind == _MSG_CHANNEL_WINDOW_ADJUST:
-            told(int.from_bytes(packet.get_full_payload()[5:9], "big"))
+            taken(int.from_bytes(packet.get_full_payload()[5:9], "big"))
         return result
 
     channel.process_packet = processed
 
 
 def take_data(channel: Any, take: Callable[[memoryview], object], granted: ReceiveWindow) -> None:
-    """Have ``take`` be given the data of each packet of a channel, and the server be told that it may send more."""
+    """Call ``take`` with the data of each packet of a channel, and grant the server more."""
     process = channel.process_packet
 
     def processed(kind: int, number: int, packet: Any) -> Any:
@@ -160,8 +160,8 @@ def take_data(channel: Any, take: Callable[[memoryview], object], granted: Recei
 
 
 def log_no_packets(of: Any) -> None:
-    """Have a connection or a channel of asyncssh put no packet into words, unless somebody reads its debug log: it does
-    so for each, before it looks whether it is to log, and that is a tenth of what a packet costs.
+    """Have a connection or a channel of asyncssh format no packet for its debug log, unless that is on: it formats each
+    one before it checks, at a tenth of a packet's cost.
     """
     if not logging.getLogger("asyncssh").isEnabledFor(logging.DEBUG):
         of.log_sent_packet = of.log_received_packet = _ignore
@@ -175,7 +175,9 @@ PoolKey = asyncssh.SSHKey
 
 
 def new_key() -> PoolKey:
-    """A pool's own key pair; stored only where its machines outlive their client: see `engine.client.adoption`."""
+    """Return a pool's own key pair; stored only where its machines outlive their client: see
+    `engine.client.adoption`.
+    """
     return asyncssh.generate_private_key("ssh-ed25519")
 
 
@@ -188,8 +190,8 @@ async def connect(
 ) -> Connected:
     """Connect once, bounded by the machine's ``patience_s``, else ``CONNECT_S``, for each host on the way. Cancel-safe.
 
-    ``key``: the pool's; None: the machine has a login. ``host_keys``: pinned in place of the machine's own, for one
-    that the pool itself has replaced.
+    ``key``: the pool's; None: the machine has a login. ``host_keys``: pinned in place of the machine's own, if the pool
+    itself has replaced that.
 
     Raises:
         OSError, asyncssh.Error: as asyncssh says it; `asyncssh.HostKeyNotVerifiable` for a wrong host key.
@@ -206,14 +208,14 @@ async def connect(
         if sock is not None and interpose is not None:
             sock = await interpose(machine, sock)
         connection = await asyncssh.connect(
-            address.host or machine.id,  # a socket without a name has no peer to be called by
+            address.host or machine.id,  # a socket without a name has no peer name
             address.port or 22,
             sock=sock,
             client_factory=lambda: client,
             **with_key(machine, key, host_keys),
         )
     except BaseException:
-        if sock is not None and not client.connected:  # else it is asyncssh's to close, when the loop has let go of it
+        if sock is not None and not client.connected:  # else asyncssh closes it
             sock.close()
         raise
     send_nothing_to_ignore(connection)
@@ -243,7 +245,7 @@ def with_key(machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str]) -
         "config": None,  # None: the user's files are not read
         "agent_path": None,
         "preferred_auth": ["publickey"],
-        "gss_host": None,  # nor Kerberos: a key exchange by it would compare no host key
+        "gss_host": None,  # no Kerberos: its key exchange would compare no host key
         "gss_kex": False,
     }
 
@@ -265,12 +267,12 @@ async def hedged(
     begin: Callable[[], Coroutine[Any, Any, T]], discard: Callable[[T], object], *, every_s: float, at_once: int
 ) -> T:
     """Return the result of the first try that succeeds. Another begins every ``every_s``, up to ``at_once`` of them: a
-    connection that is begun without a network hears late of one, as TCP asks again after 1, 3 and 7 s.
+    connection that is begun without a network notices the network late, as TCP tries again after 1, 3 and 7 s.
 
-    The others are cancelled, and what they give all the same is discarded. Cancel-safe if ``begin`` is.
+    The others are cancelled, and late results are discarded. Cancel-safe if ``begin`` is.
 
     Raises:
-        Exception: what the first of them that failed has raised, if none had succeeded by then.
+        Exception: the first try's failure, if none had succeeded by then.
     """
     tries: list[asyncio.Task[T]] = []
     taken: asyncio.Task[T] | None = None
@@ -296,7 +298,7 @@ def discard_result(discard: Callable[[T], object], over: asyncio.Future[T]) -> N
 
 
 async def opened(opening: Coroutine[Any, Any, T], close: Callable[[T], object]) -> T:
-    """Return the channel that ``opening`` gives. A cancelled open would leak it: one that comes late is closed."""
+    """Return the channel that ``opening`` gives. A cancelled open would leak the channel: a late one is closed."""
     task = asyncio.ensure_future(opening)
     try:
         return await asyncio.shield(task)
@@ -306,9 +308,9 @@ async def opened(opening: Coroutine[Any, Any, T], close: Callable[[T], object]) 
 
 
 class RemoteShell:
-    """Implements `engine.image.commands.CommandRunner`. Each command has its own channel.
+    """An `engine.image.commands.CommandRunner` over SSH. Each command has its own channel.
 
-    ``inside``: the command there that runs each of them, as in a container.
+    ``inside``: a command there that runs each of them, for example in a container.
     """
 
     def __init__(self, connection: asyncssh.SSHClientConnection, inside: Sequence[str] = ()) -> None:
@@ -347,7 +349,7 @@ async def _feed(command: asyncssh.SSHWriter[bytes], stdin: bytes | AsyncIterable
         try:
             command.write(part)
             await command.drain()
-        except (OSError, asyncssh.Error):  # it reads no more, or the connection was lost, as `_end` hears
+        except (OSError, asyncssh.Error):  # it reads no more, or the connection was lost, which `_end` reports
             return
     command.write_eof()
 
@@ -363,7 +365,7 @@ async def _end(
     stderr: asyncssh.SSHReader[bytes],
     output: Callable[[bytes], None] | None,
 ) -> CommandResult:
-    """Return how the command ended, or raise that the connection was lost before."""
+    """Return how the command ended, or raise an error if the connection was lost before."""
     channel, out, errors = stdin.channel, bytearray(), bytearray()
     assert isinstance(channel, asyncssh.SSHClientChannel)
     lost: Exception | None = None

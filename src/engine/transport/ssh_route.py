@@ -1,4 +1,4 @@
-"""The way to a machine by SSH: connected to, its executor put there where there is none, and channels to its socket.
+"""The way to a machine by SSH: connect, bootstrap an executor if there is none, and open channels to its socket.
 
 A channel is forwarded to the socket; or it leads to a bridge, a command whose standard streams are that socket.
 """
@@ -30,7 +30,7 @@ from .ssh import RemoteShell
 if TYPE_CHECKING:
     from ..image.commands import CommandRunner
 
-ANEW_S, TRIES = 0.7, 5  # to reach a node that was: another try beside one that hangs
+ANEW_S, TRIES = 0.7, 5  # to reach a known node: begin another try beside one that hangs
 ROTATE_S = 30.0
 BRIDGES = 8  # for blobs at a time: sshd's MaxSessions is 10, and the control channel is one
 _NOT_CONNECTED = 2  # SSH_OPEN_CONNECT_FAILED, RFC 4254 5.1
@@ -42,9 +42,9 @@ class SSHRoute(BootstrappedRoute):
         self._ssh: ssh.Connected | None = None
         self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
         self._bridges: asyncio.Semaphore | None = None  # until there are any
-        self._host_keys = settings.pinned(machine)  # in place of the machine's, from when it was replaced
+        self._host_keys = settings.pinned(machine)  # replace the machine's own key, once that was rotated
         self._nudge: asyncio.Task[object] | None = None
-        self._another: asyncio.Task[ssh.Connected] | None = None  # in place of one that is silent
+        self._another: asyncio.Task[ssh.Connected] | None = None  # to replace a silent one
 
     @property
     def reached(self) -> bool:
@@ -112,7 +112,7 @@ class SSHRoute(BootstrappedRoute):
             reached()
 
     async def _dial_anew(self) -> ssh.Connected:
-        """Soon after a network is back: there are seconds until the node is given up."""
+        """Connect again soon after the network is back: there are seconds until the node is given up."""
         return await ssh.hedged(self._dial, ssh.Connected.abort, every_s=ANEW_S, at_once=TRIES)
 
     async def _dial(self) -> ssh.Connected:
@@ -158,7 +158,7 @@ class SSHRoute(BootstrappedRoute):
         return self._bridges
 
     async def open_channel(self, channel: Channel) -> None:
-        """Open a channel to the executor's socket; over a command there, where the server forbids forwarding."""
+        """Open a channel to the executor's socket; by a command there, if the server forbids forwarding."""
         try:
             await ssh.opened(self._opened(channel), lambda _: channel.close())
         except asyncssh.Error as error:
@@ -172,7 +172,7 @@ class SSHRoute(BootstrappedRoute):
             try:
                 await connection.create_unix_connection(lambda: _SSHChannel(channel), path, **how)
             except asyncssh.ChannelOpenError as error:
-                if connection.is_closed():  # asyncssh gives it the code that servers give where nobody listens
+                if connection.is_closed():  # asyncssh uses the code of servers where nothing listens
                     raise ConnectionResetError("the connection was lost") from plainly(error)
                 if self._bridged is False and error.code == _NOT_CONNECTED:
                     raise ExecutorGone(str(plainly(error))) from error
@@ -191,7 +191,7 @@ class SSHRoute(BootstrappedRoute):
         return shlex.join([*self._machine.inside, *self._bridge(to)])
 
     async def _open_bridge(self, channel: Channel, to: Sequence[str]) -> None:
-        """Open a channel to a command there, which joins it with a socket."""
+        """Open a channel to a command there that bridges it to a socket."""
         bridge = self._bridge_command(to)
         await self._connection.create_session(lambda: _SSHChannel(channel, bridged=True), bridge, **self._how(channel))
 
@@ -206,7 +206,7 @@ class SSHRoute(BootstrappedRoute):
 
 
 class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
-    """An SSH channel that carries one of ours. A command's standard error is heard by nobody."""
+    """An SSH channel that carries one of ours. A command's standard error is dropped."""
 
     def __init__(self, channel: Channel, *, bridged: bool = False) -> None:
         self._channel = channel
@@ -224,7 +224,7 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
 
     def _take(self, data: memoryview) -> None:
         if isinstance(self._channel, Receiving) and self._channel.has_answer:
-            self._channel.data_received(data)  # it is written where it belongs: no copy of it
+            self._channel.data_received(data)  # it is written to its place: no copy
         else:
             self.data_received(bytes(data))
 
@@ -243,6 +243,6 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
 
 
 async def _nudged(shell: CommandRunner) -> None:
-    """sshd sets TCP_NODELAY when a command starts: a connection that only forwards answers in bursts of 42 ms."""
+    """Run a command, so that sshd sets TCP_NODELAY: else a connection that only forwards answers in bursts of 42 ms."""
     with suppress(ConnectionError, asyncssh.Error):
         await shell.run(["true"])

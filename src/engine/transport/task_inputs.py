@@ -1,4 +1,4 @@
-"""An argument that is streamed to a running task: its items as they go to the node."""
+"""An argument that is streamed to a running task, item by item."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 
 class InputStream:
-    """The items that a `streams.Source` gives a task, in order. What they leave on the node is dropped again."""
+    """The items that a `streams.Source` gives a task, in order. Their blobs on the node are dropped again."""
 
     def __init__(self, transfers: BlobTransfers, attempt: int, stream: int) -> None:
         self._transfers, self._attempt, self._stream = transfers, attempt, stream
-        self._given = self._granted = 0
+        self._sent = self._granted = 0
         self._blobs: deque[tuple[int, Blob]] = deque()  # with the number of their item
 
     async def give(self, item: Dumped | None, error: bytes | None = None) -> None:
         value = None
         if item is not None:
             value = values.inline(item) if item.total <= values.INLINE_BYTES else await self._place(item)
-        self._given += 1
+        self._sent += 1
         self._transfers.send(wire.Input(self._attempt, self._stream, value, error))
 
     async def _place(self, item: Dumped) -> wire.Value:
-        blob = Blob(f"{self._attempt}.{self._stream}.{self._given}", item.parts, item.total)
-        self._blobs.append((self._given, blob))
+        blob = Blob(f"{self._attempt}.{self._stream}.{self._sent}", item.parts, item.total)
+        self._blobs.append((self._sent, blob))
         await self._transfers.place(blob)
         return wire.Value(b"", item.sizes, blob.name)
 
     def granted(self, count: int) -> None:
-        """The task takes ``count`` more, so of those before all but a window's worth have been taken."""
-        if self._granted + count - self._given > WINDOW:
+        """Handle that the task takes ``count`` more: of the items before, all but a window's worth have been taken."""
+        if self._granted + count - self._sent > WINDOW:
             raise ProtocolError(f"attempt {self._attempt} asks for {count} items more, of at most {WINDOW} on the way")
         self._granted += count
         while self._blobs and self._blobs[0][0] < self._granted - WINDOW:

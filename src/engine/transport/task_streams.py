@@ -1,6 +1,6 @@
-"""The streams of what runs on one node: the values of generators as they come, arguments as the tasks ask for them.
+"""The streams of one node's tasks: values of generators as they come, arguments as the tasks ask for them.
 
-What else an attempt leaves on the node, such as its artifacts, is fetched in the same way, before its end is reported.
+Other data of an attempt on the node, such as its artifacts, is fetched in the same way, before its end is reported.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class TaskStreams:
-    """``orders``: the attempts that the node has. What it says of others is ignored."""
+    """The streams of one node. ``orders``: its attempts; its messages about others are ignored."""
 
     def __init__(self, node: NodeId, orders: Mapping[int, Order], transfers: BlobTransfers) -> None:
         self._node, self._orders, self._transfers = node, orders, transfers
-        self.fetches: dict[int, set[asyncio.Task[Received]]] = {}  # by attempt: its values that are, or were lost
+        self.fetches: dict[int, set[asyncio.Task[Received]]] = {}  # by attempt: fetches, running or failed
         self.credit: dict[int, int] = {}  # values that a running generator may send, and has not
         self.inputs: dict[tuple[int, int], InputStream] = {}  # by attempt and number of the argument
 
     def yielded(self, attempt: int, item: wire.Value) -> None:
-        """Handle a value of a generator. A ProtocolError: the node was not granted so many."""
+        """Handle a value of a generator. A ProtocolError: the node had no credit for it."""
         order = self._orders.get(attempt)
         if order is None:
-            return  # fenced: nobody waits for it
+            return  # fenced: no caller waits for it
         output = cast("Payload", order.task.content).output
         if output is None:
             return
@@ -55,13 +55,13 @@ class TaskStreams:
         order = self._orders.get(attempt)
         inputs = () if order is None else cast("Payload", order.task.content).inputs
         if stream not in range(len(inputs)) or not count:
-            return  # fenced; a node that errs: what else it says in this read is heard; or it takes no more
+            return  # fenced, or a node's error (its other messages in this read are handled), or it takes no more
         feed = self.inputs.setdefault((attempt, stream), InputStream(self._transfers, attempt, stream))
         feed.granted(count)
         inputs[stream].wanted(count, feed.give)
 
     def fetch_before_end(self, attempt: int, work: Coroutine[Any, Any, Received]) -> asyncio.Task[Received]:
-        """Fetch what an attempt has left on the node. `fetches` has it until it is here: the end waits for it."""
+        """Fetch what an attempt has left on the node. It is in `fetches` until it is here: the end waits for it."""
         fetches = self.fetches.setdefault(attempt, set())
         fetching = asyncio.get_running_loop().create_task(work)
         fetches.add(fetching)

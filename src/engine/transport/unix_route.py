@@ -13,18 +13,18 @@ from ..node.client_channels import peer_uid
 from .channels import Channel
 from .route import Route
 
-Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # puts a proxy between: see `testing.chaos`
+Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # inserts a proxy: see `testing.chaos`
 
 
 class UnixRoute(Route):
-    """The executor has been started by who made the machine. Another connection on this very computer would find out
-    no more about one that is silent.
+    """The way to an executor that the machine's provider has started on this computer. A second connection would reveal
+    no more about a silent one.
     """
 
     def __init__(self, machine: Machine, interpose: Callable[[], Interpose | None]) -> None:
         super().__init__(machine)
         self._interpose = interpose
-        self._socket: socket.socket | None = None  # of the first channel, from when the machine is reached
+        self._socket: socket.socket | None = None  # of the first channel, once the machine is reached
         self._channels: list[Channel] | None = None  # None: it is not reached
 
     @property
@@ -48,7 +48,7 @@ class UnixRoute(Route):
         self._socket = None
         try:
             sock = sock or await self._connected()
-        except OSError as error:  # nobody listens any more, or this program has no descriptor left: it is tried again
+        except OSError as error:  # nothing listens any more, or this program has no descriptor left: tried again
             raise ConnectionResetError(f"there is no other connection to the node ({error})") from error
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=sock)
         if channels is not self._channels:
@@ -67,12 +67,12 @@ class UnixRoute(Route):
 
 
 def connected(path: str) -> socket.socket:
-    """Return a socket that is connected to the one there, if it is this program's user who listens.
+    """Return a socket that is connected to ``path``, if this program's user listens there.
 
     Its path may be longer than the 107 bytes of ``sun_path``: the directory's descriptor leads to it.
 
     Raises:
-        OSError: also at once, where nobody takes connections at present: nobody is kept waiting.
+        OSError: also at once, without a wait, if no connection is accepted at present.
     """
     sock = socket.socket(socket.AF_UNIX)
     sock.setblocking(False)

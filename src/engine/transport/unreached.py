@@ -1,4 +1,4 @@
-"""Tell why no SSH server is reached at a host and a port: its name, the way there, and what answers instead."""
+"""Explain why no SSH server is reached at a host and a port: its name, the way there, and what answers instead."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from ..api.printable import plain
 
-SAY_S = 1.0  # for what listens at a port to say what it is
-SHOWN = 60  # characters of that
+SAY_S = 1.0  # for the server at a port to send a greeting
+SHOWN = 60  # characters of the greeting
 NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _NO_WAY = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT}
 _OURS = b"SSH-%b-Outrider\r\n" % b"2.0"
@@ -28,7 +28,7 @@ def is_refused(error: BaseException) -> bool:
 
 
 def story(error: BaseException, place: str, host: str, port: int) -> str:
-    """Return why ``place`` could not be connected to, and what to look at; empty: nothing is known but the error."""
+    """Return why ``place`` could not be reached, and what to check; empty: nothing is known but the error."""
     code = _code(error) if isinstance(error, OSError) else None
     match error:
         case socket.gaierror():
@@ -46,26 +46,26 @@ def story(error: BaseException, place: str, host: str, port: int) -> str:
 
 
 def _code(error: OSError) -> int | None:
-    """Return the error's number; where several addresses of a host were tried, the one that all have."""
+    """Return the error's number; if several addresses of a host were tried, the number that all have."""
     if error.errno is not None:
         return error.errno
     codes = {int(each) for each in re.findall(r"\[Errno (\d+)\]", str(error))}
     return codes.pop() if len(codes) == 1 else None
 
 
-async def said_instead(host: str, port: int) -> str | None:
-    """Return what listens at a port where an SSH server would have said that it is one. Cancel-safe.
+async def read_greeting(host: str, port: int) -> str | None:
+    """Return the greeting at a port that should be an SSH server's. Cancel-safe.
 
-    Empty: it says nothing. None: it is an SSH server, or nothing listens there.
+    Empty: no greeting. None: it is an SSH server, or nothing listens there.
     """
-    said, writer = b"", None
+    received, writer = b"", None
     try:
         async with asyncio.timeout(SAY_S):
             reader, writer = await asyncio.open_connection(host, port)
         async with asyncio.timeout(SAY_S):
             writer.write(_OURS)
-            while len(said) < SHOWN and b"\n" not in said and (data := await reader.read(SHOWN)):
-                said += data
+            while len(received) < SHOWN and b"\n" not in received and (data := await reader.read(SHOWN)):
+                received += data
     except (OSError, TimeoutError):
         pass
     finally:
@@ -73,9 +73,9 @@ async def said_instead(host: str, port: int) -> str | None:
             writer.close()
             with suppress(OSError):
                 writer.transport.abort()
-    return None if writer is None or said.startswith(b"SSH-") else first_line(said)
+    return None if writer is None or received.startswith(b"SSH-") else first_line(received)
 
 
-def first_line(said: bytes) -> str:
-    lines = plain(said[:SHOWN].decode(errors="replace")).splitlines()
+def first_line(received: bytes) -> str:
+    lines = plain(received[:SHOWN].decode(errors="replace")).splitlines()
     return lines[0].strip() if lines else ""

@@ -1,4 +1,4 @@
-"""Large uploads that are under way: how far they all are together, told when they last longer than a second."""
+"""The progress of large uploads, all together, reported if they last longer than a second."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...lazy_dataclass import dataclass
 from .blob_transfers import TransferProgress
 
 LARGE_BYTES = 64 * 2**20
-TOLD_AFTER_S = 1.0
-TOLD_EACH_S = 0.5
+REPORT_AFTER_S = 1.0
+REPORT_EACH_S = 0.5
 
 
 @dataclass(slots=True)
@@ -28,12 +28,12 @@ class Upload:
 
 @dataclass(slots=True)
 class Wave:
-    """The uploads of which each began before those before it had all ended. It has no clock and no I/O."""
+    """Overlapping uploads: each began before the earlier ones had all ended. No clock and no I/O."""
 
     began_at: float
     nodes: set[int] = field(default_factory=set)
     total_bytes: int = 0
-    told: bool = False
+    is_reported: bool = False
     _done_bytes: int = 0
     _moving: list[Upload] = field(default_factory=list)
 
@@ -47,7 +47,7 @@ class Wave:
         self.total_bytes += upload.size_bytes
 
     def end(self, upload: Upload, *, whole: bool) -> None:
-        """End one. What has not come whole begins anew, or is not needed any more: it counts no longer."""
+        """End an upload. An incomplete one begins anew, or is not needed any more: it does not count."""
         self._moving.remove(upload)
         if whole:
             self._done_bytes += upload.size_bytes
@@ -55,10 +55,10 @@ class Wave:
             self.total_bytes -= upload.size_bytes
 
     def progress(self, now: float) -> UploadProgress | None:
-        """Return what is to be told now; None: nothing, as it does not last long."""
-        if not self.told and (self.ended or now - self.began_at < TOLD_AFTER_S):
+        """Return the event to report now; None: the wave has not lasted long enough."""
+        if not self.is_reported and (self.ended or now - self.began_at < REPORT_AFTER_S):
             return None
-        self.told = True
+        self.is_reported = True
         sent = self._done_bytes + sum(min(each.size_bytes, each.sent_bytes()) for each in self._moving)
         return UploadProgress(len(self.nodes), sent, self.total_bytes, now - self.began_at, self.ended)
 
@@ -72,14 +72,14 @@ class Uploads:
         self._timer: asyncio.TimerHandle | None = None
 
     def watched(self, node: int, size_bytes: int, progress: TransferProgress) -> AbstractContextManager[None]:
-        """Return the context in which one try to send a blob is made. For a small one that costs a comparison."""
+        """Return the context for one try to send a blob. For a small blob it costs one comparison."""
         return nullcontext() if size_bytes < LARGE_BYTES else self._watched(node, size_bytes, progress)
 
     @contextmanager
     def _watched(self, node: int, size_bytes: int, progress: TransferProgress) -> Iterator[None]:
         if self._wave is None:
             self._wave = Wave(self._now())
-            self._again(TOLD_AFTER_S)
+            self._again(REPORT_AFTER_S)
         wave, whole = self._wave, False
         upload = Upload(node, size_bytes, lambda: progress.at_bytes)
         wave.begin(upload)
@@ -100,7 +100,7 @@ class Uploads:
     def _tick(self) -> None:
         if self._wave is not None:
             self._tell(self._wave)
-            self._again(TOLD_EACH_S)
+            self._again(REPORT_EACH_S)
 
     def _tell(self, wave: Wave) -> None:
         if (event := wave.progress(self._now())) is not None:

@@ -7,7 +7,7 @@ import signal
 from ...actors.interfaces import Verdict
 from ..wire import messages as wire
 
-_FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine sends to its processes
+_FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # the signals that end the processes of a machine
 
 
 def verdict(ended: wire.Ended) -> Verdict:

@@ -66,10 +66,10 @@ class Joined(NamedTuple):
 
 
 class Replicated(NamedTuple):
-    """Answers `Replicate`. ``path``: by which others on the node's computer open the blob. ``said``: why the node does
-    not have it as it should be, for people; empty: it has.
+    """Answers `Replicate`. ``path``: by which others on the node's computer open the blob. ``problem``: why the
+    node does not have it as it should be, for people; empty: it has.
     """
 
     blob: str
     path: str
-    said: Text
+    problem: Text

@@ -73,7 +73,7 @@ TAGS: dict[type[m.Message], int] = {
     m.Output: 36,
     m.PreemptionNotice: 37,
     m.Ports: 38,
-    m.Asked: 39,
+    m.StopChecks: 39,
     m.Unfit: 40,
     m.Logged: 41,
     m.Sampled: 43,

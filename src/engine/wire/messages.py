@@ -167,11 +167,11 @@ class Hold(NamedTuple):
 
 
 class StopAt(NamedTuple):
-    """Stops the ranks of this generation when they ask for the ``asked``-th time whether to stop."""
+    """Stops the ranks of this generation at their ``check``-th stop check."""
 
     job: Number
     generation: Number
-    asked: Number
+    check: Number
 
 
 class ShowStacks(NamedTuple):
@@ -341,23 +341,23 @@ class Stacks(NamedTuple):
 class Profiled(NamedTuple):
     """The profile of an attempt is over, or there is none. A task may take one that nobody has asked for.
 
-    ``artifact``: the name of that which the attempt has logged before; empty: there is none. ``said``: why there is
+    ``artifact``: the name of that which the attempt has logged before; empty: there is none. ``problem``: why there is
     none, or what is missing in it, for people.
     """
 
     attempt: Number
     profile: Name
     artifact: Name
-    said: Text
+    problem: Text
 
 
-class Asked(NamedTuple):
-    """The highest number of times that a rank of this generation on this node has asked whether to stop."""
+class StopChecks(NamedTuple):
+    """The largest number of stop checks that a rank of this generation on this node has made."""
 
     job: Number
     generation: Number
     number: Number  # of the notice that this answers
-    asked: Number
+    checks: Number
 
 
 class Unfit(NamedTuple):
@@ -389,7 +389,7 @@ class PreemptionNotice(NamedTuple):
 
     Without ``peer`` it is the node's own machine: the node learned it there, or the client from the provider. A client
     also sends the soonest notice about the machines of a generation, with ``peer``; seconds None: there is none any
-    more. The node answers it by `Asked`.
+    more. The node answers it by `StopChecks`.
     """
 
     source: Name
@@ -483,7 +483,7 @@ _Peers = Keys | Serve | Unserve | Pull | Copy | Digest
 ToNode = Hello | _Orders | _Blobs | _Peers | Bye | Input
 _Answers = Started | Done | Failed | Ended | Returned | Yield | Output | Logged | Sampled | Stacks | Profiled
 _Checkpoints = Kept | Stored | Joined | Replicated
-ToClient = Welcome | Refused | _Answers | Asked | Ports | Unfit | NotMoved | _Checkpoints | Serving | Arrived
+ToClient = Welcome | Refused | _Answers | StopChecks | Ports | Unfit | NotMoved | _Checkpoints | Serving | Arrived
 BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | PutRest | Get | Have | Missing
 Message = ToNode | ToClient | BothWays | Bulk | GetRest

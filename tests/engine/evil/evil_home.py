@@ -44,7 +44,7 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
         "forged" if attempt % 5 == 0 else None,
     ),
     m.PreemptionNotice: lambda attempt: m.PreemptionNotice(f"forged {attempt}", None),
-    m.Asked: lambda attempt: m.Asked(attempt, attempt % 5, attempt % 7, 2**63 - 1),
+    m.StopChecks: lambda attempt: m.StopChecks(attempt, attempt % 5, attempt % 7, 2**63 - 1),
     m.Ports: lambda attempt: m.Ports(attempt % 99, tuple(range(1 + attempt % 60_000, 400 + attempt % 60_000))),
     m.Welcome: lambda attempt: m.Welcome(1, True, attempt, {}, ("b",), (1,)),
     m.Refused: lambda attempt: m.Refused(f"forged {attempt}", {}),

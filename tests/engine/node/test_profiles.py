@@ -72,7 +72,7 @@ async def test_what_a_task_is_at_comes_as_an_artifact_and_then_the_answer(make: 
     await exists(client, tmp_path / "a")
     began_at = time.time()
     said = await answer(client, attempt)
-    assert (said.said, said.artifact) == ("", f"profile-p-{attempt}.gz")
+    assert (said.problem, said.artifact) == ("", f"profile-p-{attempt}.gz")
     (logged,) = [each for each in client.of(attempt, m.Logged) if each.blob is not None]
     assert client.heard.index(logged) < client.heard.index(said)
     (record,) = unpacked(logged.records, 1.0)
@@ -106,7 +106,7 @@ async def test_a_task_that_ends_meanwhile_is_answered_after_its_profile(make: An
 
 async def test_why_there_is_none_is_said(make: Any, tmp_path: Path) -> None:
     client = await make()
-    assert (await answer(client, 99)).said == "it waits for a slot of the node, or has ended"
+    assert (await answer(client, 99)).problem == "it waits for a slot of the node, or has ended"
 
     def defies(path: str, end: str) -> str:
         signal.signal(SIGNAL, signal.SIG_DFL)
@@ -114,7 +114,7 @@ async def test_why_there_is_none_is_said(make: Any, tmp_path: Path) -> None:
 
     attempt = client.run(defies, str(tmp_path / "a"), str(tmp_path / "end"))
     await exists(client, tmp_path / "a")
-    assert "does not handle the signal" in (await answer(client, attempt)).said
+    assert "does not handle the signal" in (await answer(client, attempt)).problem
     (tmp_path / "end").touch()
     await client.answer(attempt)
 
@@ -133,7 +133,7 @@ async def test_a_process_that_is_gone_is_not_waited_for(make: Any, tmp_path: Pat
     (tmp_path / "end").touch()
     await client.until(lambda: client.of(attempt, m.Profiled))
     (said,) = client.of(attempt, m.Profiled)
-    assert (said.artifact, said.said) == ("", "its process has ended")
+    assert (said.artifact, said.problem) == ("", "its process has ended")
 
 
 async def test_a_task_in_c_code_is_waited_for_so_long_and_then_goes_on(
@@ -154,7 +154,7 @@ async def test_a_task_in_c_code_is_waited_for_so_long_and_then_goes_on(
     await exists(client, tmp_path / "a")
     said = await answer(client, attempt)
     assert said.artifact == ""
-    assert said.said.startswith("it has not begun within 10 s: the task's process has run no Python code")
+    assert said.problem.startswith("it has not begun within 10 s: the task's process has run no Python code")
     (tmp_path / "end").touch()
     assert client.result(await client.answer(attempt)) == 32
     assert await client.call(os.path.basename, "/x") == "x", "its process runs the next task"
@@ -166,7 +166,7 @@ async def test_a_second_one_of_the_same_process_is_refused(make: Any, tmp_path: 
     await exists(client, tmp_path / "a")
     client.send(m.Profile(attempt, "first", 2, 600.0))
     await exists(client, tmp_path / "a-profiled")
-    assert (await answer(client, attempt, name="second")).said == "another profile of its process is under way"
+    assert (await answer(client, attempt, name="second")).problem == "another profile of its process is under way"
     (tmp_path / "a-steps").touch()
     await client.until(lambda: [each for each in client.of(attempt, m.Profiled) if each.profile == "first"])
     assert (await answer(client, attempt, name="third")).artifact

@@ -40,7 +40,7 @@ class Node:
         self.replicas = Replicas(self.store, self.said.put_nowait)
 
     async def asked(self, blob: str, path: str = "", told: int | None = None, size: int = SIZE) -> Replicated:
-        self.replicas.asked(Replicate(blob, path, size, told))
+        self.replicas.handle(Replicate(blob, path, size, told))
         async with asyncio.timeout(60):
             return await self.said.get()
 
@@ -50,10 +50,10 @@ async def test_a_node_opens_what_another_has_and_says_where_others_find_it() -> 
     told = digest(os.pread(fd, SIZE, 0), SIZE)
     first = await node.asked("a", f"/proc/{os.getpid()}/fd/{fd}")
     os.close(fd)
-    assert (first.blob, first.said) == ("a", "")
+    assert (first.blob, first.problem) == ("a", "")
     second = await node.asked("b", first.path, told)
     node.store.drop(["a"])
-    assert second.said == ""
+    assert second.problem == ""
     assert (await node.asked("b", "", told)).path == second.path
     node.store.close()
 
@@ -62,10 +62,10 @@ async def test_what_is_damaged_too_short_or_not_there_is_told() -> None:
     node, fd = Node(), part()
     told = digest(os.pread(fd, SIZE, 0), SIZE)
     os.pwrite(fd, b"y", HEAD_BYTES + 50_000)
-    assert (await node.asked("a", f"/proc/{os.getpid()}/fd/{fd}", told)).said == "it is damaged"
-    assert (await node.asked("a", "", told, SIZE + 1000)).said == "it is not there"
-    assert (await node.asked("b", "/proc/1/fd/none", told)).said == "it is not there"
-    assert (await node.asked("b")).said == "it is not there"
+    assert (await node.asked("a", f"/proc/{os.getpid()}/fd/{fd}", told)).problem == "it is damaged"
+    assert (await node.asked("a", "", told, SIZE + 1000)).problem == "it is not there"
+    assert (await node.asked("b", "/proc/1/fd/none", told)).problem == "it is not there"
+    assert (await node.asked("b")).problem == "it is not there"
     os.close(fd)
     node.store.close()
 

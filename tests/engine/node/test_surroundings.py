@@ -110,7 +110,7 @@ def test_kept_ports_are_none_that_the_kernel_gives_to_whoever_connects() -> None
 
 
 def test_where_all_ports_are_the_kernels_it_is_asked_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freeports, "_given_by_the_kernel", lambda: range(1024, 65536))
+    monkeypatch.setattr(freeports, "_ephemeral_ports", lambda: range(1024, 65536))
     ports = FreePorts()
     try:
         assert len(set(ports.open())) == KEPT
@@ -124,7 +124,7 @@ def test_a_port_that_somebody_has_is_passed_over(monkeypatch: pytest.MonkeyPatch
         taken.bind(("", 0))
         port = taken.getsockname()[1]
         monkeypatch.setattr(freeports, "PORTS", [port])
-        monkeypatch.setattr(freeports, "_given_by_the_kernel", lambda: range(0))
+        monkeypatch.setattr(freeports, "_ephemeral_ports", lambda: range(0))
         ports = FreePorts()
         try:
             assert port not in ports.open()

@@ -121,5 +121,5 @@ def test_an_old_torch_is_said_to_be_old(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_torch_that_fails_is_told_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Torch._C._profiler, "_ExperimentalConfig", lambda **_: object())
     monkeypatch.setitem(sys.modules, "torch", _Torch())  # type: ignore[arg-type]
-    assert torch_profile.begin().said.startswith("torch's profiler did not begin: AttributeError")
+    assert torch_profile.begin().problem.startswith("torch's profiler did not begin: AttributeError")
     assert threading.active_count() < 50

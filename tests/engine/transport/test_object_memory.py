@@ -89,7 +89,7 @@ class Model(RuleBasedStateMachine):
         name = self.new("made", size)
         self.kept.add(name)
         self.idle.append(name)
-        self.memory.made(name, size)
+        self.memory.created(name, size)
         self.carry_out()
         return name
 
@@ -170,8 +170,8 @@ TestModel = Model.TestCase
 
 
 class DropsWhatIsKept(ObjectMemory):
-    def made(self, name: str, size_bytes: int) -> None:
-        super().made(name, size_bytes)
+    def created(self, name: str, size_bytes: int) -> None:
+        super().created(name, size_bytes)
         if name in self._idle_in_memory:
             self._idle_in_memory[name].kept = False
             self._remembered += 1
@@ -243,11 +243,11 @@ def test_what_was_used_longest_ago_goes_to_the_disk_and_from_there_away() -> Non
 
 def test_a_kept_object_stays_in_memory_where_the_disk_is_full() -> None:
     memory = ObjectMemory(100, 100)
-    memory.made("a", 60)
-    memory.made("b", 60)
+    memory.created("a", 60)
+    memory.created("b", 60)
     assert memory.decisions == [MoveToDisk("a")]
     memory.not_moved("a")
-    memory.made("c", 60)
+    memory.created("c", 60)
     assert memory.decisions == [MoveToDisk("a")]
     assert memory.memory_bytes == 180
 

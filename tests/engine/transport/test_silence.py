@@ -32,7 +32,7 @@ def hold(make: type[SilenceClock], stalls: list[float], deaf_after: int, says_by
         assert silent_s <= ran_s + 1e-6, "HEARD-1: more than the time in which it could be heard"
         assert silent_s >= ran_s - 1e-6, f"HEARD-{3 if says_bytes else 2}: less than the time in which it could answer"
         assert silence.lasts(now) == silent_s, "asked twice, it says the same"
-        if silence.said(says_bytes):
+        if silence.received(says_bytes):
             silence.answered(now)
             ran_s = 0.0 if says_bytes >= MUCH_BYTES else ran_s
         if hears:  # the answer to the ping of this beat lies there when the loop comes to it
@@ -54,7 +54,7 @@ def test_a_long_message_on_a_slow_network_is_no_silence() -> None:
     silence.answered(now)
     for _ in range(60):
         now += 1.0
-        if silence.said(MUCH_BYTES // 4):
+        if silence.received(MUCH_BYTES // 4):
             silence.answered(now)
         assert silence.lasts(now) < SILENCE_S
 
@@ -65,7 +65,7 @@ def behind_a_backlog(make: type[SilenceClock]) -> None:
     silence.answered(now)
     for _ in range(60):
         now += 1.0
-        if silence.said(100, BACKLOG_BYTES):
+        if silence.received(100, BACKLOG_BYTES):
             silence.answered(now)
         assert silence.lasts(now) < SILENCE_S, "HEARD-4: a node is given up that hears as fast as it can"
 
@@ -97,13 +97,13 @@ class ForgivesAll(SilenceClock):
 
 
 class HearsAll(SilenceClock):
-    def said(self, size_bytes: int, sent_bytes: float = 0) -> bool:
+    def received(self, size_bytes: int, sent_bytes: float = 0) -> bool:
         return size_bytes > 0
 
 
 class KnowsNoBacklog(SilenceClock):
-    def said(self, size_bytes: int, sent_bytes: float = 0) -> bool:
-        return super().said(size_bytes)
+    def received(self, size_bytes: int, sent_bytes: float = 0) -> bool:
+        return super().received(size_bytes)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outrider.actors.events import UploadProgress
 from outrider.engine.transport import uploads as module
 from outrider.engine.transport.blob_transfers import TransferProgress
-from outrider.engine.transport.uploads import LARGE_BYTES, TOLD_AFTER_S, Upload, Uploads, Wave
+from outrider.engine.transport.uploads import LARGE_BYTES, REPORT_AFTER_S, Upload, Uploads, Wave
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_wave_counts_each_byte_once(
         now += after_s
         sent[which % len(sent)] = at_bytes
         told.append(wave.progress(now))
-        assert (told[-1] is None) == (now - 10.0 < TOLD_AFTER_S)
+        assert (told[-1] is None) == (now - 10.0 < REPORT_AFTER_S)
     for each, (_, _, whole) in zip(begun, uploads, strict=True):
         wave.end(each, whole=whole)
         told.append(wave.progress(now))
@@ -43,7 +43,7 @@ def test_a_wave_counts_each_byte_once(
         assert 0 <= event.sent_bytes <= event.total_bytes <= sum(size for _, size, _ in uploads)
         assert event.nodes == len({node for node, _, _ in uploads})
     last = told[-1]
-    assert (last is None) == (now - 10.0 < TOLD_AFTER_S)
+    assert (last is None) == (now - 10.0 < REPORT_AFTER_S)
     if last is not None:
         assert last.ended
         assert last.sent_bytes == last.total_bytes == sum(size for _, size, whole in uploads if whole)
@@ -52,8 +52,8 @@ def test_a_wave_counts_each_byte_once(
 
 @pytest.mark.anyio
 async def test_uploads_at_the_same_time_are_one_wave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TOLD_AFTER_S", 0.0)
-    monkeypatch.setattr(module, "TOLD_EACH_S", 0.0)
+    monkeypatch.setattr(module, "REPORT_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "REPORT_EACH_S", 0.0)
     told: list[UploadProgress] = []
     uploads, progress = Uploads(told.append, now=lambda: 7.0), TransferProgress(1)  # type: ignore[arg-type]
     with uploads.watched(0, LARGE_BYTES, progress):

@@ -2,7 +2,7 @@
 
 Documented in the EC2 user guide under "Spot Instance interruption notices", "EC2 instance rebalance recommendations"
 and "Use the Instance Metadata Service". The token comes back with the machine's hop limit, by default 1, as its IP
-time-to-live: a container behind a bridge asks and never gets an answer.
+time-to-live: a container behind a bridge never gets an answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime
 from .metadata_service import OK, Answer, MetadataService, request
 from .sources import Report, Unanswered
 
-WITHIN_S = 2.0  # it answers in milliseconds or, where there is no such service, not at all
+WITHIN_S = 2.0  # it answers in milliseconds, or not at all if there is no such service
 TOKEN_S = 21600  # the longest that there is
 NOTICE_S = 120.0  # "two minutes before Amazon EC2 stops or terminates"
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
@@ -32,7 +32,7 @@ class Imds(MetadataService):
         for fresh in (False, True):
             headers = {"X-aws-ec2-metadata-token": await self._valid_token(renew=fresh)}
             answer = await request(f"{self._url}{path}", headers=headers, within_s=WITHIN_S)
-            if answer.status != _UNAUTHORIZED:  # the token is another machine's, where this one was resumed from a copy
+            if answer.status != _UNAUTHORIZED:  # the token is another machine's: this one was resumed from a copy
                 break
         if answer.status == _NOT_FOUND:
             return None

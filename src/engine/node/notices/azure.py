@@ -15,14 +15,14 @@ from .sources import Report, Unanswered
 
 WITHIN_S = 5.0
 FIRST_WITHIN_S = 150.0  # the first question turns the service on: "up to two minutes"
-# The events that end it, and the minimum notice of each; Freeze is a pause of seconds.
+# The events that end the machine, and the minimum notice of each; Freeze is a pause of seconds.
 LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Reboot": 900.0, "Redeploy": 600.0}
 _METADATA = {"Metadata": "true"}
 
 
 class ScheduledEvents(MetadataService):
     name = "azure"
-    every_s = 1.0  # as often as is suggested: a preemption is announced 30 s ahead
+    every_s = 1.0  # the recommended interval: a preemption is announced 30 s ahead
     _own = ""  # this machine's name
     _answered = False
 

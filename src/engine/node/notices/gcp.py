@@ -1,7 +1,7 @@
 """Google Cloud: Compute Engine's metadata on preemption and host maintenance.
 
 Documented under "Spot VMs", "Query metadata server for maintenance event notices" and "About VM metadata". A query
-waits for the next change (``wait_for_change``), so that a notice of 30 s is known at once.
+waits for the next change (``wait_for_change``), so that a notice of 30 s arrives at once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .metadata_service import OK, URL, MetadataService, request
 from .sources import Report, Unanswered
 
 HOST_S = 60.0  # a query ends after so long without a change
-WITHIN_S = 10.0  # and the server answers in so much longer
-EVERY_S = 1.0  # from a server that does not say which version it answered with, and so cannot wait for the next
+WITHIN_S = 10.0  # and the server answers within this time after it
+EVERY_S = 1.0  # for a server that sends no version (ETag), and so cannot wait for the next
 PREEMPTED_S = 30.0  # from the signal to the machine's end
 MAINTENANCE_S = 60.0  # "60 seconds before a maintenance event starts"; a machine with GPUs gets an hour
 _FLAVOR = {"Metadata-Flavor": "Google"}
@@ -43,7 +43,7 @@ class _Value(MetadataService):
     async def _next(self) -> str:
         """Return the value: at once the first time, then when it changes."""
         url = f"{self._url}/computeMetadata/v1/instance/{self.item}"
-        etag, self._etag = self._etag, ""  # after a failure, not a query that may wait for long
+        etag, self._etag = self._etag, ""  # after a failure, send no query that may wait for long
         query = f"?wait_for_change=true&timeout_sec={HOST_S:g}&last_etag={etag}" if etag else ""
         answer = await request(url + query, headers=_FLAVOR, within_s=WITHIN_S + (HOST_S if query else 0))
         if answer.status != OK or answer.headers.get("metadata-flavor") != "Google":
@@ -57,7 +57,7 @@ class Preempted(_Value):
 
 
 class Maintenance(_Value):
-    """The host will be serviced, and this machine is one that is stopped for it; live migration is no end."""
+    """A maintenance of the host that stops this machine; live migration is no end."""
 
     name, item, ends = "gcp-maintenance", "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"
 

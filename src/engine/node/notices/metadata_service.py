@@ -1,6 +1,6 @@
 """Metadata services, and a minimal HTTP client for them: one small request per connection, bounded in time and size.
 
-urllib would go through the proxies of the environment, which is where the answers of these services must never go.
+urllib would use the environment's proxies, which must never see the answers of these services.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .sources import PolledSource, Unanswered
 
 URL = "http://169.254.169.254"  # the metadata service's in each cloud
 OK = 200
-MAX_BYTES = 64 * 1024  # of an answer; also what a reader holds, so that no header is longer
+MAX_BYTES = 64 * 1024  # of an answer; also the reader's buffer, so no header is longer
 
 
 class MetadataService(PolledSource):
@@ -47,18 +47,18 @@ async def request(url: str, *, method: str = "GET", headers: Mapping[str, str] =
     """Send one request and return its answer.
 
     Raises:
-        Unanswered: nobody who speaks HTTP answered in time.
+        Unanswered: no HTTP answer came in time.
     """
     try:
         async with asyncio.timeout(within_s):
-            return await _asked(url, method, headers)
+            return await _send(url, method, headers)
     except TimeoutError:
         raise Unanswered(f"no answer within {within_s:g} s from {url}") from None
     except (OSError, EOFError, ValueError, LookupError, asyncio.LimitOverrunError) as error:
         raise Unanswered(f"no answer from {url} ({type(error).__name__}: {error})") from error
 
 
-async def _asked(url: str, method: str, headers: Mapping[str, str]) -> Answer:
+async def _send(url: str, method: str, headers: Mapping[str, str]) -> Answer:
     where = urlsplit(url)
     target = where.path + (f"?{where.query}" if where.query else "")
     reader, writer = await asyncio.open_connection(where.hostname, where.port or 80, limit=MAX_BYTES)

@@ -1,9 +1,9 @@
-"""The sources of preemption notices: what one is, those that need no cloud, and how a provider's texts name them all.
+"""The sources of preemption notices: their interface, those without a cloud, and the texts that name them.
 
     aws   aws-rebalance   gcp   gcp-maintenance,seconds=3600   azure   slurm,USR1=120,TERM=30   file,path=/run/notice
 
-A text is a name and options behind commas. ``url=`` is another place to ask than the cloud's own. No source is used
-that the node's provider does not name, but for the file ``preempt`` in the node's own folder.
+A text is a name and options after commas. ``url=`` replaces the cloud's own address. Only sources that the node's
+provider names are used, and the file ``preempt`` in the node's own folder.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from errno import EINVAL
 from importlib import import_module
 from pathlib import Path
 
-WITHDRAWN = "withdrawn"  # in place of a signal's seconds: it takes back what another one has announced
-FIRST_S, AT_MOST_S = 1.0, 30.0  # between two questions while there is no answer
+WITHDRAWN = "withdrawn"  # in place of a signal's seconds: it withdraws another signal's notice
+FIRST_S, AT_MOST_S = 1.0, 30.0  # between requests while there is no answer
 FILE_BYTES = 64  # of a file with a notice: a number is shorter
 _SIGNALS = ("signal", "slurm")
 _FILE = "file"
-_CLOUDS = {  # modules that are imported where they are asked for: an HTTP client's imports take 20 ms
+_CLOUDS = {  # modules, imported when they are named: an HTTP client's imports take 20 ms
     "aws": ("aws", "SpotAction"),
     "aws-rebalance": ("aws", "Rebalance"),
     "gcp": ("gcp", "Preempted"),
@@ -44,45 +44,45 @@ def named(texts: Sequence[str]) -> list[NoticeSource]:
     Raises:
         ValueError: a text names no source; the error says what it could be.
     """
-    found: list[NoticeSource] = []
+    sources: list[NoticeSource] = []
     for text in texts:
         name, *options = text.split(",")
         pairs = dict(_pair(option, text) for option in options)
         if name in _SIGNALS:
-            found.append(_signals(name, pairs, text))
+            sources.append(_signals(name, pairs, text))
         elif name in _CLOUDS:
-            found.append(_cloud(name, pairs, text))
+            sources.append(_cloud(name, pairs, text))
         elif name == _FILE:
-            found.append(_file(pairs, text))
+            sources.append(_file(pairs, text))
         else:
             raise ValueError(f"{text!r} is no source of notices: {', '.join([*_CLOUDS, *_SIGNALS, _FILE])}")
-    if len({source.name for source in found}) < len(found):
+    if len({source.name for source in sources}) < len(sources):
         raise ValueError(f"a source of notices is there twice: {', '.join(texts)}")
-    return found
+    return sources
 
 
 def signals(texts: Sequence[str]) -> list[int]:
-    """Return the signals that these sources listen to."""
+    """Return the signals of these sources."""
     return [number for source in named(texts) if isinstance(source, Signals) for number in source.meanings]
 
 
 class Unanswered(Exception):
-    """Raised when the service did not answer, or not as it should: that says nothing about the machine."""
+    """The error for a missing or malformed answer of a service, which proves nothing about the machine."""
 
 
 class PolledSource:
-    """Something that is asked again and again, less often while it does not answer.
+    """A source that is polled, less often while it does not answer.
 
     The beginning and the end of a failure are logged.
     """
 
     name: str
     every_s: float
-    at_most_s: float | None = None  # between two questions while there is no answer; None: `AT_MOST_S`
+    at_most_s: float | None = None  # between requests while there is no answer; None: `AT_MOST_S`
     _failures = 0
 
     async def ask(self, report: Report) -> None:
-        """Ask once. A question that fails changes nothing of what was reported before."""
+        """Send one request. A failure changes nothing of earlier reports."""
         raise NotImplementedError
 
     async def watch(self, report: Report) -> None:
@@ -106,20 +106,20 @@ class PolledSource:
                 await asyncio.sleep(self.every_s)
 
     def _log(self, text: str) -> None:
-        with suppress(OSError):  # a full disk: notices are looked for all the same
+        with suppress(OSError):  # a full disk: polling goes on all the same
             print(f"notices: {self.name}: {text}", file=sys.stderr, flush=True)
 
 
 class PreemptFile(PolledSource):
-    """A file in which somebody writes in how many seconds this machine ends; removed, the notice is withdrawn.
+    """A file with the number of seconds until this machine ends; if the file is removed, the notice is withdrawn.
 
-    The seconds count from when it was written, by the file's own time. An empty file is still being written, and says
-    nothing; so does one that cannot be read or has no number in it, which is logged. Written again, it counts anew.
+    The seconds count from when it was written, by the file's own time. An empty file is still being written, and means
+    nothing; so does an unreadable file or one without a number, which is logged. Written again, it counts anew.
     """
 
     every_s = 1.0  # a file's metadata: 10 us
     at_most_s = 1.0
-    _seen: tuple[str, int] | None = None  # what it said that was reported, and when it was written
+    _seen: tuple[str, int] | None = None  # the reported content, and when it was written
 
     def __init__(self, path: Path, name: str = "file") -> None:
         self.name = name
@@ -146,7 +146,7 @@ class PreemptFile(PolledSource):
 
 
 def _small_file(path: Path) -> tuple[str, int]:
-    """Return the beginning of a file, and when it was written. A pipe in its place makes nobody wait.
+    """Return the beginning of a file, and when it was written. A pipe in its place causes no wait.
 
     Raises:
         OSError: also where it is no file.
@@ -170,11 +170,10 @@ def _seconds_in(text: str) -> float | None:
 
 
 class Signals:
-    """Signals that announce the end, with the seconds that each leaves, or None: it takes back what was announced.
+    """Signals that announce the end, with the seconds that each leaves, or None: it withdraws the notice.
 
-    Slurm sends what ``--signal`` says that long before the time limit, and SIGTERM a partition's GraceTime before it
-    kills what it preempts; neither says how long, so the texts do. They reach every process of a job's step: see
-    `shield`.
+    Slurm sends the ``--signal`` at its time before the time limit, and SIGTERM a partition's GraceTime before it kills
+    preempted jobs; signals carry no time, so the texts do. They reach every process of a job's step: see `shield`.
     """
 
     def __init__(self, name: str, meanings: Mapping[int, float | None]) -> None:
@@ -224,16 +223,16 @@ def _file(pairs: dict[str, str], text: str) -> PreemptFile:
 
 
 def _cloud(name: str, pairs: dict[str, str], text: str) -> PolledSource:
-    given: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     for option, value in pairs.items():
         if option == "url" and value.startswith("http://"):
-            given["url"] = value
+            arguments["url"] = value
         elif option == "seconds" and name == "gcp-maintenance":
-            given["seconds"] = _positive(value)
+            arguments["seconds"] = _positive(value)
         else:
             raise ValueError(f"{text!r}: it has no option {option}={value}")
     module, kind = _CLOUDS[name]
-    source: PolledSource = getattr(import_module(f".{module}", __package__), kind)(**given)
+    source: PolledSource = getattr(import_module(f".{module}", __package__), kind)(**arguments)
     return source
 
 

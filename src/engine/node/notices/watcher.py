@@ -12,24 +12,24 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...wire.messages import Asked, Peer, PreemptionNotice, StopAt
+from ...wire.messages import Peer, PreemptionNotice, StopAt, StopChecks
 from ..notice_page import NoticePage, PostedNotice, World
 from .sources import NoticeSource
 
-SAME_S = 1.0  # an end computed twice from what a cloud says differs by its rounding
+SAME_S = 1.0  # an end computed twice from a cloud's answers differs by rounding
 LONGEST_S = 30 * 86400.0
 NAME_CHARS = 64
-SETTLE_S = 0.01  # by then every rank that asked before it could see the notice has counted
+SETTLE_S = 0.01  # by then every rank whose check came before the notice has counted it
 
 
 class PreemptionWatcher:
     def __init__(
         self,
         page: NoticePage,
-        send: Callable[[PreemptionNotice | Asked], None],
+        send: Callable[[PreemptionNotice | StopChecks], None],
         noticed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``noticed``: called when this machine has a notice, or another one than before."""
+        """Watch sources. ``noticed``: called when this machine has a new or changed notice."""
         self._loop = asyncio.get_running_loop()
         self._page = page
         self._send = send
@@ -58,13 +58,13 @@ class PreemptionWatcher:
 
     def received(self, message: PreemptionNotice | StopAt) -> None:
         match message:
-            case PreemptionNotice(source, seconds, None):  # the client has it from the provider: it is not sent back
+            case PreemptionNotice(source, seconds, None):  # from the client, who got it from the provider
                 if self._record(source, seconds):
                     self._from_client.add(source)
             case PreemptionNotice(source, seconds, Peer() as peer):
                 self._post_notice(source, seconds, peer)
-            case StopAt(job, generation, asked):
-                self._update(job, generation, stop_at=asked)
+            case StopAt(job, generation, check):
+                self._update(job, generation, stop_at=check)
 
     def greeted(self) -> None:
         """Send this machine's notices again to a client that was away: the seconds it knows have passed meanwhile."""
@@ -94,7 +94,7 @@ class PreemptionWatcher:
 
     def _count(self, job: int, generation: int, number: int) -> None:
         if not self._page.closed:
-            self._send(Asked(job, generation, number, self._page.counted(job, generation)))
+            self._send(StopChecks(job, generation, number, self._page.counted(job, generation)))
 
     def _record(self, source: str, seconds: float | None) -> bool:
         changed = self._pending.record(source, seconds, time.monotonic())
@@ -113,7 +113,7 @@ class PreemptionWatcher:
 
 
 class Pending:
-    """The notices of all sources: which one holds for the tasks, and what has changed. Pure; time comes in.
+    """The notices of all sources: which one holds for the tasks, and whether it has changed. Pure; time comes in.
 
     PENDING-1: what holds is the soonest end that is still ahead; if none is, the latest of those that have passed.
     PENDING-2: a notice keeps its number until its source withdraws it; the next one has another.

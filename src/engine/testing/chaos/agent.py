@@ -11,7 +11,7 @@ Agent and client exchange lines of JSON over an abstract unix socket, which leav
     -> {"step": 20}             paused at this step
     <- {"go": 20}               go on
     <- {"gil": 70.0}            hold the interpreter lock for so many seconds, or until the client hangs up
-    -> {"made": 143}            the task has ended, after so many steps
+    -> {"steps": 143}           the task has ended, after so many steps
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Agent:
         self._file = sock.makefile("rb")
         self._pid = os.getpid()
         self._counts: Counter[str] = Counter()
-        self._made = 0
+        self._steps = 0
         self._lock = threading.Lock()
         self._gone = threading.Event()
         self._send(
@@ -82,21 +82,21 @@ class Agent:
             return
         with self._lock:
             self._counts[kind] += 1
-            is_next = self._counts[kind] > self._made
-            self._made = max(self._made, self._counts[kind])
-            made = self._made
+            is_next = self._counts[kind] > self._steps
+            self._steps = max(self._steps, self._counts[kind])
+            steps = self._steps
         if not is_next or self._gone.is_set():
             return
         with suppress(OSError):
-            if made == 1:
+            if steps == 1:
                 self._send(began=True)
-            if made in self._watched:
-                self._send(step=made)
-                self._watched[made].wait()
+            if steps in self._watched:
+                self._send(step=steps)
+                self._watched[steps].wait()
 
     def close(self) -> None:
         with suppress(OSError):
-            self._send(made=self._made)
+            self._send(steps=self._steps)
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:

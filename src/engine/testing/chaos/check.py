@@ -1,4 +1,4 @@
-"""Check that a function gives the same answer with faults as without: run it once undisturbed, once with faults."""
+"""Check that a function returns the same answer with faults as without: run it once undisturbed, once with faults."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class Disturbance:
         if not report.strikes:
             raise AssertionError(_none_injected(report.chaos, took_s))
         for rank, (one, other) in enumerate(zip(expected, got, strict=True)):
-            if (told := difference(one, other, rtol)) is not None:
-                raise AssertionError(f"rank {rank} gives another answer: {told} ({report.summary()})")
+            if (story := difference(one, other, rtol)) is not None:
+                raise AssertionError(f"rank {rank} gives another answer: {story} ({report.summary()})")
         return got
 
     @property
@@ -107,9 +107,9 @@ class Disturbance:
 
 def _not_injected(late: Sequence[Planned], report: Report) -> str:
     faults = ", ".join(str(planned.fault) for planned in late)
-    made = ", ".join(f"rank {each.rank} made {each.steps}" for each in report.made) or "no task counted any"
+    counts = ", ".join(f"rank {each.rank} made {each.steps}" for each in report.step_counts) or "no task counted any"
     return (
-        f"{faults} did not happen: of its steps, {made}. A step is a call of should_stop(), of ckpt.save(), or of "
+        f"{faults} did not happen: of its steps, {counts}. A step is a call of should_stop(), of ckpt.save(), or of "
         "outrider.testing.step()."
     )
 
@@ -170,8 +170,8 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def _first(found: Any) -> str | None:
-    return next((told for told in found if told is not None), None)
+def _first(stories: Any) -> str | None:
+    return next((story for story in stories if story is not None), None)
 
 
 def _shown(value: Any) -> str:

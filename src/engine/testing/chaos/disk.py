@@ -12,7 +12,7 @@ from ...api.errors import SpecError
 from .processes import Process
 
 BALLAST = ".chaos-ballast"
-MOST_BYTES = 4 << 30  # a larger disk was not made for this
+MOST_BYTES = 4 << 30  # the largest disk to fill; larger ones are not test disks
 
 
 def check(provider: Any) -> None:
@@ -37,7 +37,7 @@ def has_room(work: Path, member: Process) -> bool:
 
 @contextmanager
 def full(work: Path, member: Process) -> Iterator[None]:
-    """Fill ``work`` until the block is left. ``member``: a process that sees it, as nodes have their own mounts."""
+    """Fill ``work`` until the block is left. ``member``: a process with this mount, as nodes have their own."""
     ballast = _seen(work, member) / BALLAST
     ours = has_room(work, member)
     try:

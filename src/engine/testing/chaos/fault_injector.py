@@ -55,7 +55,7 @@ class FaultInjector:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Prepare. Cancelled or failed, it leaves nothing behind.
+        """Prepare. After an error or a cancellation nothing is left behind.
 
         Raises:
             SpecError: the pool is not a local one, or has a fault injector already.
@@ -90,7 +90,7 @@ class FaultInjector:
         self._start(self._run_plan())
 
     async def end(self) -> None:
-        """Inject nothing more, and restore what can be restored. A cancellation meanwhile is raised afterwards."""
+        """Inject nothing more, and undo faults where possible. A cancellation meanwhile is raised afterwards."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._stop())
         await finished(self._ending)
@@ -147,9 +147,9 @@ class FaultInjector:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _until(self, found: Callable[[], Any]) -> Any:
-        """Wait until ``found`` returns something other than None, and return that."""
-        while (it := found()) is None:
+    async def _until(self, condition: Callable[[], Any]) -> Any:
+        """Wait until ``condition`` returns something other than None, and return that."""
+        while (it := condition()) is None:
             await self._changed.wait()
         return it
 
@@ -162,7 +162,7 @@ class FaultInjector:
         return {target.rank: target for target in targets if self._applies_to(fault, target)}
 
     def _target(self, node: NodeState) -> TargetNode | None:
-        """A node as a target; None where it is dying, or was never ready."""
+        """Return a node as a target; None: it is dying, or was never ready."""
         facts = node.facts
         assert facts is not None, "a local machine names its processes"
         group, daemon = processes.owned(int(facts["group"])), processes.owned(int(facts["pid"]))
@@ -183,20 +183,20 @@ class FaultInjector:
         return [task for task in self._tasks if task.process in here]
 
     async def _is_wired(self, fault: Fault, target: TargetNode) -> bool:
-        """Lead the connection of the node over our wire, an older one by cutting it. False where the node is gone."""
+        """Route the connection of the node over our wire, by cutting an older one. Return False if the node is gone."""
         if not isinstance(fault, Partition | SlowLink):
             return True
         wire = self._wires.of(target.machine)
         if not wire.used:
             self._core.connector.cut(NodeId(target.node), "rewired for chaos")
 
-        def found() -> bool | None:
+        def wired() -> bool | None:
             states = {node.node: node.state for node in self._core.observer.snapshot().nodes}
             if target.node not in states:
                 return False
             return (wire.used and states[target.node] != "suspect") or None
 
-        return bool(await self._until(found))
+        return bool(await self._until(wired))
 
     # --- times ------------------------------------------------------------------------------------------------------
 
@@ -240,8 +240,8 @@ class FaultInjector:
                 self._start(self._at_step(task, step))
             case {"began": _}:
                 self.report.began.setdefault((task.job, task.generation), time.time())
-            case {"made": steps}:
-                self.report.made.append(StepCount(task.job, task.generation, task.rank, steps))
+            case {"steps": steps}:
+                self.report.step_counts.append(StepCount(task.job, task.generation, task.rank, steps))
 
     async def _at_step(self, task: TargetTask, step: int) -> None:
         """Inject the faults that wait for this step of the task, which is paused meanwhile."""
@@ -281,8 +281,8 @@ class FaultInjector:
         self.report.strikes.append(strike)
 
         def heard() -> bool | None:
-            told = self.report.of(ev.NodeNoticed, ev.NodeLost, ev.NodeDismissed)
-            return any(event.node == target.node and event.at >= strike.at for event in told) or None
+            events = self.report.of(ev.NodeNoticed, ev.NodeLost, ev.NodeDismissed)
+            return any(event.node == target.node and event.at >= strike.at for event in events) or None
 
         try:
             injection = Injection(target, self._wires.of(target.machine), tasks, strike, lambda: self._until(heard))

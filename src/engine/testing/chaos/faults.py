@@ -42,8 +42,8 @@ class Fault:
 
     def __str__(self) -> str:
         """The fault as a user would write it, without defaults."""
-        given = [(each, getattr(self, each.name)) for each in fields(self)]
-        return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in given if v != f.default)})"
+        values = [(each, getattr(self, each.name)) for each in fields(self)]
+        return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in values if v != f.default)})"
 
     def options(self) -> dict[str, Any]:
         """Return the options with their values, without those that are None."""
@@ -171,13 +171,13 @@ def checked(faults: object) -> tuple[Fault, ...]:
     """
     if isinstance(faults, str | Fault) or not isinstance(faults, Sequence) or not faults:
         raise SpecError(f'Chaos: faults takes a list that is not empty, as in ["kill", Freeze(15)], not {faults!r}.')
-    found = []
+    result = []
     for fault in faults:
         if isinstance(fault, str) and fault in KINDS:
-            found.append(KINDS[fault]())
+            result.append(KINDS[fault]())
         elif isinstance(fault, Fault):
-            found.append(fault)
+            result.append(fault)
         else:
             written = f"write {fault.__name__}()" if isinstance(fault, type) else f"they are {', '.join(KINDS)}"
             raise SpecError(f"Chaos: {fault!r} is no fault: {written}.")
-    return tuple(found)
+    return tuple(result)

@@ -53,8 +53,8 @@ def _svg(line: Timeline) -> Iterator[str]:
             x, width = LEFT + span.begin_s * scale, max(1.0, (span.end_s - span.begin_s) * scale)
             box = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}"'
             yield f'<rect {box} fill="{COLOURS[span.kind]}" stroke="#fff">'
-            told = f"{span.text} {WORDS[span.kind]}, {span.begin_s:.2f} to {span.end_s:.2f} s"
-            yield f"<title>{escape(told)}</title></rect>"
+            title = f"{span.text} {WORDS[span.kind]}, {span.begin_s:.2f} to {span.end_s:.2f} s"
+            yield f"<title>{escape(title)}</title></rect>"
             if span.text and width > 7 * len(span.text):
                 yield f'<text x="{x + 4:.1f}" y="{y + 13}" fill="#fff">{escape(span.text)}</text>'
         for mark in row.marks:

@@ -1,4 +1,4 @@
-"""The injection of each fault, as a context manager: it injects on entry, and restores what can be restored on exit.
+"""The injection of each fault, as a context manager: it injects on entry, and undoes the fault on exit where possible.
 
 It touches only processes, directories and connections that are the pool's own, and verifies that each time.
 """

@@ -12,7 +12,7 @@ from ...api import checks
 from ...api.errors import SpecError
 from .faults import LOSSES, Fault, checked
 
-LEAST, MOST = 0.25, 4.0  # times the mean: faults do not coincide, and no pause is too long for a test
+LEAST, MOST = 0.25, 4.0  # multiples of the mean: faults do not coincide, and no pause is too long for a test
 
 
 @checks.checks_options
@@ -55,13 +55,13 @@ class Chaos:
             raise SpecError(f"Chaos: seed takes a whole number, not {seed!r}.")
         if rank is not None:
             checks.count("Chaos(rank=...)", rank, least=0)
-        given = checked(faults)
-        untimed = [fault for fault in given if fault.at_step is None]
+        valid = checked(faults)
+        untimed = [fault for fault in valid if fault.at_step is None]
         if mtbf is None and untimed:
             raise SpecError(f"Chaos: without mtbf, when does {untimed[0]} happen? Give it at_step, or give mtbf.")
         object.__setattr__(self, "mtbf", None if mtbf is None else checks.seconds("Chaos: mtbf", mtbf))
         object.__setattr__(self, "seed", seed)
-        object.__setattr__(self, "faults", given)
+        object.__setattr__(self, "faults", valid)
         object.__setattr__(self, "rank", rank)
         object.__setattr__(self, "most", most)
 
@@ -71,14 +71,14 @@ class Chaos:
         return tuple(fault for fault in self.faults if fault.at_step is not None)
 
 
-def checked_chaos(given: object) -> None:
+def checked_chaos(value: object) -> None:
     """Check the option ``Pool(chaos=...)``.
 
     Raises:
         SpecError: it is not a `Chaos`.
     """
-    if not isinstance(given, Chaos):
-        raise SpecError(f"Pool: chaos takes a Chaos, as in Chaos(mtbf=15, seed=7), not {given!r}.")
+    if not isinstance(value, Chaos):
+        raise SpecError(f"Pool: chaos takes a Chaos, as in Chaos(mtbf=15, seed=7), not {value!r}.")
 
 
 def check_ranks(chaos: Chaos, nodes: int) -> None:

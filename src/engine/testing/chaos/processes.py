@@ -1,7 +1,7 @@
 """A pool's own processes, and no others: identified by pid and start time, signalled through a pidfd.
 
-A pid may soon mean another process. A process that is signalled here was seen to descend from this program, as every
-local node does, and is verified to be the same process still.
+A pid may soon mean another process. A process is signalled only if it descends from this program, as every local node
+does, and still is the same process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 STAT_PARENT, STAT_STARTED = 1, 19  # positions in /proc/<pid>/stat, counted from its third field, the state
-PASSES = 5  # of looking for children that were born meanwhile
+PASSES = 5  # searches for children that were born meanwhile
 
 
 class Process(NamedTuple):
@@ -23,22 +23,22 @@ class Process(NamedTuple):
 
 def owned(pid: int) -> Process | None:
     """The process ``pid``, if it exists and descends from this one."""
-    found = _seen(pid)
+    process = _seen(pid)
     above, me = pid, os.getpid()
-    while found is not None and above != me:
+    while process is not None and above != me:
         above = _parent(above)
         if above < 1:  # pid 1 may be this process: the first one of a container
             return None
-    return found
+    return process
 
 
 def tree(roots: Iterable[Process]) -> list[Process]:
     """The processes ``roots`` and all their descendants, parents first."""
     below = _below()
-    found = [root for root in roots if lives(root)]
-    for process in found:  # grows meanwhile
-        found += [child for child in below.get(process.pid, ()) if child not in found]
-    return found
+    processes = [root for root in roots if lives(root)]
+    for process in processes:  # grows meanwhile
+        processes += [child for child in below.get(process.pid, ()) if child not in processes]
+    return processes
 
 
 def children(process: Process) -> list[Process]:
@@ -97,11 +97,11 @@ def _parent(pid: int) -> int:
 
 def _below() -> dict[int, list[Process]]:
     """Every living process, by its parent's pid. Some kernels have no /proc/<pid>/task/<tid>/children."""
-    found: dict[int, list[Process]] = {}
+    children: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - names suffice
         if name.isdigit() and (stat := _stat(int(name))) and stat[0] not in "ZX":
-            found.setdefault(int(stat[STAT_PARENT]), []).append(Process(int(name), int(stat[STAT_STARTED])))
-    return found
+            children.setdefault(int(stat[STAT_PARENT]), []).append(Process(int(name), int(stat[STAT_STARTED])))
+    return children
 
 
 def _stat(pid: int) -> list[str]:

@@ -107,16 +107,16 @@ class Report:
     chaos: Chaos | None = None
     began_at: float | None = None  # seconds since the epoch
     ended_at: float | None = None
-    found: list[InitialNode] = field(default_factory=list)
+    initial_nodes: list[InitialNode] = field(default_factory=list)
     strikes: list[Strike] = field(default_factory=list)
     events: list[ev.Event] = field(default_factory=list)
-    made: list[StepCount] = field(default_factory=list)
+    step_counts: list[StepCount] = field(default_factory=list)
     began: dict[tuple[int, int], float] = field(default_factory=dict)  # time of the first step, by (job, generation)
 
     def begin(self, nodes: Iterable[NodeState]) -> None:
         """Note the time, and the nodes that exist."""
         self.began_at = time.time()
-        self.found = [InitialNode(node.node, node.state, node.rank) for node in nodes]
+        self.initial_nodes = [InitialNode(node.node, node.state, node.rank) for node in nodes]
 
     def end(self) -> None:
         """Note the time of the end."""
@@ -145,70 +145,70 @@ class Report:
 
     @property
     def seen_s(self) -> list[float]:
-        """Seconds from each fault that took a node until the pool knew. Of several faults the last one counts."""
+        """Seconds from each fault that took a node until the pool noticed. Of several faults the last one counts."""
         taking = [strike for strike in self.strikes if strike.takes_node]
-        found = []
+        seconds = []
         for lost in self.losses:
             before = [strike for strike in taking if strike.node == lost.node and strike.at <= lost.at]
             if before:
-                found.append(max(0.0, lost.at - max(before, key=lambda strike: strike.at).taken_at))
-        return found
+                seconds.append(max(0.0, lost.at - max(before, key=lambda strike: strike.at).taken_at))
+        return seconds
 
     @property
     def recoveries_s(self) -> list[float]:
         """Seconds from each loss of a generation until the next generation of the same broadcast was started."""
         starts = self.of(ev.GenerationStarted)
-        found = []
+        seconds = []
         for lost_at, job, generation in self._lost():
-            found.append(min(e.at for e in starts if e.job == job and e.generation > generation) - lost_at)
-        return found
+            seconds.append(min(e.at for e in starts if e.job == job and e.generation > generation) - lost_at)
+        return seconds
 
     @property
     def working_s(self) -> list[float]:
         """Seconds from each such loss until a later generation made its first step, for functions that count steps."""
-        found = []
+        seconds = []
         for lost_at, job, generation in self._lost():
             later = [at for (of, number), at in self.began.items() if of == job and number > generation]
             if later:
-                found.append(min(later) - lost_at)
-        return found
+                seconds.append(min(later) - lost_at)
+        return seconds
 
     def _lost(self) -> list[tuple[float, int, int]]:
         """(time, job, generation) of each lost generation that was followed by another."""
         last = {event.job: event.generation for event in self.of(ev.GenerationStarted)}
-        found = []
+        losses = []
         for event in self.of(ev.GenerationLost):
             at = [lost.at for lost in self.losses if lost.node in event.nodes]
             if event.generation < last.get(event.job, 0):
-                found.append((min([event.at, *at]), event.job, event.generation))
-        return found
+                losses.append((min([event.at, *at]), event.job, event.generation))
+        return losses
 
     def summary(self) -> str:
         """Return the figures in one line for people."""
         faults = _counted(len(self.strikes), "fault")
-        found = f"{faults}, {_counted(len(self.losses), 'node')} lost, {_counted(self.generations, 'generation')}"
+        text = f"{faults}, {_counted(len(self.losses), 'node')} lost, {_counted(self.generations, 'generation')}"
         if self.recoveries_s:
-            found += f"; the next one was started {median(self.recoveries_s):.2f} s after a loss"
+            text += f"; the next one was started {median(self.recoveries_s):.2f} s after a loss"
         if self.working_s:
-            found += f" and made its first step after {median(self.working_s):.1f} s (medians)"
-        return found
+            text += f" and made its first step after {median(self.working_s):.1f} s (medians)"
+        return text
 
     # --- output -----------------------------------------------------------------------------------------------------
 
     def properties(self) -> list[tuple[str, object]]:
         """Return the figures as properties of a test in a JUnit report."""
-        told: list[tuple[str, object]] = [
+        figures: list[tuple[str, object]] = [
             ("outrider.faults", "; ".join(f"{s.fault} on rank {s.rank}" for s in self.strikes)),
             ("outrider.nodes_lost", len(self.losses)),
             ("outrider.generations", self.generations),
         ]
         if self.recoveries_s:
-            told.append(("outrider.recovery_s", round(max(self.recoveries_s), 3)))
+            figures.append(("outrider.recovery_s", round(max(self.recoveries_s), 3)))
         if self.working_s:
-            told.append(("outrider.working_s", round(max(self.working_s), 3)))
+            figures.append(("outrider.working_s", round(max(self.working_s), 3)))
         if self.chaos is not None:
-            told.append(("outrider.seed", self.chaos.seed))
-        return told
+            figures.append(("outrider.seed", self.chaos.seed))
+        return figures
 
     def as_dict(self) -> dict[str, Any]:
         """Return the whole report as JSON values."""
@@ -219,14 +219,14 @@ class Report:
             else {"mtbf": chaos.mtbf, "seed": chaos.seed, "faults": [str(fault) for fault in chaos.faults]},
             "began_at": self.began_at,
             "ended_at": self.ended_at,
-            "found": [asdict(each) for each in self.found],
+            "found": [asdict(each) for each in self.initial_nodes],
             "faults": [asdict(strike) for strike in self.strikes],
             "nodes_lost": len(self.losses),
             "generations": self.generations,
             "seen_s": self.seen_s,
             "recoveries_s": self.recoveries_s,
             "working_s": self.working_s,
-            "made": [asdict(each) for each in self.made],
+            "made": [asdict(each) for each in self.step_counts],
             "events": [{"event": event.name, **asdict(event)} for event in self.events],
         }
 

@@ -1,4 +1,4 @@
-"""`step`: marks a step in loops that neither save nor ask whether to stop, so that faults can wait for it."""
+"""`step`: marks a step in loops without checkpoints and stop checks, so that faults can wait for it."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def timeline(report: Report) -> Timeline:
         return Timeline([], 0.0)
     began, last = min(times), max(times)
     rows = Rows()
-    for found in report.found:
-        kind = found.state if found.state in WORDS else "launching"
-        begin(rows.node(found.node), kind, 0.0, "" if found.rank is None else f"rank {found.rank}")
+    for node in report.initial_nodes:
+        kind = node.state if node.state in WORDS else "launching"
+        begin(rows.node(node.node), kind, 0.0, "" if node.rank is None else f"rank {node.rank}")
     for event in report.events:
         rows.follow(event, event.at - began)
     for strike in report.strikes:

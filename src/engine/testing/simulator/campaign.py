@@ -1,4 +1,4 @@
-"""Play many seeds on all cores: what happened in them, and which broke a promise."""
+"""Play many seeds on all cores, and collect their outcomes and broken promises."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .scenario import Scenario
 from .storm import storm
 
 CHUNK = 20  # seeds that a process takes at a time
-ENOUGH_S = 300.0  # of one run's CPU: whatever it does then, it does not end
-MANY = 10_000  # jobs: of a run with more than these, as much more
-TRIED_S = 30.0  # likewise, of each that is tried in search of a smaller one
+ENOUGH_S = 300.0  # CPU time of one run, after which it counts as endless
+MANY = 10_000  # jobs; a run with more gets proportionally more CPU time
+TRIED_S = 30.0  # likewise, for each try in search of a smaller scenario
 
 
 class Wanted(NamedTuple):
@@ -31,7 +31,7 @@ class Wanted(NamedTuple):
     nodes: int | None = None
     span_s: float | None = None
     tasks: int | None = None
-    share: float | None = None  # of the nodes, that a storm takes
+    share: float | None = None  # the share of nodes that a storm takes
 
     @property
     def storms(self) -> bool:
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
         return draw(seed, nodes=self.nodes, span_s=self.span_s)
 
     def __str__(self) -> str:
-        """Return the options of `outrider sim` that say the same, each with a space before it."""
+        """Return the equivalent options of `outrider sim`, each with a space before it."""
         options = {"nodes": self.nodes, "span": self.span_s, "tasks": self.tasks, "storm": self.share}
         return "".join(f" --{name} {value:g}" for name, value in options.items() if value is not None)
 
@@ -55,7 +55,7 @@ class Broken(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The part of a seed's run that is kept."""
+    """The outcome of a seed's run."""
 
     seed: int
     broken: Broken | None
@@ -141,7 +141,7 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def enough_s(scenario: Scenario) -> float:
-    """Return the CPU time after which a run is taken for one that does not end."""
+    """Return the CPU time after which a run counts as endless."""
     return ENOUGH_S * max(1.0, len(scenario.jobs) / MANY)
 
 

@@ -1,7 +1,7 @@
 """An asyncio loop whose time stands still while anything can run, then jumps to the next timer: hours take no time.
 
-Two runs of the same coroutine take the same steps in the same order. asyncio itself is first in, first out; what is not
-is taken care of here: anyio keeps tasks and scopes in sets, whose order depends on memory addresses.
+Two runs of the same coroutine take the same steps in the same order. asyncio itself is first in, first out; this module
+fixes the one exception: anyio keeps tasks and scopes in sets, whose order depends on memory addresses.
 
 A trio run under its mock clock could do the same; this loop takes 0.4 times as long (2,000 tasks that sleep 20 times
 under a deadline: 0.5 s, trio 1.3 s), and the client's link, which needs asyncio, runs on it as it is.
@@ -26,16 +26,16 @@ from .limit import Overtime
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-TURNS_AT_ONE_TIME = 200_000  # of the loop, and it is taken for one that will never stop
-ROUNDS = 14  # of 1, 2, 4, ... s, that what is left of a run has to end
+TURNS_AT_ONE_TIME = 200_000  # turns of the loop at one instant, after which it counts as endless
+ROUNDS = 14  # waits of 1, 2, 4, ... s for the remaining tasks of a run to end
 
 
 class Stuck(Exception):
-    """Raised when somebody waits and nothing will ever happen again."""
+    """The error when a task waits and no event will ever come."""
 
 
 class Spinning(Exception):
-    """Raised when so much happens at one instant that time will never go on."""
+    """The error when events at one instant do not end."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -88,7 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _jump(self) -> None:
-        """Go to the next timer, and run whatever else is set to that very time."""
+        """Go to the next timer, and run all timers of that time."""
         timers, ready = self._timers, self._ready
         while timers and timers[0][2].cancelled():
             heappop(timers)
@@ -103,7 +103,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 ready.append(timer)
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run ``main`` to its end, and end what it has left behind."""
+        """Run ``main`` to its end, and end the tasks it has left behind."""
         with _ordered_sets():
             task = self.create_task(main)
             try:
@@ -127,7 +127,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._run_for(2.0**number)
 
     def _all_begun(self) -> set[asyncio.Task[Any]]:
-        """Return the tasks that are left. Each has begun: else it could not be cancelled without a word."""
+        """Return the remaining tasks, after each has begun: else a cancellation would not run its cleanup."""
         left = asyncio.all_tasks(self)
         for _ in range(ROUNDS):
             known = left
@@ -147,14 +147,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         stop.cancel()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # it is passed over when its time comes
+        pass  # it is skipped when its time comes
 
     def _write_to_self(self) -> None:
-        pass  # nobody calls from another thread
+        pass  # never called from another thread
 
 
 class _Ordered(dict[Any, None]):
-    """A set in the order in which its members came."""
+    """A set that keeps the order of insertion."""
 
     __slots__ = ()
 
@@ -172,13 +172,13 @@ class _Ordered(dict[Any, None]):
 def _ordered_sets() -> Iterator[None]:
     """Make sets keep their order, so that anyio cancels the tasks of a scope in the same order in every process."""
     names = anyio_on_asyncio.__dict__
-    had = "set" in names
+    was_shadowed = "set" in names
     before = names.get("set")
     names["set"] = _Ordered
     try:
         yield
     finally:
-        if had:
+        if was_shadowed:
             names["set"] = before
         else:
             del names["set"]

@@ -1,8 +1,8 @@
 """A provider whose machines exist in a simulation: its capacity, its errors and its events come from the scenario.
 
 It keeps the bill: ``alive`` are the machines that cost money. One that crashed costs money until it is terminated; one
-that was taken back does not. A launch whose answer was lost is asked for again by the next one, and gives the same
-machines, as with the token of an AWS launch.
+that was taken back does not. The next launch repeats one whose answer was lost, and gets the same machines, as with the
+token of an AWS launch.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 UNREACHABLE_S = 5.0  # a call to the provider while the client has no network
 TRY_AGAIN_S = 1.0
-REPORTED_S = 1.0  # until the end of a machine that waits in the queue is reported: nobody else could find out
-REPEAT_S = 120.0  # as in `providers.cloud.fleet`: a launch without an answer that is not asked for again is ended then
+REPORTED_S = 1.0  # until the end of a queued machine is reported: the pool has no other way to notice it
+REPEAT_S = 120.0  # as in `providers.cloud.fleet`: an unanswered launch that is not repeated is ended then
 HOURLY_USD = 3600.0  # of a machine: one dollar for each second
 
 
@@ -54,7 +54,7 @@ class Unanswered:
 
 
 class ScriptedCloud:
-    """Implements `providers.base.Provider`: the bill, and what the scenario does to all machines."""
+    """The `providers.base.Provider` of a scenario: the bill, and the scenario's faults of all machines."""
 
     name = "scripted"
     local = False
@@ -62,17 +62,17 @@ class ScriptedCloud:
     def __init__(self, sim: Simulation) -> None:
         self.alive: dict[MachineId, Host] = {}
         self.answering: set[MachineId] = set()  # machines of launch calls that have not returned
-        self.queued: set[MachineId] = set()  # those that do not run yet, as far as the pool has heard
-        self.running: set[MachineId] = set()  # those that cost money, as far as the pool has heard
+        self.queued: set[MachineId] = set()  # machines that do not run yet, as far as the pool knows
+        self.running: set[MachineId] = set()  # machines that cost money, as far as the pool knows
         self.unsure = 0  # launches whose answer was lost
-        self.changed = False  # the bill has, since somebody last looked
-        self.spent = 0.0  # USD, for machines that have ended, but for those that no launch ever named
+        self.changed = False  # whether the bill has changed since the last check
+        self.spent = 0.0  # USD, for ended machines, except those that no launch ever returned
         self._since: dict[MachineId, float] = {}
         self.launched = 0  # machines ever
         self.reachable = True
         self.droughts = 0
         self.launch_errors: deque[float | None] = deque()  # with their `retry_after_s`
-        self.lost_answers = 0  # so many launch calls to come have theirs lost
+        self.lost_answers = 0  # number of coming launch calls whose answers are lost
         self.bad: deque[Bad] = deque()
         self.terminate_errors = 0
         self._sim = sim
@@ -127,7 +127,7 @@ class ScriptedCloud:
         id_ = MachineId(f"m{number}")
         self.alive[id_] = sim.hosts[id_] = host = Host(sim, number, id_)
         self._since[id_], self.changed = sim.loop.now, True
-        self.answering.add(id_)  # so it is not among those that run
+        self.answering.add(id_)  # so it does not count as running
         self._fleet_of[id_] = fleet
         key = f"ssh-ed25519 HOST{number}"
         machine = Machine(id_, None, key, "/run/executor", private_address=host.address, hourly_cost=HOURLY_USD)
@@ -166,7 +166,7 @@ class ScriptedCloud:
         return self.spent + sum(self._sim.loop.now - self._since[machine] for machine in running)
 
     def started(self, machine: MachineId) -> None:
-        """Handle that the pool hears that a machine runs: it costs money from now on."""
+        """Handle the report to the pool that a machine runs: it costs money from now on."""
         if machine in self.queued:
             self.queued.discard(machine)
             self._since[machine], self.changed = self._sim.loop.now, True
@@ -206,7 +206,7 @@ class ScriptedFleet:
     def __init__(self, cloud: ScriptedCloud, sim: Simulation) -> None:
         self._cloud, self._sim = cloud, sim
         self._events: deque[MachineEvent | ProviderError] = deque()
-        self._own: deque[MachineEvent] = deque()  # which the provider knows without the network
+        self._own: deque[MachineEvent] = deque()  # events that the provider knows without the network
         self._unanswered: list[Unanswered] = []
         self._repeating = anyio.Lock()
         self._news = anyio.Event()
@@ -220,7 +220,7 @@ class ScriptedFleet:
         began = sim.loop.now
         try:
             await self._answers()
-            machines = await self._asked_again(count, launch_s)
+            machines = await self._repeated(count, launch_s)
             if machines:
                 return machines
             if cloud.launch_errors:
@@ -231,20 +231,20 @@ class ScriptedFleet:
             if room <= 0:
                 await anyio.sleep(launch_s)
                 raise NoCapacity("there is no machine to be had", retry_after_s=0.0)
-            made = [cloud.make(self) for _ in range(min(room, count))]
+            new = [cloud.make(self) for _ in range(min(room, count))]
             try:
                 await anyio.sleep(launch_s)
                 if cloud.lost_answers:
-                    self._lose(made, count, began)
-                machines = [machine for machine in made if machine.id in cloud.alive]
+                    self._lose(new, count, began)
+                machines = [machine for machine in new if machine.id in cloud.alive]
             finally:
-                cloud.answered(made)
+                cloud.answered(new)
         finally:
             sim.referee.launch_ended(count, machines)
         return machines
 
-    def _lose(self, made: list[Machine], count: int, began: float) -> None:
-        """Lose the answer to the launch that has ``made`` these machines.
+    def _lose(self, new: list[Machine], count: int, began: float) -> None:
+        """Lose the answer to the launch of the ``new`` machines.
 
         Raises:
             ProviderError: always, as the caller of the launch gets no answer.
@@ -252,7 +252,7 @@ class ScriptedFleet:
         cloud, sim = self._cloud, self._sim
         cloud.lost_answers -= 1
         cloud.unsure += 1
-        lost = Unanswered(MachineId(f"launch{made[0].id}"), made)
+        lost = Unanswered(MachineId(f"launch{new[0].id}"), new)
         self._unanswered.append(lost)
         sim.loop.call_later(REPEAT_S, self._end_unanswered, lost)
         text = f"up to {count} machines may exist of a launch that has no answer"
@@ -260,11 +260,11 @@ class ScriptedFleet:
         self._news.set()
         raise ProviderError("the answer to the launch was lost", retry_after_s=TRY_AGAIN_S)
 
-    async def _asked_again(self, count: int, launch_s: float) -> list[Machine]:
-        """Repeat the launches without an answer until one says that it gave machines: at most ``count`` of them."""
+    async def _repeated(self, count: int, launch_s: float) -> list[Machine]:
+        """Repeat the launches without an answer until one returns machines: at most ``count`` of them."""
         cloud = self._cloud
         async with self._repeating:
-            while self._unanswered:  # one may be lost while another is repeated
+            while self._unanswered:  # a launch may be lost while another is repeated
                 lost = self._unanswered[0]
                 await anyio.sleep(launch_s)
                 if cloud.lost_answers:
@@ -338,7 +338,7 @@ class ScriptedFleet:
         if isinstance(event, ProviderError):
             raise event
         if isinstance(event, PreemptionNotice):
-            self._sim.referee.notice_given(event)
+            self._sim.referee.notice_sent(event)
         if isinstance(event, MachineStarted):
             self._cloud.started(event.id)
         return event
@@ -351,7 +351,7 @@ class ScriptedFleet:
         self._news.set()
 
     async def _answers(self) -> None:
-        """Return if the provider answers.
+        """Return once the provider answers.
 
         Raises:
             ProviderError: the client has no network.

@@ -1,7 +1,7 @@
 """The client's end of a node over a simulated line: the real link and session, on circuits instead of SSH.
 
-What `engine.transport.connection` does is done here with the same seconds, on virtual time. One thing is left out:
-where nothing is wrong no heartbeat is sent, because nothing would come of it; they begin to count when something is.
+It mirrors `engine.transport.connection` with the same seconds, on virtual time. One thing is left out: without a fault
+no heartbeat is sent, as it would have no effect; heartbeats begin to count with a fault.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ HEARTBEAT_S = 2.0  # these four as in `engine.transport`, `heartbeat` and `conne
 SILENCE_S = 6.0
 GREETING_S = 10.0
 FAREWELL_S = 4.0
-TRIES_S = (1.0, 3.0, 7.0)  # when TCP repeats what opens a connection
-ANSWERED_S, UNANSWERED_S = 0.1, 2.5  # when others are asked
+TRIES_S = (1.0, 3.0, 7.0)  # when TCP repeats a SYN
+ANSWERED_S, UNANSWERED_S = 0.1, 2.5  # time of a probe with and without an answer
 BULK_S = 0.05  # a blob, besides the line's own delay
 
 
 class Connector:
-    """Implements `actors.interfaces.Connect`."""
+    """The `actors.interfaces.Connect` of a simulated pool."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -76,7 +76,7 @@ class Connector:
         return connection
 
     async def probe(self, machines: Sequence[Machine]) -> bool:
-        """Implements `actors.interfaces.ReachabilityProbe`: return whether anybody answers this computer."""
+        """Return whether anybody answers this computer; an `actors.interfaces.ReachabilityProbe`."""
         sim = self._sim
         hosts = [sim.hosts[machine.id] for machine in machines]
         others = sim.scenario.probe == "others" and not sim.cut
@@ -97,7 +97,7 @@ class Connector:
         return f"session {self._sessions}"
 
     def sends(self, node: NodeId, blob: Blob) -> None:
-        """Handle that an attempt is given to ``node`` which needs this blob there."""
+        """Handle an attempt on ``node`` that needs this blob there."""
         self._sent.setdefault(blob.name, {})[node] = None
 
     def drop(self, blob: Blob) -> None:
@@ -107,13 +107,13 @@ class Connector:
 
 
 class PlayedLink(NodeLink):
-    """The real link, with the referee looking on."""
+    """The real link, watched by the referee."""
 
     sim: Simulation
     host: Host
 
     def run(self, order: Order) -> None:
-        self.sim.orders[order.attempt] = order._replace(task=order.task._replace(near=None))  # which refers to objects
+        self.sim.orders[order.attempt] = order._replace(task=order.task._replace(near=None))  # it refers to objects
         self.sim.referee.ordered(self.node, self.host, order)
         if (blob := cast("Payload", order.task.content).blob) is not None:
             self.sim.connector.sends(self.node, blob)
@@ -127,9 +127,9 @@ class PlayedLink(NodeLink):
 
 
 class PlayedConnection:
-    """Implements `actors.interfaces.Connection`, and the link's `Bulk`."""
+    """The `actors.interfaces.Connection` of a node, and the link's `Bulk`."""
 
-    beats = False  # whether a node that has attempts is pinged where nothing is wrong, too
+    beats = False  # whether a node with attempts is pinged even without faults
 
     def __init__(
         self, sim: Simulation, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
@@ -159,7 +159,7 @@ class PlayedConnection:
         self._stirring = asyncio.Event()
         self._received_at = self._pinged_at = 0.0
         self._pings, self._beat_timer = 0, False
-        self._defect = ""  # of the node's messages: it is given up
+        self._defect = ""  # an error in the node's messages, for which it is given up
         self._silence: asyncio.TimerHandle | None = None
         self._facts: NodeFacts | None = None
 
@@ -231,7 +231,7 @@ class PlayedConnection:
         began = loop.now
         connect_s = self._sim.dice.within(self._sim.scenario.cloud.connect_s, "connect", host.number)
         while True:
-            while not host.answers:  # not even no
+            while not host.answers:  # it does not even refuse
                 await self._stirring.wait()
             waited_s = loop.now - began
             if waited_s:  # until TCP tries again
@@ -270,7 +270,7 @@ class PlayedConnection:
     def _write(self, data: bytes) -> None:
         if self._circuit is not None:
             self._circuit.send(OUT, data)
-            if self._sim.loop.now - self._pinged_at >= HEARTBEAT_S:  # what it acknowledges is not kept any longer
+            if self._sim.loop.now - self._pinged_at >= HEARTBEAT_S:  # acknowledged messages are not kept any longer
                 self._pinged_at = self._sim.loop.now
                 self._ping()
             if self.beats and not self._beat_timer:
@@ -298,7 +298,7 @@ class PlayedConnection:
         self._sim.record(self._reports, reports)
         for report in reports:
             if isinstance(report, PreemptionNotice):
-                self._sim.referee.notice_given(report)
+                self._sim.referee.notice_sent(report)
         self._reports(reports)
 
     # --- when something is wrong ------------------------------------------------------------------------------------
@@ -350,14 +350,14 @@ class PlayedConnection:
     async def get(self, name: str, progress: TransferProgress) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
-            attempt = name.removeprefix("kept-by-")  # which whoever asked for it may have given up meanwhile
+            attempt = name.removeprefix("kept-by-")  # the request for it may have been given up meanwhile
             if attempt != name and self._sim.referee.kept.is_free(self._sim.orders[int(attempt)].task.job):
                 raise LookupError(name)
             self._sim.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")
         return daemon.blobs[name]
 
     async def _transfer(self) -> Daemon:
-        """Wait for as long as a transfer takes, and return the executor at the other end.
+        """Wait for the time of a transfer, and return the executor at the other end.
 
         Raises:
             ConnectionResetError: there is no connection.

@@ -1,7 +1,7 @@
 """The executor on a simulated machine: the real decisions and the real session, on processes that are only played.
 
-It does what `node.server` and `node.worker_pool` do, on virtual time; whatever they decide is decided by the same
-`node.worker_scheduler.WorkerScheduler`, and counted by the same `wire.session.Session`.
+It mirrors `node.server` and `node.worker_pool` on virtual time, with the same `node.worker_scheduler.WorkerScheduler`
+for decisions and the same `wire.session.Session` for counts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from ...wire.messages import (
     Welcome,
 )
 from ...wire.session import FOR_NODES, Session, attempt_digest
-from .kept_values import Given, Result
+from .kept_values import Arguments, Result
 from .network import IN, OUT, Circuit
 from .processes import Process
 
@@ -72,13 +72,13 @@ class Daemon:
         self.core = WorkerScheduler()
         self.workers: dict[int, Process] = {}
         self.blobs: dict[str, bytes] = {}
-        self._lent: dict[int, dict[str, Value]] = {}  # to attempts: kept results, by the names of references
+        self._lent: dict[int, dict[str, Value]] = {}  # attempt -> kept results by the names of references
         self.ports = PortBook(host.free_port, lambda port: None, most=PORTS_KEPT, few=PORTS_FEW)  # noqa: ARG005
         self.ports.fill()
-        self._asked_for_ports = False
+        self._wants_ports = False
         self.let_go: dict[int, int] = {}  # port -> the attempt that it is for, which may need another worker
         self.view = b""
-        self.views: dict[int, bytes] = {}  # of ranks' attempts: the view that their world goes with
+        self.views: dict[int, bytes] = {}  # attempt of a rank -> the view that belongs to its world
         self.noticed: float | None = None
         self._session = Session(FOR_NODES)
         self._session_name: str | None = None
@@ -112,7 +112,7 @@ class Daemon:
         body = splitter.first(data)
         hello = None if body is None else codec.decode(body)
         if not isinstance(hello, Hello):
-            return  # what an older circuit had sent
+            return  # data of an older circuit
         if self._session_name not in (None, hello.session):
             circuit.send(IN, codec.encode(Refused("another session is in charge of this executor", {})))
             return
@@ -173,25 +173,25 @@ class Daemon:
                 self._show_stacks(number, quiet_us)
             case PortsTaken(taken, unsent):
                 self.ports.compare(taken, unsent)
-                self._asked_for_ports = True
+                self._wants_ports = True
             case Ping(sent_ms):
                 self.act()
                 self._session.send(Pong(sent_ms, 0, self._session.sent, attempt_digest(self.core.attempts())))
                 self._flush()
             case Compare(attempts):
-                self.found_other_attempts(attempts)
+                self.compare_attempts(attempts)
                 self.core.compared(attempts, self.sim.loop.now)
             case Bye():
                 self.end()
             case _:
                 pass
 
-    def found_other_attempts(self, attempts: tuple[int, ...]) -> None:
+    def compare_attempts(self, attempts: tuple[int, ...]) -> None:
         here = sorted(self.core.attempts())
         self.sim.broken("SIM-41", f"the client counts attempts {attempts} on host {self.host.number}, which has {here}")
 
     def _show_stacks(self, number: int, quiet_us: int) -> None:
-        """Answer for all that runs; it has given no sign of life but its beginning."""
+        """Answer for all running attempts, whose only sign of life is their beginning."""
         for attempt, _, began in self.core.heads():
             silent_us = max(0, int((self.sim.loop.now - began) * 1e6))
             self._send(Stacks(number, attempt, "stack" if silent_us >= quiet_us else "", silent_us))
@@ -233,7 +233,7 @@ class Daemon:
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def act(self) -> None:
-        """Carry out what the scheduler decides, and send what it has to report."""
+        """Carry out the scheduler's decisions, and send its reports."""
         self._carry_out()
         self._flush()
 
@@ -265,8 +265,8 @@ class Daemon:
                         raise AssertionError("no threads are played")
                     case _:
                         assert_never(effect)
-        if not self._ended and (self._asked_for_ports or self.ports.is_short):
-            self._asked_for_ports = False
+        if not self._ended and (self._wants_ports or self.ports.is_short):
+            self._wants_ports = False
             self.ports.fill()
             self._send(Ports(self.ports.taken, tuple(self.ports.offered)))
         due = core.due()
@@ -308,8 +308,8 @@ class Daemon:
         for attempt in attempts:
             self.ports.close_for(attempt)
 
-    def given_to(self, run: Run) -> tuple[int, list[str]]:
-        """Return the job that was submitted first, and the values that it finds in its arguments, or kept."""
+    def arguments_of(self, run: Run) -> tuple[int, list[str]]:
+        """Return the number of the first submission, and the values of its arguments and references."""
         lent: dict[str, str] = {}
         for name, value in self._lent.get(run.attempt, {}).items():
             data = self.blobs.get(value.blob or "", b"")
@@ -317,8 +317,8 @@ class Daemon:
             if value.sizes != (len(data),):
                 self.sim.referee.kept.cut_wrongly(run.attempt, name)
         args = run.args.data if run.args.blob is None else self.blobs[run.args.blob]
-        given = Given.of(args)
-        return given.job, given.found(lent)
+        arguments = Arguments.of(args)
+        return arguments.job, arguments.resolved(lent)
 
     def _end_worker(self, process: Process) -> None:
         kill_s = self.sim.dice.within(self.sim.scenario.cloud.kill_s, "kill", self.host.number)

@@ -1,4 +1,4 @@
-"""Draw a scenario for every number: pools, clouds, work and faults of all kinds, awkward ones more often than usual."""
+"""Draw a scenario from a seed: pools, clouds, work and faults of all kinds, awkward ones more often than usual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOLDING = 0.25  # of them: some of their tasks hold processors
 STALLING = 0.25  # of them: some of their jobs are watched for signs of life
 LIMITED = 0.15  # of them: jobs that have a deadline
 HASTY = 0.1  # of them: many broadcasts, most of them cancelled at once, while connections are lost
-KEEPING = 0.3  # of them: some of their tasks keep results, which others are given
+KEEPING = 0.3  # of them: some of their tasks keep results, which are inputs of others
 LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
@@ -115,7 +115,7 @@ def _with_hangs(scenario: Scenario, dice: Random) -> Scenario:
         if job.stall_s is None or not job.stall_restarts or job.ends != "returns" or dice.random() < 0.5:
             jobs.append(job)
             continue
-        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # what does not hang ends
+        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # a job that does not hang ends
         hanging = replace(job, stall_s=stall_s, hangs=dice.choice((1, 1, 2)))
         if job.ranks:
             if dice.random() < 0.5:
@@ -150,7 +150,7 @@ def _with_kept(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
             cancel_after_s=dice.choice((0.0, 2.0, 60.0)) if dice.random() < 0.1 else None,
             large=dice.random() < 0.1,
             keep=dice.random() < 0.75,
-            given=tuple(dice.sample(kept[-4:], min(len(kept), 4, dice.choice((0, 1, 1, 2, 3))))),
+            inputs=tuple(dice.sample(kept[-4:], min(len(kept), 4, dice.choice((0, 1, 1, 2, 3))))),
             asks=asks,
             holds_s=dice.choice((math.inf, math.inf, math.inf, 0.0, 0.5, 30.0)),
         )
@@ -192,7 +192,7 @@ def hasty(scenario: Scenario, at_s: float, dice: Random, *, resets: int) -> Scen
 
 
 def _death_of_kept(dice: Random, lasts_s: float) -> f.Death:
-    """Return the death of a machine that may keep something, or make something again."""
+    """Return the death of a machine that may keep a result, or recompute one."""
     after = dice.choice(
         (None, ("pool_ready", 1), ("node_lost", dice.randint(1, 3)), ("remake_started", dice.randint(1, 5)))
     )
@@ -333,7 +333,7 @@ def _of(**choices: tuple[Any, ...]) -> _How:
 
 
 _How = Callable[[Random, int], dict[str, Any]]
-_FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # and how often, and its fields
+_FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # (type, weight, fields)
     (f.Notice, 5, _notice),
     (f.Death, 6, _of(silent=(True, False), reported_s=(None, 0.2, 20.0))),
     (f.Outage, 2, _of(share=(0.3, 0.6, 1.0), silent=(True, False))),

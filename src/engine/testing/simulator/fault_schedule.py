@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .host import Host
     from .simulation import Simulation
 
-BY: tuple[Literal["node", "cloud", "both"], ...] = ("node", "cloud", "both")  # who tells of a storm's notice
-REPORTED_S = (0.2, 20.0, None)  # how late the cloud says what it has taken without a word; None: it never does
+BY: tuple[Literal["node", "cloud", "both"], ...] = ("node", "cloud", "both")  # the sender of a storm's notice
+REPORTED_S = (0.2, 20.0, None)  # delays of the cloud's report of a machine taken without notice; None: never
 WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 
 
@@ -32,7 +32,7 @@ class FaultSchedule:
         self._seen: Counter[str] = Counter()
         self._waiting: dict[tuple[str, int], list[f.Fault]] = {}
         self.happened: Counter[str] = Counter()  # by kind
-        self.over = asyncio.Event()  # they all have
+        self.over = asyncio.Event()  # set when all faults have happened
         self._pending = 0
         for fault in sim.scenario.faults:
             if isinstance(fault, f.BadMachines) and not fault.at_s and fault.after is None:
@@ -121,7 +121,7 @@ class FaultSchedule:
                 self._later(taken_s, partial(self._strike, death, host))
 
     def _strike(self, fault: f.Notice | f.Death, host: Host) -> None:
-        """Do to a machine what a storm has in store for it, if it is still there."""
+        """Apply a storm's fault to a machine, if it is still there."""
         if host.on:
             self._sim.trace("fault", kind=type(fault).__name__, hosts=(host.number,))
             self._sim.referee.fault_injected(fault, (host,))
@@ -183,7 +183,7 @@ class FaultSchedule:
             host.do(lambda: host.daemon.notice("node", seconds) if host.daemon is not None else None)
 
     def _kill_worker(self, host: Host, *, idle: bool = False) -> None:
-        """Kill a worker that runs a task, if there is any; else ``idle`` says whether another will do."""
+        """Kill a worker that runs a task, if there is any; else, with ``idle``, another one."""
         workers = [] if host.daemon is None else list(host.daemon.workers.values())
         for process in [*(each for each in workers if each.busy), *(workers if idle else ())][:1]:
             process.die(Cause.SIGNAL, 11, "its process was killed by SIGSEGV")

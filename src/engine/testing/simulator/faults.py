@@ -1,8 +1,8 @@
-"""Everything that a simulated run may suffer, one frozen type each: a list of them can be written down and shortened.
+"""The faults of simulated runs, one frozen type each: a list of them can be written down and shortened.
 
-Each happens ``at_s``: of the run, or after the nth event of a name (``after=("generation_lost", 1)``), which hits the
-windows of milliseconds that times drawn at large would miss. ``who`` is a share of the machines that are there then,
-in the order of their births (0.0 the oldest), or "head", the rank 0 of the latest generation, or "newest".
+Each happens ``at_s``: of the run, or after the nth event of a name (``after=("generation_lost", 1)``), which hits
+windows of milliseconds that random times would miss. ``who`` is a share of the machines that are there then, in the
+order of their births (0.0 the oldest), or "head", the rank 0 of the latest generation, or "newest".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Notice(_Fault):
     seconds: float = 120.0
     by: Literal["node", "cloud", "both"] = "node"
     then: Literal["dies", "withdrawn", "nothing"] = "dies"
-    after_s: float = 120.0  # until then happens
+    after_s: float = 120.0  # until the fault of ``then`` happens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,12 +29,12 @@ class Host:
         self.daemon: Daemon | None = None
         self.connected = False  # the client's session is on a circuit
         self.barren = 0  # no process can be started there; see `faults.Barren`
-        self.refuses: str | None = None  # every connection, and why; see `faults.BadMachines`
+        self.refuses: str | None = None  # the reason for refusing every connection; see `faults.BadMachines`
         self.line = Line(
             sim.loop, sim.dice.of("line", number), sim.dice.within(sim.scenario.cloud.latency_s, "lat", number)
         )
         self.line.changed = self.changed
-        self.watch: Callable[[], None] = lambda: None  # the client's connection: something may be wrong, or right again
+        self.watch: Callable[[], None] = lambda: None  # called when a fault of the client's connection begins or ends
         self._deferred: list[Callable[[], None]] = []
         self._ports = count(20_000)
 
@@ -45,7 +45,7 @@ class Host:
 
     @property
     def answers(self) -> bool:
-        """Return whether a connection attempt is answered, with yes or no."""
+        """Return whether a connection attempt is accepted or refused."""
         return self.on and not self.frozen and self.line.open and self.refuses != "deaf"
 
     @property

@@ -1,7 +1,7 @@
 """The kept results of a simulated pool: the real intake, objects, lineage and remaking, and a user who has references.
 
-The user gives them to other jobs, asks for their values, loses patience, and lets go of them. Threads are not played:
-what they would do for a value is done at once.
+The user passes them to other jobs, requests their values, loses patience, and drops them. Threads are not played: their
+work for a value is done at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...client.remaking import Remaking
 from ...serialization.payload import Blob, Payload, Received
 from ...serialization.stored_objects import StoredObject, Whereabouts
 from ...wire.messages import Value
-from .kept_values import Given, Result
+from .kept_values import Arguments, Result
 from .scenario import Job
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PlayedObjects(Objects):
 
 
 class PlayedIntake(JobIntake):
-    """The real intake, on what is played."""
+    """The real intake of jobs, on a played pool."""
 
     def __init__(self, sim: Simulation, observer: Any, over: Callable[[Job, Ending], None]) -> None:
         self.Job = PlayedJob  # type: ignore[assignment]
@@ -75,7 +75,7 @@ class PlayedIntake(JobIntake):
 
 
 class PlayedJob(SubmittedJob[Any]):
-    """The real job, with the referee looking on. One that nobody has ``submitted`` makes a lost result again."""
+    """The real job, watched by the referee. A job that the user has not ``submitted`` recomputes a lost result."""
 
     __slots__ = ("_again", "_sim", "job")
 
@@ -85,13 +85,13 @@ class PlayedJob(SubmittedJob[Any]):
         if submitted is not None:
             self.job, self.id = submitted, JobId(submitted.id)
             return
-        root = Given.of(_arguments(payload)).job
+        root = Arguments.of(_arguments(payload)).job
         self.job = replace(self._sim.jobs[root], id=self.id, cancel_after_s=None)
         self._sim.jobs[self.id] = self.job
         self._sim.unsettled.add(self.id)
         self._sim.trace("remake", job=self.id, of=root)
         self._sim.referee.time_limits.submitted(self.job)
-        self._sim.referee.kept.made_again(root, self.id)
+        self._sim.referee.kept.rerun(root, self.id)
 
     def __call__(self, ending: Ending) -> None:
         core: Any = self._core
@@ -121,7 +121,7 @@ class Keeping:
         self._noticed: Callable[[str], None] = observer.schedule.observed
         self.intake = PlayedIntake(sim, observer, self._job_over)
         self._refs: dict[int, Ref[Any]] = {}
-        self._planned = 0  # what the user is going to do with references
+        self._planned = 0  # number of the user's coming actions with references
         self._asking: dict[asyncio.Task[None], None] = {}
         self._has_kept = False  # anything
 
@@ -132,20 +132,20 @@ class Keeping:
     def submit(self, job: Job, payload: Payload) -> None:
         values: list[tuple[str, bool]] = []
         objects: list[StoredObject] = []
-        given = [each for each in dict.fromkeys(job.given) if each in self._refs]
-        for each in given:
+        inputs = [each for each in dict.fromkeys(job.inputs) if each in self._refs]
+        for each in inputs:
             stored = self._refs[each]._stored
             if stored.at.small is not None:
                 values.append((Result.of(stored.at.small).value, False))
             else:
                 values.append((stored.name, True))
                 objects.append(stored)
-        _give(payload, Given(job.id, tuple(values)))
+        _give(payload, Arguments(job.id, tuple(values)))
         payload.objects = tuple(objects)
         self._has_kept = True
         if job.keep:
             self.intake.keep_result(payload)
-        self._sim.referee.kept.submitted(job, given)
+        self._sim.referee.kept.submitted(job, inputs)
         options = Options(
             retries=job.retries, at_most_once=job.once, queue_timeout_s=job.queue_timeout_s, timeout_s=job.timeout_s,
             needs=payload.needs, deadline_s=job.deadline_s,
@@ -156,7 +156,7 @@ class Keeping:
         try:
             self.intake.submit(played, job.on, played)
         except PoolClosed:
-            pass  # as it was told
+            pass  # as expected
 
     def _cancel(self, job: JobId) -> None:
         if job in self._sim.unsettled:
@@ -200,10 +200,10 @@ class Keeping:
             task.add_done_callback(self._asking.pop)
 
     async def _value(self, job: Job, ref: Ref[Any], for_s: float) -> None:
-        """Ask for a value, for so long at most."""
+        """Request a value, for ``for_s`` at most."""
         kept, trace = self._sim.referee.kept, self._sim.trace
         trace("asked", job=job.id)
-        kept.asked(job.id)
+        kept.requested(job.id)
         try:
             with anyio.move_on_after(for_s):
                 value = await ref.get()
@@ -214,13 +214,13 @@ class Keeping:
             kept.not_got(job.id, str(error))
         except PoolClosed:
             if self.intake.takes_jobs:
-                kept.told_closed(job.id)
+                kept.reported_closed(job.id)
         finally:
             trace("answered", job=job.id)
             kept.answered(job.id)
 
     async def close(self) -> None:
-        """End what is left, as `OpenPool` does behind its actors, and check that nobody waits any more."""
+        """End the remaining work, as `OpenPool` does after its actors, and check that no request waits any more."""
         self.intake.opened(None)
         self.intake.remaking.close()
         if self._asking:
@@ -229,7 +229,7 @@ class Keeping:
             self._sim.broken("SIM-9", f"the pool is closed, and {len(self._asking)} still ask for kept results")
 
     async def check_rest(self) -> None:
-        """Check that nothing is left when nobody has had a reference for a while."""
+        """Check that nothing is left a while after the last reference was dropped."""
         if not self._has_kept:
             return
         left = self._left()
@@ -244,7 +244,7 @@ class Keeping:
         remaking = self.intake.remaking
         remembered: list[Any] = [each.call for each in remaking.lineage._calls]
         running: list[Any] = [each.call for each in remaking._runs]
-        calls = [f"the call of job {Given.of(_arguments(each.payload)).job}" for each in remembered]
+        calls = [f"the call of job {Arguments.of(_arguments(each.payload)).job}" for each in remembered]
         waiting = [f"job {job}, which waits" for job in remaking.waiting]
         blobs = [
             f"{name} on host {host.number}"
@@ -256,11 +256,11 @@ class Keeping:
         return [*calls, *waiting, *(f"a run of {each.name}" for each in running), *blobs]
 
 
-def _give(payload: Payload, given: Given) -> None:
+def _give(payload: Payload, arguments: Arguments) -> None:
     if payload.blob is None:
-        payload.args = Value(given.pickled())
+        payload.args = Value(arguments.pickled())
     else:
-        data = given.pickled()
+        data = arguments.pickled()
         payload.blob = Blob(payload.blob.name, [data], len(data))
 
 

@@ -1,7 +1,7 @@
-"""The values of kept results in a simulation: each names the job that has made it, and what that was given.
+"""The values of kept results in a simulation: each names the job that has made it, and the job's inputs.
 
-Whatever a job is given is in its arguments, by value or by the name of a reference; a played worker makes its result of
-what it finds there. So a result that was made of something else is another one.
+A job's arguments hold its inputs, by value or by the name of a reference; a played worker computes its result from
+them. So a result from other inputs has another value.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ...serialization.stored_objects import StoredObject
 
 
 class Result(NamedTuple):
-    """The bytes of a kept result, as they are pickled. Those of another making have another size."""
+    """A kept result, as it is pickled. A result of another run has another size."""
 
     value: str
-    attempt: int  # that has made them
+    attempt: int  # the attempt that has made it
     padding: str
 
     def pickled(self) -> bytes:
@@ -30,26 +30,26 @@ class Result(NamedTuple):
         return cls(*pickle.loads(data))
 
 
-class Given(NamedTuple):
-    """The arguments of a job: which function it is, and what it is given."""
+class Arguments(NamedTuple):
+    """The arguments of a job: its own number, and its inputs."""
 
-    job: int  # that was submitted first; one that is made again has a number of its own
-    values: tuple[tuple[str, bool], ...]  # and whether each is the name of a reference
+    job: int  # the first submission's; a rerun has a number of its own
+    values: tuple[tuple[str, bool], ...]  # (value, whether it is the name of a reference)
 
     def pickled(self) -> bytes:
         return pickle.dumps((self.job, self.values), 5)
 
     @classmethod
-    def of(cls, data: bytes) -> Given:
+    def of(cls, data: bytes) -> Arguments:
         return cls(*pickle.loads(data))
 
-    def found(self, lent: Mapping[str, str]) -> list[str]:
-        """Return the values; ``lent``: those of references, by name."""
+    def resolved(self, lent: Mapping[str, str]) -> list[str]:
+        """Return the values; ``lent``: the values of references, by name."""
         return [lent.get(each, "") if by_name else each for each, by_name in self.values]
 
 
-def made_of(job: int, values: Sequence[str]) -> str:
-    """Return the value that a job makes of others."""
+def combined(job: int, values: Sequence[str]) -> str:
+    """Return the value that a job computes from its inputs."""
     return blake2b(f"{job}({','.join(values)})".encode(), digest_size=8).hexdigest()
 
 

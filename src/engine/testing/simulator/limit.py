@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AGAIN_S = 1.0  # what was broken off may have been begun anew
+AGAIN_S = 1.0  # aborted code may have begun anew
 
 
 class Overtime(BaseException):
-    """Raised when the block has had its time; no ``except Exception`` stops it."""
+    """The exception at the end of the block's time; no ``except Exception`` catches it."""
 
 
 @contextmanager
 def cpu_limit(enough_s: float | None, over: Callable[[], None]) -> Iterator[None]:
     """Call ``over`` after so much CPU time and leave the block by an `Overtime`, which ends here; None: no limit.
 
-    Where code holds the `Overtime` up, it comes again and again. In a process's main thread only.
+    If code catches the `Overtime`, it is raised again and again. In a process's main thread only.
     """
     if enough_s is None:
         yield

@@ -1,7 +1,7 @@
-"""Bytes between the client and its nodes, as a network would carry them: late, in order per connection, or never.
+"""A simulated network between the client and its nodes: bytes arrive late, in order per connection, or never.
 
-A line is what lies between the client and one machine; a circuit is one connection over it. What is sent into a line
-that is blocked waits and arrives after it, like TCP's repetitions; what is sent into a circuit that has ended is gone.
+A line is the way between the client and one machine; a circuit is one connection over it. Data on a blocked line waits
+and arrives after the block, like TCP's repetitions; data on an ended circuit is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from random import Random
 from .clock import VirtualLoop
 
 OUT, IN = 0, 1  # to the node, to the client
-APART_S = 1e-6  # two arrivals of one circuit
+APART_S = 1e-6  # between two arrivals of one circuit
 
 
 class Line:
@@ -68,7 +68,7 @@ class Circuit:
         self.closed = False
         self._due = [0.0, 0.0]
         self._under_way: tuple[deque[bytes], deque[bytes]] = (deque(), deque())
-        self._held = [0, 0]  # that should have arrived
+        self._held = [0, 0]  # bytes that should have arrived
         line.circuit = self
 
     def send(self, way: int, data: bytes) -> None:
@@ -77,21 +77,21 @@ class Circuit:
             self._later(way, self.line.delay_s())
 
     def close(self, by: int | None = None) -> None:
-        """Close it: nothing arrives any more. Both ends learn it, except who closed it (``by``: the way there)."""
+        """Close the circuit: nothing arrives any more. Notify both ends, except the one that ``by`` leads to."""
         if self.closed:
             return
         self.closed = True
         for way in (OUT, IN):
-            if way != by and not self.line.blocked(way):  # who is cut off hears nothing, until it asks
+            if way != by and not self.line.blocked(way):  # an end that is cut off is not notified, until it asks
                 self.line.loop.call_later(self.line.delay_s(), self.on_end[way])
         self.line.changed()
 
     def vanish(self) -> None:
-        """End the node's end without telling the client's."""
+        """End the node's end without a notice to the client's."""
         self.closed = True
 
     def release(self, way: int, after_s: float) -> None:
-        """Let what was held arrive, as the line is open again."""
+        """Let held data arrive, as the line is open again."""
         held, self._held[way] = self._held[way], 0
         for _ in range(held):
             self._later(way, after_s)

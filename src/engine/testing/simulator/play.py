@@ -1,4 +1,4 @@
-"""Plays one scenario: the real actors, decisions, link, session and executor on a virtual clock, everything else acted.
+"""Play one scenario: the real actors, decisions, link, session and executor on a virtual clock, all else simulated.
 
 >>> from outrider.testing import draw, play
 >>> played = play(draw(7))
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from ....actors.messages import PoolMessage
 
 RECONNECT_S = 3.0  # as in `engine.client.from_settings`: a test compares them
-PATIENCE_S = 4 * 3600.0  # after the last fault: whatever has not ended by then never will
-REST_S = 90.0  # and whatever is to be cleared away is gone by then
+PATIENCE_S = 4 * 3600.0  # after the last fault: work that has not ended by then never will
+REST_S = 90.0  # by then everything that is to be removed is gone
 LOOK_S = 15.0
 
 
@@ -97,11 +97,11 @@ class Played:
     steps: int  # instants at which something happened, and after which everything was checked
     events: Counter[str]
     endings: Counter[str]
-    faults: Counter[str]  # that happened, by kind: not those that found nobody, or whose time did not come
+    faults: Counter[str]  # faults that happened, by kind, without those that had no target or whose time did not come
     machines: int
     generations: int
     recoveries_s: tuple[float, ...]  # from a node's loss to its broadcast's next generation
-    trace: Sequence[str]  # its end, or all of it
+    trace: Sequence[str]  # its last lines, or all
 
 
 def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None = None) -> Played:
@@ -154,7 +154,7 @@ def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None 
 
 
 def _story(error: BaseException) -> str:
-    """Return the error's first cause, and where that was."""
+    """Return the error's first cause, and its place."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[-1]
@@ -171,13 +171,13 @@ class _User:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim, self._scenario = sim, sim.scenario
-        self.tasks = sim.scenario.announce  # of the port `Observe`
+        self.tasks = sim.scenario.announce  # the field of the `Observe` interface
         self.events: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
         self.schedule = FaultSchedule(sim, self._tell)
         self._ref: Ref[PoolMessage] | None = None
         self._coming = deque(sorted(sim.scenario.jobs, key=lambda job: job.at_s))
-        self._due = len(sim.scenario.jobs)  # that have not been submitted, or not settled
+        self._due = len(sim.scenario.jobs)  # number of jobs that are not settled
         self._blobs: dict[int, Blob] = {}
         self.keeping: Keeping
         self._unfinished = {job.id for job in sim.scenario.jobs}
@@ -236,7 +236,7 @@ class _User:
         if left:
             sim.broken("SIM-9", f"the pool is closed, and jobs {sorted(left)} never settled")
         sim.referee.closed()
-        await checkpoint()  # the loop's next turn, if that broke something
+        await checkpoint()  # let the loop's next turn report a violation
 
     async def _use(self) -> None:
         """Use the pool until all jobs are done and it is whole and at rest."""
@@ -253,7 +253,7 @@ class _User:
         while True:
             state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
             if state.error is not None and scenario.idle_s is None:
-                self._tell(Resize(sim.referee.nodes.wanted))  # what a user does when there is capacity again
+                self._tell(Resize(sim.referee.nodes.wanted))  # as a user does when there is capacity again
             if not self._due and not self.keeping.busy:
                 self.keeping.let_go_of_all()
             if not self.schedule.over.is_set():  # a loss at the end has set off another fault
@@ -275,7 +275,7 @@ class _User:
         """Wait until the pool is ready, without the time in which a machine waits in a queue, as `OpenPool` does.
 
         Raises:
-            TimeoutError: it is not, or what it has failed with.
+            TimeoutError: it is not ready in time. Or the pool's own error.
         """
         assert self._ref is not None
         left_s = within_s
@@ -357,7 +357,7 @@ class _User:
     def _submit(self, job: Job) -> None:
         if self._ref is None or self._sim.referee.nodes.closing:
             return
-        if (before := next((each for each in job.given if each in self._unfinished), None)) is not None:
+        if (before := next((each for each in job.inputs if each in self._unfinished), None)) is not None:
             self._until.setdefault(before, []).append(job)
             return
         self._sim.unsettled.add(job.id)
@@ -365,7 +365,7 @@ class _User:
         self._sim.referee.time_limits.submitted(job)
         payload = self._payload(job)
         function = payload.function
-        if job.keep or job.given:
+        if job.keep or job.inputs:
             self.keeping.submit(job, payload)
             return
         if job.ranks:

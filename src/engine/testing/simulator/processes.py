@@ -1,4 +1,4 @@
-"""A worker process, as a simulation plays it: it reads runs in order and does what the scenario says of their job."""
+"""A played worker process: it reads runs in order and does what the scenario's job prescribes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....actors.interfaces import AttemptId
 from ...wire.messages import Cause, Done, Failed, Run, Value
-from .kept_values import Result, made_of
+from .kept_values import Result, combined
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,10 +25,10 @@ class Process:
     def __init__(self, daemon: Daemon, worker: int, *, fresh: bool) -> None:
         self.daemon, self.id, self.fresh = daemon, worker, fresh
         self.runs: Run | None = None
-        self.has_run = False  # something, which is over
-        self.made_at = self.born_at = daemon.sim.loop.now
+        self.has_run = False  # whether it has finished a run
+        self.created_at = self.born_at = daemon.sim.loop.now
         self._unread: deque[Run] = deque()
-        self._given: dict[int, tuple[int, list[str]]] = {}  # to the attempts that keep their results
+        self._arguments: dict[int, tuple[int, list[str]]] = {}  # of the attempts that keep their results
         self._ends: asyncio.TimerHandle | None = None
         self._meeting: Meeting | None = None
         self._stopped = False
@@ -50,7 +50,7 @@ class Process:
 
     def deliver(self, run: Run, body: bytes) -> None:  # noqa: ARG002 (the real one reads the body)
         if self.daemon.sim.jobs[run.job].keep:
-            self._given[run.attempt] = self.daemon.given_to(run)
+            self._arguments[run.attempt] = self.daemon.arguments_of(run)
         self._unread.append(run)
         if self.born and self.runs is None:
             self._next()
@@ -78,7 +78,7 @@ class Process:
         self._ends = self.daemon.host.later(takes_s, self._finish)
 
     def a_peer_is_gone(self, notice_s: float | None) -> None:
-        """Hang, or (after ``notice_s``) raise what its framework raises when a peer is gone."""
+        """Hang, or (after ``notice_s``) raise the framework's error for a lost peer."""
         if self._ends is not None:
             self._ends.cancel()
             self._ends = None
@@ -137,7 +137,7 @@ class Process:
         self.die(Cause.EXIT, 3, "its process exited with status 3")
 
     def _value(self, run: Run, job: Job) -> Value:
-        """Return a result that names its attempt, so that another's cannot pass for it."""
+        """Return a result that names its attempt, so that it cannot be confused with another's."""
         if job.keep:
             return self._kept(run)
         name = f"result-{run.attempt}"
@@ -147,9 +147,9 @@ class Process:
         return Value(name.encode())
 
     def _kept(self, run: Run) -> Value:
-        """Return a result that stays on the node, or that is too small for that: of as many bytes as is drawn."""
+        """Return a result that stays on the node, or is too small for that: its size is drawn."""
         drawn = self.daemon.sim.dice.of("kept", run.attempt)
-        data = Result(made_of(*self._given.pop(run.attempt)), run.attempt, "." * drawn.randrange(64)).pickled()
+        data = Result(combined(*self._arguments.pop(run.attempt)), run.attempt, "." * drawn.randrange(64)).pickled()
         if drawn.random() < SMALL:
             return Value(data)
         name = f"kept-by-{run.attempt}"
@@ -188,11 +188,11 @@ class Meeting:
                 each.peers_are_here(theirs.takes_s)
 
     def finished(self, process: Process) -> None:
-        """Let a rank go that has its result: its end does not break the meeting."""
+        """Remove a rank that has its result: its end does not break the meeting."""
         self._ranks.pop(process, None)
 
     def leave(self, process: Process) -> None:
-        """Let a rank go before its end: the rest cannot end either."""
+        """Remove a rank before its end: then the rest cannot end either."""
         if self._ranks.pop(process, None) is not None and not self._broken:
             self._broken = True
             for each, job in list(self._ranks.items()):

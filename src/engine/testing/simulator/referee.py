@@ -1,4 +1,4 @@
-"""The referee looks on while a pool is played, and reports the first promise that is broken. The rules are in `rules`.
+"""The referee watches a played pool, and reports the first broken promise. The rules are in `rules`.
 
 The rules look at the simulated world (which process runs where, which machine costs money) and at the pool's events and
 orders, never at its internal state. Beside the rules' own numbers:
@@ -130,7 +130,7 @@ class Referee:
             self.worlds.ordered(node, host, order)
 
     def settled(self, job: Job, ending: Ending) -> None:
-        self._sim.trace("settled", job=job.id, ending=_told(ending))
+        self._sim.trace("settled", job=job.id, ending=_ending_text(ending))
         self.jobs.settle(job, ending)
         self.queues.settled(job.id, (ending,))
         self.time_limits.settled(job, (ending,))
@@ -195,8 +195,8 @@ class Referee:
     def answered(self, machine: MachineId) -> None:
         self.waves.answered(machine)
 
-    def notice_given(self, notice: PreemptionNotice) -> None:
-        self.nodes.notice_given(notice)
+    def notice_sent(self, notice: PreemptionNotice) -> None:
+        self.nodes.notice_sent(notice)
 
     def fault_injected(self, fault: Fault, hosts: Sequence[Host]) -> None:
         self.nodes.fault_injected(fault, hosts)
@@ -222,8 +222,8 @@ class Referee:
             self._sim.broken("SIM-18", f"the pool is closed, and connected to nodes {list(self._sim.connector.links)}")
 
 
-def _told(ending: Ending) -> object:
-    """Return what a trace says of an ending: it is the same in every process."""
+def _ending_text(ending: Ending) -> object:
+    """Return an ending's text in traces, which is the same in every process."""
     if isinstance(ending, Settled) and isinstance(ending.outcome, StoredObject):
         return ending._replace(outcome=ending.outcome.name)
     return ending

@@ -1,8 +1,7 @@
 """A simulated run's ingredients: the pool, its cloud, its work and its faults; all of it drawn from one number.
 
 A scenario is a value: it can be printed, written by hand, and have faults taken away, and it plays the same every time.
-Chance during the run comes from streams named after what they decide (`Dice`), so that one fault less changes no boot
-time.
+Random numbers during the run come from streams named after their purpose (`Dice`): a fault less changes no boot time.
 """
 
 from __future__ import annotations
@@ -74,12 +73,12 @@ class Job:
     on_loss: OnLoss = OnLoss.RESTART
     collective: bool = True
     listens: bool = False  # every rank has a port of its own
-    stall_s: float | None = None  # nothing that is played gives a sign of life but its beginning
+    stall_s: float | None = None  # a played task's only sign of life is its beginning
     stall_restarts: bool = False
     hangs: int = 0  # so many of the first attempts, of each rank, never end
     peers_notice_s: float | None = None  # a rank whose peer is gone raises after so long; None: it hangs
     keep: bool = False  # its result stays on its node, and the user has a reference to it
-    given: tuple[int, ...] = ()  # jobs that are over before it is submitted, and those of their results that are kept
+    inputs: tuple[int, ...] = ()  # jobs that are over before it is submitted, and those of their results that are kept
     asks: tuple[tuple[float, float], ...] = ()  # so long after its end the user asks for its value, for so long at most
     holds_s: float = math.inf  # after its end, until the user lets go of the reference; inf: when all is done
 
@@ -143,15 +142,15 @@ class Scenario:
     slots: int = 1
     cpus: tuple[int, ...] = (0,)  # of the machines, in turn
     launch_retries: int = 5
-    announce: bool = True  # somebody watches single tasks
+    announce: bool = True  # whether single tasks have observers
     boot_timeout_s: float = 600.0
     replace_timeout_s: float = 600.0
     lease_s: float = 120.0
     cloud: CloudSpec = field(default_factory=CloudSpec)
     jobs: tuple[Job, ...] = ()
     faults: tuple[Fault, ...] = ()
-    probe: Literal["none", "machines", "others"] = "others"  # who is asked whether anybody answers
-    close_at_s: float | None = None  # the user leaves then, whatever still runs; None: when all is done
+    probe: Literal["none", "machines", "others"] = "others"  # which reachability probe is used
+    close_at_s: float | None = None  # when the user closes the pool, even with running work; None: when all is done
 
 
 class Dice:

@@ -1,4 +1,4 @@
-"""One simulated run: what its parts share, which are its clock, its chance, its machines and its referee."""
+"""The shared state of one simulated run: clock, random numbers, machines and referee."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class Simulation:
             self.trace.ended = True
 
     def meeting(self, attempt: int) -> Meeting:
-        """Return where the ranks of this attempt's generation wait for each other."""
+        """Return the meeting point of the ranks of this attempt's generation."""
         order = self.orders[AttemptId(attempt)]
         assert order.world is not None
         which = (order.task.job, order.world.generation)
-        found = self._meetings.get(which)
-        if found is None:
-            found = self._meetings[which] = Meeting(order.world.size)
-        return found
+        meeting = self._meetings.get(which)
+        if meeting is None:
+            meeting = self._meetings[which] = Meeting(order.world.size)
+        return meeting
 
     def record(self, tell: Callable[[Sequence[Report]], None], reports: Sequence[Report]) -> None:
-        """Keep the reports on attempts, to repeat them when a scenario says so."""
+        """Keep the reports on attempts, for scenarios that repeat them."""
         of_attempts = [
             report
             for report in reports

@@ -15,7 +15,7 @@ class Trace:
         """Keep ``keep`` lines of the end; None: all of them."""
         self.lines: deque[str] = deque(maxlen=keep)
         self.count = 0
-        self.ended = False  # what follows is not recorded: the way out of a run that was broken off
+        self.ended = False  # later lines, of an aborted run's cleanup, are not recorded
         self._clock = clock
         self._hash = blake2b(digest_size=16)
 

@@ -243,14 +243,14 @@ async def test_ranks_stop_at_the_same_question_wherever_they_are(make: Any) -> N
     for attempt in attempts:
         await on_its_way(client, attempt)
     client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 1, 3)))
-    asked = await client.expect(m.Asked)
+    asked = await client.expect(m.StopChecks)
     assert asked[:2] == (7, 2)
     late = client.run(steps, True, 0.0, world=rank(2))
     await asyncio.sleep(0.05)
     assert not [x for x in client.heard if isinstance(x, m.Done)], "nobody stops before all agree"
-    client.send(m.StopAt(7, 2, asked.asked + 5))
+    client.send(m.StopAt(7, 2, asked.checks + 5))
     for attempt in [*attempts, late]:
-        assert client.result(await client.answer(attempt)) == asked.asked + 4
+        assert client.result(await client.answer(attempt)) == asked.checks + 4
 
 
 async def test_a_peers_notice_can_be_read_and_is_not_ones_own(make: Any) -> None:
@@ -276,17 +276,17 @@ async def test_a_peers_notice_that_is_withdrawn_lets_the_ranks_go_on(make: Any, 
     attempt = client.run(steps, True, 0.001, str(made), world=rank())
     await on_its_way(client, attempt)
     client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 1, 3)))
-    asked = (await client.expect(m.Asked)).asked
+    asked = (await client.expect(m.StopChecks)).checks
     client.send(m.PreemptionNotice("gcp", None, m.Peer(7, 2, 1, 3)))
     while not (made / f"{asked + 3}").exists():
         await client.turn()
     client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 2, 3)))
-    again = await client.until(lambda: [x for x in client.heard if isinstance(x, m.Asked)][1:])
-    assert again[0].asked > asked + 1, "it went on meanwhile"
-    assert [x.number for x in client.heard if isinstance(x, m.Asked)] == [1, 2]
-    client.send(m.StopAt(7, 2, again[0].asked + 1))
-    assert client.result(await client.answer(attempt)) == again[0].asked
-    assert await client.call(steps, world=rank()) == again[0].asked, "agreed is agreed"
+    again = await client.until(lambda: [x for x in client.heard if isinstance(x, m.StopChecks)][1:])
+    assert again[0].checks > asked + 1, "it went on meanwhile"
+    assert [x.number for x in client.heard if isinstance(x, m.StopChecks)] == [1, 2]
+    client.send(m.StopAt(7, 2, again[0].checks + 1))
+    assert client.result(await client.answer(attempt)) == again[0].checks
+    assert await client.call(steps, world=rank()) == again[0].checks, "agreed is agreed"
 
 
 async def test_ranks_that_cannot_agree_go_on(make: Any) -> None:

@@ -317,7 +317,7 @@ async def test_nothing_begins_after_the_end(core: ActedCore) -> None:
 
 async def test_a_report_says_who_was_there_and_how_long_it_took(core: ActedCore) -> None:
     async with started(core, Chaos(600)) as given:
-        assert given.report.found == [InitialNode(0, "ready", 0), InitialNode(1, "ready", 1)]
+        assert given.report.initial_nodes == [InitialNode(0, "ready", 0), InitialNode(1, "ready", 1)]
         assert given.report.began_at is not None
         assert given.report.ended_at is None
     assert given.report.ended_at is not None

@@ -80,7 +80,7 @@ async def test_a_rank_that_is_lost_at_a_step_is_replaced(kind: type[Fault], rank
     assert (strike.kind, strike.rank, strike.step) == (kind.kind, rank, 20)
     assert [lost.node for lost in report.losses] == [strike.node]
     assert len(report.recoveries_s) == len(report.seen_s) == 1
-    assert {(made.rank, made.steps) for made in report.made if made.generation == 2} == {(0, 40), (1, 40)}
+    assert {(made.rank, made.steps) for made in report.step_counts if made.generation == 2} == {(0, 40), (1, 40)}
 
 
 @compute(on_loss="restart")

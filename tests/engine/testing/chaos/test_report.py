@@ -42,7 +42,7 @@ def report() -> Report:
             events.NodeNoticed(0, "file", 2.0, at=110.5),
             events.NodeLost(0, "killed", noticed=True, at=112.6),
         ],
-        made=[StepCount(1, 2, 0, 40)],
+        step_counts=[StepCount(1, 2, 0, 40)],
         began={(1, 1): 103.5, (1, 2): 107.0},
     )
 
@@ -72,7 +72,7 @@ def test_in_a_pool_that_was_open_already_time_begins_with_the_chaos() -> None:
     report = Report(
         began_at=1000.0,
         ended_at=1020.0,
-        found=[
+        initial_nodes=[
             InitialNode(0, "ready", 0),
             InitialNode(1, "suspect", 1),
             InitialNode(2, "standby", None),

@@ -65,7 +65,7 @@ def test_frame_that_is_lost_is_found(
 def test_lost_attempt_is_settled_at_the_next_heartbeat(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node counts as lost, and what it had runs again elsewhere: every job ends, with the right result."""
     differences: list[tuple[int, ...]] = []
-    monkeypatch.setattr(Daemon, "found_other_attempts", lambda _, attempts: differences.append(attempts))
+    monkeypatch.setattr(Daemon, "compare_attempts", lambda _, attempts: differences.append(attempts))
     monkeypatch.setattr(PlayedConnection, "beats", True)
     monkeypatch.setattr(NodeRules, "_judge_loss", lambda *_: None)  # of a node that lives: the defect is its own
     lose(monkeypatch, kind)

@@ -21,10 +21,10 @@ class CostRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self.budget: Budget | None = None  # the pool's, once it is open
-        self.changed = False  # what it counts has, since the last rest
+        self.changed = False  # whether the counted machines have changed since the last rest
 
     def change(self) -> None:
-        """The pool counts another machine, or one less."""
+        """Handle that the pool counts another machine, or one less."""
         self.changed = True
 
     def at_rest(self) -> None:

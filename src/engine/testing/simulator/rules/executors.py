@@ -1,8 +1,8 @@
 """The rules about executors that can start no worker: SIM-23 and 25.
 
-SIM-23: such an executor ends within 3 s of the first birth that failed, and for nothing less than four starts that
-    fail in a row. A start has failed as well when the worker is gone within `WAITED_S` of its birth and has run
-    nothing. (The first of the five that an executor counts may be an older worker that has run nothing.)
+SIM-23: such an executor ends within 3 s of the first failed birth, and after at least four failed starts in a row. A
+    start has failed as well when the worker is gone within `WAITED_S` of its birth and has run nothing. (The first of
+    the executor's five may be an older worker that has run nothing.)
 SIM-25: a pool stops asking for nodes because they can start no worker only when enough have ended that had run
     nothing.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 ENDS_S = 3.0
 TRIES = 4
-WAITED_S = 1.0  # a worker that has lived for so long has started, whatever ends it then
+WAITED_S = 1.0  # a worker that has lived for so long counts as started, however it ends
 
 
 @dataclass(slots=True)
 class Row:
-    """A row of births that failed, one after another, and by when the executor should have ended for it."""
+    """A row of consecutive failed births, and the time by which the executor should have ended."""
 
     since: float
     length: int = 0
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(slots=True)
 class FailedStarts:
-    """The starts of an executor that have failed since one has succeeded that was made after a failure."""
+    """The failed starts of an executor in a row; a success ends the row if its worker was made after a failure."""
 
     count: int = 0
     last_at: float = 0.0
@@ -48,8 +48,8 @@ class ExecutorRules:
         self._rows: WeakKeyDictionary[Daemon, Row] = WeakKeyDictionary()
         self._failed: WeakKeyDictionary[Daemon, FailedStarts] = WeakKeyDictionary()
         self._used: set[int] = set()  # hosts where an attempt has begun
-        self._unused = 0  # executors that ended where none had
-        self._reasons: set[str] = set()  # why executors ended
+        self._unused = 0  # ended executors on hosts where none had begun
+        self._reasons: set[str] = set()  # reasons of ended executors
 
     def born(self, daemon: Daemon) -> None:
         self._rows.pop(daemon, None)
@@ -72,7 +72,7 @@ class ExecutorRules:
     def started(self, process: Process) -> None:
         """Handle that a worker has run something, or lived for a while: the row of failures is over before it."""
         failed = self._failed.get(process.daemon)
-        if failed is not None and process.made_at > failed.last_at:
+        if failed is not None and process.created_at > failed.last_at:
             del self._failed[process.daemon]
 
     def _start_failed(self, daemon: Daemon) -> None:

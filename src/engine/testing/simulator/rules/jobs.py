@@ -1,16 +1,16 @@
 """The rules about tasks and broadcasts as such: SIM-1, 2, 3, 7, 8, 22 and 31.
 
 SIM-1: a job settles exactly once, and each rank that is watched (a generator's) has ended once at most before that.
-SIM-2: with what an attempt of its own came to, on the node that it names; a broadcast's by rank, and (restarted) all of
-    its last generation; a watched rank's as it was told. What has timed out had run for its timeout, whatever came
-    after that. Nothing runs without the function and the data that it was sent with.
-SIM-3: what runs again had lost its node before, at most ``retries`` times; at-most-once work begins at most once. No
+SIM-2: it settles with the outcome of an attempt of its own, on the node that it names; a broadcast by rank, and
+    (restarted) all of its last generation; a watched rank as it was reported. A timed-out attempt had run for its
+    timeout, whatever came after that. No attempt runs without the function and the data that it was sent with.
+SIM-3: a task runs again only after a lost node, at most ``retries`` times; at-most-once work begins at most once. No
     other task is given up for lost nodes before there were more of them than ``retries``.
 SIM-7: an attempt begins at most once, and beside no more tasks than its node has slots.
 SIM-8: a task that takes its machines down takes at most `QUARANTINE` in a row, whatever its retries.
-SIM-22: nothing comes of what a node says of attempts that were given to other nodes.
-SIM-31: a job is told to have stalled when all that runs of it has run for its ``stall_s``, and is run again for that at
-    most ``retries`` times, and only if it is to be. Where a node is lost before that, it runs again for the loss.
+SIM-22: a node's reports about attempts of other nodes have no effect.
+SIM-31: a job is reported as stalled when all its running attempts have run for its ``stall_s``, and is run again for
+    that at most ``retries`` times, and only with ``restart``. If a node is lost before, it runs again for that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..simulation import Simulation
 
 QUARANTINE = 4
-OWN_DOING = "it "  # how the cause begins where a node is there, and a task runs again for what its attempt did
+OWN_DOING = "it "  # how the cause begins if a task runs again for its attempt's own failure
 ROUNDING_S = 1e-6
 
 
@@ -48,9 +48,9 @@ class JobRules:
         self.running_of: defaultdict[int, dict[int, Host]] = defaultdict(dict)  # and by job
         self._sent_to: dict[int, NodeId] = {}
         self._begun: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)  # by job and rank: attempts that began
-        self._how: dict[int, str] = {}  # they ended
+        self._how: dict[int, str] = {}  # attempt -> how it ended
         self._began_at: dict[int, float] = {}
-        self._ran_s: dict[int, float] = {}  # they ran, until they ended
+        self._ran_s: dict[int, float] = {}  # attempt -> how long it ran
         self._stalls: Counter[int] = Counter()  # of a job, that it was run again for
         self._stalled_in: dict[int, int] = {}  # the generation in which each job has stalled last
         self._lost_instead: Counter[int] = Counter()  # of these, that lost a node before they were run again
@@ -108,7 +108,7 @@ class JobRules:
             self._tasks_on[host.number] -= 1
 
     def stalled(self, event: ev.Stalled) -> None:
-        """Check a job that is told to have stalled. Where it is run again, all that has begun of it is void."""
+        """Check a job that is reported as stalled. If it is run again, its present attempts are void."""
         job, now = self._sim.jobs[event.job], self._sim.loop.now
         running, began_at = self.running_of[job.id], self._began_at
         early = [each for each in running if job.stall_s is None or now - began_at[each] < job.stall_s]
@@ -159,7 +159,7 @@ class JobRules:
         self._excused.add(node)
 
     def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
-        """Return whether its generation was given up as a whole; so are resent ranks where the pool shrinks."""
+        """Return whether the attempt's generation was given up as a whole, or its resent rank, as the pool shrinks."""
         world, before = order.world, self._sim.orders[AttemptId(attempt)].world
         if world is None or before is None or job.on_loss is OnLoss.FAIL:
             return False
@@ -173,15 +173,15 @@ class JobRules:
         self._once(job)
         if isinstance(ending, Settled):
             self._own(job, ending, 0)
-        elif ending.reason is Reason.LOST and ending.failure is not None and job.given:
-            pass  # what it was given is lost, of which there are other rules
+        elif ending.reason is Reason.LOST and ending.failure is not None and job.inputs:
+            pass  # its inputs are lost, for which there are other rules
         elif ending.reason is Reason.LOST and not job.once and len(ending.losses) <= job.retries:
             lost = len(ending.losses)
             self.broken("SIM-3", f"job {job.id} is given up after {lost} lost nodes, with {job.retries} retries")
 
     def settle_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
         self._once(job)
-        self._as_told(job, endings)
+        self._as_reported(job, endings)
         for rank, ending in enumerate(endings):
             if ending.rank != rank:
                 self.broken("SIM-2", f"job {job.id}: an ending of rank {ending.rank} where that of {rank} belongs")
@@ -195,19 +195,19 @@ class JobRules:
                 self.broken("SIM-2", story)
 
     def watch(self, job: Job) -> RankWatcher:
-        """Watch the ranks of a broadcast, as what gives a generator's values by rank does."""
+        """Watch the ranks of a broadcast, as the reader of a generator's values does."""
         self._watches[job.id] = watcher = RankWatcher(self, job)
         return watcher
 
-    def _as_told(self, job: Job, endings: Sequence[Ending]) -> None:
+    def _as_reported(self, job: Job, endings: Sequence[Ending]) -> None:
         watcher = self._watches.get(job.id)
         if watcher is None or watcher.ranks is None:
             return
         if len(endings) != watcher.ranks:
             self.broken("SIM-2", f"job {job.id} began with {watcher.ranks} ranks, and {len(endings)} have an ending")
-        for rank, told in watcher.told.items():
-            if endings[rank] != told:
-                self.broken("SIM-2", f"job {job.id}: rank {rank} was told {told}, and settles as {endings[rank]}")
+        for rank, reported in watcher.reported.items():
+            if endings[rank] != reported:
+                self.broken("SIM-2", f"job {job.id}: rank {rank} was told {reported}, and settles as {endings[rank]}")
 
     def _once(self, job: Job) -> None:
         if job.id in self.settled:
@@ -230,7 +230,7 @@ class JobRules:
             self._time_was_over(job, attempt)
             return order
         how = {Verdict.RETURNED: "returned", Verdict.RAISED: "raised"}.get(ending.verdict, "stopped")
-        if self._how.get(attempt, "stopped") != how:  # what was killed before it began has no entry
+        if self._how.get(attempt, "stopped") != how:  # an attempt that was killed before it began has no entry
             self.broken("SIM-2", f"job {job.id} settles as {ending.verdict}, but it {self._how.get(attempt)}")
         return order
 
@@ -242,12 +242,12 @@ class JobRules:
 
 
 class RankWatcher:
-    """The owner of a watched broadcast, and what it hears of the ranks. Implements `actors.interfaces.RankWatch`."""
+    """The owner of a watched broadcast: an `actors.interfaces.RankWatch` that keeps the reports about ranks."""
 
     def __init__(self, rules: JobRules, job: Job) -> None:
         self._rules, self._job = rules, job
         self.ranks: int | None = None
-        self.told: dict[int, Ending] = {}
+        self.reported: dict[int, Ending] = {}
 
     def began(self, ranks: int, /) -> None:
         if self.ranks is not None or self._job.id in self._rules.settled:
@@ -255,9 +255,9 @@ class RankWatcher:
         self.ranks = ranks
 
     def ended(self, rank: int, ending: Ending, /) -> None:
-        if rank in self.told or self.ranks is None or self._job.id in self._rules.settled:
+        if rank in self.reported or self.ranks is None or self._job.id in self._rules.settled:
             self._rules.broken("SIM-1", f"job {self._job.id}: rank {rank} ends when it has ended, or not begun, before")
-        self.told[rank] = ending
+        self.reported[rank] = ending
 
 
 def _attempt_of(outcome: object) -> int:

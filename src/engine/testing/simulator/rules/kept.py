@@ -1,12 +1,11 @@
 """The rules about results that stay on their nodes: SIM-37 to 39.
 
-SIM-37: whoever asks for a kept result, or is given it, gets the value that its job makes of what it was given, in the
-    bytes and sizes of one making; or hears of a lost node, by the name of what had made it, and only where it cannot be
-    made again: it may not run so often, or what it needs cannot be made again, or making it has just failed.
-SIM-38: a result is made again while somebody waits for it, by one run at a time, at most ``retries`` times that were
-    not called off and had what they need, never where its job may run once; and not while the node that keeps it is
-    there.
-SIM-39: when nobody has a reference to anything, no node keeps anything, and no call is remembered.
+SIM-37: a request for a kept result, or a job with it as an input, gets the value that its job computes from its inputs,
+    in the bytes and sizes of one run; or an error about a lost node, with the name of the result's function, and only
+    if it cannot be recomputed: its job may not run so often, an input cannot be recomputed, or a rerun has just failed.
+SIM-38: a result is recomputed while a request waits for it, by one run at a time, at most ``retries`` times (without
+    runs that were called off or lacked inputs), never if its job may run only once; nor while its node is there.
+SIM-39: when no references are left, no node keeps a result, and no call is remembered.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .....actors.interfaces import Ending, GaveUp, NodeId, Reason, Settled, Verdict
 from ....serialization.stored_objects import StoredObject
-from ..kept_values import made_of
+from ..kept_values import combined
 
 if TYPE_CHECKING:
     from ....wire.messages import Run
@@ -29,22 +28,22 @@ if TYPE_CHECKING:
 class KeptRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._inputs: dict[int, Sequence[int]] = {}  # the jobs whose results each was given
+        self._inputs: dict[int, Sequence[int]] = {}  # job -> the jobs whose results are its inputs
         self._held: set[int] = set()  # jobs to whose results the user has references
-        self._asked: Counter[int] = Counter()  # by the user, who waits for the value
+        self._requests: Counter[int] = Counter()  # by the user, who waits for the value
         self._open: dict[int, Sequence[int]] = {}  # jobs that have not settled nor were called off, with their inputs
-        self._given: Counter[int] = Counter()  # of these, that were given the result
-        self._runs: dict[int, int] = {}  # the job that makes a result again, and the one that had made it
-        self._again: Counter[int] = Counter()  # times that a result was made again, and not called off
-        self._failed_at: defaultdict[int, float] = defaultdict(lambda: -1.0)  # when making one again has failed last
-        self._kept_on: dict[int, NodeId] = {}  # where it was made last, and was referred to since
-        self._values: dict[int, str] = {}  # that are right, as far as they were needed
+        self._uses: Counter[int] = Counter()  # number of open jobs with the result as an input
+        self._runs: dict[int, int] = {}  # rerun -> the job whose result it recomputes
+        self._again: Counter[int] = Counter()  # number of reruns that were not called off
+        self._failed_at: defaultdict[int, float] = defaultdict(lambda: -1.0)  # time of the last failed rerun
+        self._kept_on: dict[int, NodeId] = {}  # where it was made last, while references to it remained
+        self._values: dict[int, str] = {}  # cache of the right values
 
     # --- who has and wants what -----------------------------------------------------------------------------------
 
-    def submitted(self, job: Job, given: Sequence[int]) -> None:
-        self._inputs[job.id] = tuple(given)
-        self._begin(job.id, given)
+    def submitted(self, job: Job, inputs: Sequence[int]) -> None:
+        self._inputs[job.id] = tuple(inputs)
+        self._begin(job.id, inputs)
 
     def held(self, job: int) -> None:
         self._held.add(job)
@@ -53,20 +52,20 @@ class KeptRules:
         self._held.discard(job)
         self._note_freed(job)
 
-    def asked(self, job: int) -> None:
-        self._asked[job] += 1
+    def requested(self, job: int) -> None:
+        self._requests[job] += 1
 
     def answered(self, job: int) -> None:
-        self._asked[job] -= 1
+        self._requests[job] -= 1
         self._note_freed(job)
 
-    def _begin(self, job: int, given: Sequence[int]) -> None:
-        self._open[job] = given
-        self._given.update(given)
+    def _begin(self, job: int, inputs: Sequence[int]) -> None:
+        self._open[job] = inputs
+        self._uses.update(inputs)
 
     def _end(self, job: int) -> None:
         for each in self._open.pop(job, ()):
-            self._given[each] -= 1
+            self._uses[each] -= 1
             self._note_freed(each)
 
     def _note_freed(self, job: int) -> None:
@@ -74,15 +73,15 @@ class KeptRules:
             self._kept_on.pop(job, None)
 
     def is_free(self, job: int) -> bool:
-        """Return whether nobody refers to the result of a job of the user's, or waits for it."""
+        """Return whether the result of a user's job has no references and no waiting requests."""
         return job in self._inputs and job not in self._held and not self._wanted(job)
 
     def _wanted(self, job: int) -> bool:
-        return bool(self._asked[job] or self._given[job])
+        return bool(self._requests[job] or self._uses[job])
 
     # --- what is made again ---------------------------------------------------------------------------------------
 
-    def made_again(self, job: int, run: int) -> None:
+    def rerun(self, job: int, run: int) -> None:
         """Check that a job may run once more, as ``run``."""
         described, broken = self._sim.jobs[job], self._sim.broken
         if job in self._runs.values():
@@ -114,47 +113,47 @@ class KeptRules:
 
     def settled(self, job: Job, ending: Ending) -> None:
         if isinstance(ending, GaveUp) and ending.reason is Reason.LOST and ending.failure is not None:
-            self._not_given(job.id, str(ending.failure))
+            self._inputs_lost(job.id, str(ending.failure))
         elif isinstance(ending, Settled) and ending.verdict is Verdict.UNSENT:
             self._sim.broken("SIM-37", f"job {job.id} was not sent what it was given, and is not sent again")
         run = self._runs.pop(job.id, None)
-        made = job.id if run is None else run
+        origin = job.id if run is None else run
         if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
             if isinstance(ending.outcome, StoredObject):
-                self._kept_on[made] = ending.node
+                self._kept_on[origin] = ending.node
             else:
-                self._kept_on.pop(made, None)
+                self._kept_on.pop(origin, None)
         elif run is not None:
             self._failed_at[run] = self._sim.loop.now
             if isinstance(ending, GaveUp) and ending.reason is Reason.LOST and ending.failure is not None:
-                self._again[run] -= 1  # it did not run: what it needs is lost
+                self._again[run] -= 1  # it did not run, as an input is lost
         self._end(job.id)
 
     # --- which values there are -----------------------------------------------------------------------------------
 
     def value(self, job: int) -> str:
-        """Return what a job makes of what it was given."""
+        """Return the value that a job computes from its inputs."""
         if job not in self._values:
-            self._values[job] = made_of(job, [self.value(each) for each in self._inputs[job]])
+            self._values[job] = combined(job, [self.value(each) for each in self._inputs[job]])
         return self._values[job]
 
     def delivered(self, daemon: Daemon, run: Run) -> None:
-        """Check what an attempt finds on its node when it is handed to a worker."""
+        """Check the inputs of an attempt on its node when it is delivered to a worker."""
         root = self._runs.get(run.job, run.job)
         if root not in self._inputs or run.job not in self._open:
             return
         expected = [self.value(each) for each in self._inputs[root]]
-        _, found = daemon.given_to(run)
-        if found != expected:
-            self._sim.broken("SIM-37", f"attempt {run.attempt} of job {run.job} is given {found} and not {expected}")
+        _, actual = daemon.arguments_of(run)
+        if actual != expected:
+            self._sim.broken("SIM-37", f"attempt {run.attempt} of job {run.job} is given {actual} and not {expected}")
 
     def cut_wrongly(self, attempt: int, name: str) -> None:
         self._sim.broken("SIM-37", f"attempt {attempt} is given {name} with the sizes of another making")
 
     def got(self, job: int, value: object) -> None:
-        found, *_ = value if isinstance(value, tuple) else (value,)
-        if found != self.value(job):
-            self._sim.broken("SIM-37", f"the result of job {job} is {found!r} and not {self.value(job)}")
+        actual, *_ = value if isinstance(value, tuple) else (value,)
+        if actual != self.value(job):
+            self._sim.broken("SIM-37", f"the result of job {job} is {actual!r} and not {self.value(job)}")
 
     def not_got(self, job: int, story: str) -> None:
         if not _names(story, job):
@@ -162,10 +161,10 @@ class KeptRules:
         elif not self._may_be_lost(job):
             self._sim.broken("SIM-37", f"the result of job {job} can be made again, and is told to be lost: {story}")
 
-    def told_closed(self, job: int) -> None:
+    def reported_closed(self, job: int) -> None:
         self._sim.broken("SIM-37", f"the result of job {job} is asked for, which is told that the pool is closed")
 
-    def _not_given(self, job: int, story: str) -> None:
+    def _inputs_lost(self, job: int, story: str) -> None:
         if job not in self._open:
             return  # it was called off
         lost = [each for each in self._open.get(job, ()) if _names(story, each)]
@@ -175,7 +174,7 @@ class KeptRules:
             self._sim.broken("SIM-37", f"what job {job} was given can be made again, and is told to be lost: {story}")
 
     def _may_be_lost(self, job: int) -> bool:
-        """Return whether a result that is lost cannot be made again, or something that this takes cannot."""
+        """Return whether a lost result, or one of its inputs, cannot be recomputed."""
         if self._again[job] >= _times(self._sim.jobs[job]):
             return True
         left, seen = [job], {job}
@@ -190,13 +189,13 @@ class KeptRules:
         return False
 
     def _is_there(self, job: int) -> bool:
-        """Return whether the node that keeps a result is there, and somebody has referred to it all the time."""
+        """Return whether the node that keeps a result is there, and the result has had references all the time."""
         home = self._kept_on.get(job)
         return home is not None and home in self._sim.connector.links
 
 
 def _times(job: Job) -> int:
-    """Return how often the result of a job may be made again."""
+    """Return how often the result of a job may be recomputed."""
     return 0 if job.once else job.retries
 
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 REPLACED_S = 5.0
 SEEN_S = 10.0
-ASKED_S = 3.0
+PROBE_S = 3.0
 MILD_S = 3.0
-MEMORY_S = 30.0  # what happened to a machine so long ago has no part in its loss now
+MEMORY_S = 30.0  # faults of a machine from longer ago do not count as causes of its loss
 ENDED_S = 60.0  # from the end of a node to that of its machine
 BACK_OFF_S = 61.0  # the longest pause before another launch
 PRESENT = {"booting", "ready", "standby"}
@@ -55,9 +55,9 @@ class Seat:
     ready_at: float = 0.0  # for the last time
     over_at: float | None = None
     lost_at: float | None = None
-    notices: dict[str, float] = field(default_factory=dict)  # by source, since when the pool has heard
+    notices: dict[str, float] = field(default_factory=dict)  # source -> since when the pool knows
     queued: bool = False
-    late: bool = False  # it was called so, and has not been ready since
+    late: bool = False  # it was reported late, and has not been ready since
 
     @property
     def present(self) -> bool:
@@ -73,7 +73,7 @@ class NodeRules:
         self._sim = sim
         self._broken = sim.broken
         self.wanted = sim.scenario.nodes
-        self.gave_up_at = float("-inf")  # the pool said that it will not launch any more
+        self.gave_up_at = float("-inf")  # when the pool reported that it will not launch any more
         self.closing = False
         self._resized_at = -1.0
         self._fewer_by = 0
@@ -85,7 +85,7 @@ class NodeRules:
         self._late: dict[MachineId, Seat] = {}  # whose machines cost money
         self._leaving: dict[MachineId, None] = {}  # machines that cost money, of seats that are not present
         self._launching = 0
-        self._surplus = 0  # of what is being launched: so many may have become too many since it was asked for
+        self._surplus = 0  # launching machines that may have become too many since their launch
         self._returned, self._returned_at = 0, -1.0  # seats that are present again, at one instant
         self._failed_at = float("-inf")
         self._flapped_at = float("-inf")
@@ -94,9 +94,9 @@ class NodeRules:
         self._faults: dict[MachineId, list[tuple[float, f.Fault]]] = {}
         self._all_faults: deque[tuple[float, f.Fault]] = deque(maxlen=256)
         self._early: dict[MachineId, dict[str, float]] = {}  # notices of machines that are no nodes yet
-        self._changed = False  # what is wanted or there has, since the last rest
+        self._changed = False  # whether wanted or present nodes have changed since the last rest
         self._losses: deque[float] = deque(maxlen=64)  # of machines
-        self._given_up: dict[MachineId, bool] = {}  # and whether it could be reached then
+        self._abandoned: dict[MachineId, bool] = {}  # machine -> whether it could be reached then
 
     @property
     def total(self) -> int:
@@ -195,7 +195,7 @@ class NodeRules:
 
     @property
     def queue(self) -> list[NodeId]:
-        """Return the nodes whose machines do not run yet, as the pool says."""
+        """Return the nodes whose machines do not run yet, according to the pool."""
         return [seat.node for seat in self.seats.values() if seat.queued and seat.state == "booting"]
 
     def over(self, node: NodeId, event: str, cause: str) -> None:
@@ -208,16 +208,16 @@ class NodeRules:
             self._broken("SIM-15", f"node {node} has just booted, and is given up ({cause})")
         if event == "node_lost":
             seat.lost_at = self._now
-            self._given_up[seat.machine] = host.healthy and host.connected
+            self._abandoned[seat.machine] = host.healthy and host.connected
             if host.on and host.daemon is not None and not seat.notices:
                 self._judge_loss(seat, cause)
         seat.over_at = self._now
         self.becomes(node, "over")
         self._orphans.append((self._now + ENDED_S, seat.machine))
 
-    def given_up_unreached(self, host: Host) -> bool:
+    def abandoned_unreached(self, host: Host) -> bool:
         """Return whether the pool gave the host up while it was out of reach: its tasks may run on for a lease."""
-        return self._given_up.get(host.machine) is False
+        return self._abandoned.get(host.machine) is False
 
     def ordered(self, node: NodeId) -> None:
         seat = self.seats[node]
@@ -244,7 +244,7 @@ class NodeRules:
 
     # --- notices ----------------------------------------------------------------------------------------------------
 
-    def notice_given(self, notice: PreemptionNotice) -> None:
+    def notice_sent(self, notice: PreemptionNotice) -> None:
         seat, source = self._by_machine.get(notice.id), notice.source
         if seat is None:
             self._early.setdefault(notice.id, {})[source] = self._now
@@ -290,7 +290,7 @@ class NodeRules:
         return len(recent) > 1 or losses > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
 
     def was_disturbed(self, host: Host) -> bool:
-        """Return whether something has befallen the machine, or the client's network, until a while ago."""
+        """Return whether a fault has hit the machine, or the client's network, until a while ago."""
         since = self._now - MEMORY_S
         if any(_over_at(at, fault) > since for at, fault in self._faults.get(host.machine, ())):
             return True
@@ -319,9 +319,9 @@ class NodeRules:
                 return
         blind = self._sim.scenario.probe != "others"
         if blind and self._silent_at > lost_at - self._sim.scenario.lease_s:
-            return  # every connection is silent, and nobody else can be asked: it may be the client's own network
+            return  # every connection is silent, and no probe is possible: it may be the client's own network
         if self._silent_at > lost_at and within_s == SEEN_S:
-            self._sim.loop.call_later(ASKED_S, self._seen, seat, lost_at, SEEN_S + ASKED_S)
+            self._sim.loop.call_later(PROBE_S, self._seen, seat, lost_at, SEEN_S + PROBE_S)
             return
         self._broken(
             "SIM-16", f"the machine of node {seat.node} was lost {within_s:g} s ago, and it counts as {seat.state}"
@@ -373,7 +373,7 @@ class NodeRules:
             self._broken("SIM-33", f"the machines of late nodes {late} cost money, and {wanted} nodes are wanted")
 
     def rested(self) -> None:
-        """Check the number of nodes and machines: all faults have passed, and time enough."""
+        """Check the number of nodes and machines, long enough after all faults."""
         ready = sum(seat.state == "ready" for seat in self.seats.values())
         if ready != self.wanted:
             self._broken("SIM-11", f"{ready} nodes are ready, {self.wanted} are wanted")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..host import Host
     from ..simulation import Simulation
 
-ALL_UP_TO = 64  # ranks of a world that are all looked at; of larger ones a sample
+ALL_UP_TO = 64  # largest world whose ranks are all checked; of larger ones a sample
 SLACK_S = 5.0
 RECOVERED_S = 5.0
 
@@ -36,7 +36,7 @@ class WorldRules:
         self.generations = 0
         self.recoveries_s: list[float] = []  # from a node's loss to its broadcast's next generation
         self._worlds: dict[tuple[int, int], World] = {}  # by job and generation
-        self._last: dict[int, World] = {}  # by job: of its last generation
+        self._last: dict[int, World] = {}  # by job: the world of its last generation
         self._open: dict[int, frozenset[NodeId]] = {}  # the nodes of those, of jobs that have not settled
         self._ranks: dict[tuple[int, int], set[int]] = {}  # that were sent
         self._fresh: list[tuple[int, int, tuple[int, ...]]] = []  # generations since the last rest, with their ranks
@@ -44,7 +44,7 @@ class WorldRules:
         self._ports: set[tuple[str, int]] = set()
         self._lost_at: dict[int, float] = {}  # by job: the first loss since its last generation
         self._warm_at: dict[int, float] = {}  # the same, if a node stood by and one was lost
-        self._smallest: dict[int, int] = {}  # by job: what a resize since its last generation allows
+        self._smallest: dict[int, int] = {}  # by job: the smallest size that a resize since its last generation allows
         self._stale: deque[tuple[float, Host, NodeId]] = deque()  # given up with work on it; by when that has ended
 
     # --- a generation -----------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class WorldRules:
 
     def _check_fence(self, order: Order, other: Order) -> None:
         host = self._sim.referee.jobs.running[other.attempt]
-        if not self._sim.referee.nodes.given_up_unreached(host):
+        if not self._sim.referee.nodes.abandoned_unreached(host):
             self._broken(
                 "SIM-5",
                 f"job {order.task.job}: rank {order.rank} of {_generation(order)} begins while rank {other.rank} of "
