@@ -17,7 +17,7 @@ from ..observe.use import HEAD, use_of
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS
 from ..runs.names import runs_folder
-from ..runs.reader import Owned, Run, found_runs
+from ..runs.reader import Owned, Run, runs_in
 from ..trackers.state_file import StateFile, trackers_in
 from .exit_codes import DONE
 from .flags import AsJson
@@ -41,7 +41,7 @@ def runs(run: RunWord | None = None, /, *, as_json: AsJson = False) -> int:
     as_json:
         Print JSON, for programs.
     """
-    found = found_runs(runs_folder()) if run is None else [chosen_run(run)]
+    found = runs_in(runs_folder()) if run is None else [chosen_run(run)]
     owners: list[Owned | None] = [None if each.ended else each.owner for each in found]
     if as_json:
         rows = [

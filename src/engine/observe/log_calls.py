@@ -1,7 +1,7 @@
 """The functions that log, in tasks and outside of them: `log_metrics`, `log_params`, `log_text`, `log_artifact`.
 
-In a task, records go through its worker's pipe. A process that a task has started, by a fork or otherwise, writes them
-to the socket that its environment names. Elsewhere they are the program's own.
+In a task, records go through its worker's pipe. A process started by a task, by a fork or otherwise, writes them to the
+socket that its environment names. Elsewhere they are the program's own.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _now = time.time
 def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None) -> None:
     """Record numbers, as of a training step, in the record of the run, with rank and generation.
 
-    It waits for nothing, from any thread and process of a task. Values are what `float` takes: numbers, and arrays or
+    It never waits, in any thread and process of a task. Values are what `float` takes: numbers, and arrays or
     tensors with a single element (of a GPU, this waits for it). nan and infinities are kept. Outside of tasks they are
     recorded as the program's own.
 
     Raises:
-        TypeError: a value is no single number; the message names it.
+        TypeError: a value is not a single number; the message names it.
         ValueError: there are more than 500 values, or a name has more than 128 characters.
     """
     record = log_records.metrics(_now(), checked_step(step), checked_metrics(values))
@@ -53,11 +53,11 @@ def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None)
 def log_params(params: Mapping[str, Any]) -> None:
     """Record settings of the run, such as a learning rate. A name that is logged again has the newest value.
 
-    Values that JSON has no form for are recorded as texts.
+    Values that JSON cannot represent are recorded as texts.
 
     Raises:
-        TypeError: it is no mapping, or a name no text.
-        ValueError: they are more than 65,536 characters of JSON.
+        TypeError: ``params`` is no mapping, or a name is no text.
+        ValueError: the params take more than 65,536 characters of JSON.
     """
     _log(log_records.params(_now(), checked_params(params)))
 
@@ -66,7 +66,7 @@ def log_text(text: str, *, name: str = "text", step: SupportsIndex | None = None
     """Record a text of at most 65,536 characters, such as a sample that a model has generated.
 
     Raises:
-        ValueError: it is longer: `log_artifact` takes files.
+        ValueError: the text is longer: `log_artifact` takes files.
     """
     _log(log_records.text(_now(), checked_step(step), checked_name(name), checked_text(text)))
 
@@ -77,13 +77,13 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     The file is read before this returns, and may be changed then. A task ends when its artifacts have arrived.
 
     Raises:
-        OSError: it cannot be read, or is no file.
-        ValueError: it is too large.
+        OSError: the path cannot be read, or is no file.
+        ValueError: the file is too large.
     """
     chosen = checked_name((Path(path).name or "file") if name is None else name)
     task = context.current()
     if task is not None and task.log is not None and task.log.here and not task.log.wanted:
-        os.close(_opened(Path(path)))  # it may raise as it does with a record
+        os.close(_opened(Path(path)))  # raises the same errors as with a record
         context.signed(task)
         return
     fd, size_bytes, digest = _copied(Path(path))
@@ -101,7 +101,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
 
 
 def has_lost() -> bool:
-    """Return whether something that this process has logged is lost."""
+    """Return whether a log record of this process is lost."""
     return _Elsewhere.warned
 
 
@@ -141,14 +141,15 @@ def _log_elsewhere(record: Packed, fd: int | None = None) -> None:
 
 
 def _is_program() -> bool:
-    """Return whether a pool of this process has a record: then it logs there, also in a task of another pool."""
+    """Return whether a pool of this process has a record: the process logs there, even in a task of another pool."""
     module = sys.modules.get("outrider.engine.observe.program_log")
     return module is not None and module.is_here()
 
 
 def _is_child() -> bool:
-    """Return whether this process is a part of a program and not the program, which alone begins a record of its own:
-    a fork, or a process of multiprocessing. They end without a word, and there may be many.
+    """Return whether this process is a fork or a process of multiprocessing: only the program itself begins a record.
+
+    There may be many such processes, and they end without notice.
     """
     multiprocessing = sys.modules.get("multiprocessing")
     return os.getpid() != _IMPORTER or (multiprocessing is not None and multiprocessing.parent_process() is not None)
@@ -164,12 +165,12 @@ def _sent(path: str, line: bytes, fds: list[int]) -> None:
         client.send(line, fds)
     except (ConnectionError, TimeoutError, BlockingIOError):
         raise
-    except OSError:  # whoever started this process has closed its descriptors, this one too
+    except OSError:  # the parent process has closed all descriptors
         client.send(line, fds)
 
 
 def _warn(why: str) -> None:
-    """Say once that what this process logs is lost: who trains goes on."""
+    """Warn once that the log records of this process are lost. The training goes on."""
     if not _Elsewhere.warned:
         _Elsewhere.warned = True
         with suppress(Exception):  # no stderr

@@ -43,7 +43,7 @@ def dask(
     ``workers_per_node``: processes. ``threads_per_worker``: by default the node's processors divided by its workers.
     ``memory_limit``: per worker, as Dask writes it ("8GB"); by default Dask's choice. ``dashboard``: serve Dask's web
     page; the handle's ``dashboard`` is its URL. ``tls``: encrypt all traffic between scheduler, workers and clients,
-    and admit only who has the pool's certificate; without it, whoever reaches the scheduler runs code on the nodes.
+    and admit only holders of the pool's certificate; without it, anyone who reaches the scheduler can run code.
 
     Raises:
         SpecError: an option is not valid.
@@ -134,11 +134,11 @@ class DaskFramework(Framework):
         if order.role == "worker":
             return {} if markers >= self.plugin.workers else None
         try:
-            told = json.loads((directory / "scheduler.json").read_text())
+            facts = json.loads((directory / "scheduler.json").read_text())
         except (OSError, ValueError):  # not written yet, or not completely
             return None
-        dashboard = told.get("services", {}).get("dashboard") if self.plugin.dashboard else None
-        return {"address": told["address"], **({"dashboard": str(dashboard)} if dashboard else {})}
+        dashboard = facts.get("services", {}).get("dashboard") if self.plugin.dashboard else None
+        return {"address": facts["address"], **({"dashboard": str(dashboard)} if dashboard else {})}
 
 
 class DaskCluster(Cluster):

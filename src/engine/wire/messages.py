@@ -339,10 +339,10 @@ class Stacks(NamedTuple):
 
 
 class Profiled(NamedTuple):
-    """The profile of an attempt is over, or there is none. A task may take one that nobody has asked for.
+    """Reports that the profile of an attempt is over, or that there is none. A task may take one without a request.
 
-    ``artifact``: the name of that which the attempt has logged before; empty: there is none. ``said``: why there is
-    none, or what is missing in it, for people.
+    ``artifact``: the name of the profile, logged before by the attempt; empty: there is none. ``said``: why there is
+    none, or what it lacks, for people.
     """
 
     attempt: Number

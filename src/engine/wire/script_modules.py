@@ -72,7 +72,7 @@ class Namespace:
     # --- what a program brings -----------------------------------------------------------------------------------
 
     def update(self, script: Script) -> None:
-        """Take what a program says of its script."""
+        """Apply a program's description of its script."""
         sys.path.extend(folder for folder in script.path if folder not in sys.path and Path(folder).is_dir())
         for name, times in script.reloads:
             if self._reloads.get(name, 0) != times and name in sys.modules:
@@ -300,7 +300,7 @@ def set_function(function: FunctionType, state: tuple[Any, Any, tuple[Any, ...],
     ``state``: its ``__dict__``, its other attributes, the contents of its cells, the names, and whether its module has
     it under its own name.
     """
-    attributes, slots, contents, names, is_found = state
+    attributes, slots, contents, names, is_named = state
     is_new = function.__name__ == _NEW
     if not is_new and _current() is None:
         return  # the program's own
@@ -314,7 +314,7 @@ def set_function(function: FunctionType, state: tuple[Any, Any, tuple[Any, ...],
     for name, value in slots.items():
         if is_new or (name in {"__defaults__", "__kwdefaults__"} and not _is_equal(getattr(function, name), value)):
             setattr(function, name, value)
-    if is_found:
+    if is_named:
         place(function, function.__module__, function.__qualname__)
 
 

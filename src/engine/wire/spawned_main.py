@@ -66,11 +66,11 @@ def names_of_parent() -> dict[str, object]:
     namespace = Namespace(rest)
     begin(namespace)
     try:
-        found: dict[str, object] = {**pickle.loads(names), "__getattr__": namespace.later}
+        names_: dict[str, object] = {**pickle.loads(names), "__getattr__": namespace.later}
     finally:
         if main is not None:
             sys.modules[MAIN] = main
-    return found if file is None else {**found, "__file__": file}
+    return names_ if file is None else {**names_, "__file__": file}
 
 
 if __name__ != f"{__package__}.spawned_main":
