@@ -31,7 +31,7 @@ LOOKS_S = 0.005  # between two looks at whether a state was copied, at most
 
 
 def opened(run: str, rank: int, ranks: int, every: int | None, copies: int) -> MemorySaves | None:
-    """Return the keeper of a rank's states in memory; None outside of a rank's own process."""
+    """Return the object that keeps a rank's states in memory; None outside of a rank's own process."""
     task = context.current()
     if task is None or task.log is None or not task.log.here or ranks == 1:
         return None

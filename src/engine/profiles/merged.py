@@ -88,7 +88,7 @@ def merge(directory: Path, name: str, parts: Sequence[ev.ProfileTaken]) -> Merge
     times: dict[tuple[int, int], list[RankTimes]] = {}
     by: list[str] = []
     if not usable:
-        return _with_facts_file(directory, Merged(name, function, None, None, "", None, missing))
+        return _write_facts(directory, Merged(name, function, None, None, "", None, missing))
 
     def events() -> Iterator[dict[str, Any]]:
         for index, (path, whose) in enumerate(usable):
@@ -108,9 +108,7 @@ def merge(directory: Path, name: str, parts: Sequence[ev.ProfileTaken]) -> Merge
     table = None if largest is None else table_of(largest)
     errors = [whose.clock_error_s for _, whose in usable]
     error_s = 2 * max(each for each in errors if each is not None) if None not in errors else None
-    return _with_facts_file(
-        directory, Merged(name, function, target, table, next(filter(None, by), ""), error_s, missing)
-    )
+    return _write_facts(directory, Merged(name, function, target, table, next(filter(None, by), ""), error_s, missing))
 
 
 def trace_path(directory: Path, name: str) -> Path:
@@ -217,7 +215,7 @@ def _whose(part: ev.ProfileTaken) -> Whose:
     )
 
 
-def _with_facts_file(directory: Path, merged: Merged) -> Merged:
+def _write_facts(directory: Path, merged: Merged) -> Merged:
     content = json.dumps(facts(merged), indent=2).encode(errors="replace")
     _write(directory / PROFILES / f"{merged.name}.json", lambda file: file.write(content))
     return merged

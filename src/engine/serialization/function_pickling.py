@@ -162,7 +162,7 @@ class ImportableModules:
         if top in self._included or top in sys.stdlib_module_names or top == "__main__" or module is None:
             return False
         has_files = getattr(module, "__file__", None) or getattr(module, "__path__", None)
-        return bool(has_files) and _has_source(top) and not _is_installed(top)
+        return bool(has_files) and _is_findable(top) and not _is_installed(top)
 
 
 def importable(name: str) -> bool:
@@ -175,7 +175,7 @@ def importable(name: str) -> bool:
         return False
     parts = name.split(".")
     names = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-    return not any(map(_is_being_imported, names)) and _has_source(name)
+    return not any(map(_is_being_imported, names)) and _is_findable(name)
 
 
 def being_imported() -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _is_being_imported(name: str) -> bool:
     return spec is not None and getattr(spec, "_initializing", False) and not _is_in_site(spec)
 
 
-def _has_source(name: str) -> bool:
+def _is_findable(name: str) -> bool:
     module = sys.modules.get(name)
     if module is None or name == "__main__":
         return False

@@ -52,11 +52,11 @@ def _subclass(make: Any, args: tuple[Any, ...]) -> type:
     try:
         for kind in hooks:
             kind.__init_subclass__ = classmethod(_do_nothing)  # type: ignore[method-assign, assignment]
-        copied: type = make(*args)
+        new_class: type = make(*args)
     finally:
         for kind, hook in hooks.items():
             kind.__init_subclass__ = hook  # type: ignore[method-assign]
-    return copied
+    return new_class
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
